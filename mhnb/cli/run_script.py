@@ -131,7 +131,7 @@ def _name_script(rank: RankResult, seq: int, name: str) -> RankResult:
     if error is None:
         return rank
     # IPython may insert colour codes between the words.
-    words = _ANSI_STYLES.join(map(re.escape, f"Cell In[{seq}], line "))
+    words = _ANSI_STYLES.join(map(re.escape, f"Cell {seq}, line "))
     frame = re.compile(rf"{words}{_ANSI_STYLES}(\d+)")
 
     def name_in_text(text: str) -> str:

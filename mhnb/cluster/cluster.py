@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.options import StartOptions, check_detachable
 from mhnb.cluster.preflight import check_hosts, preflight_error
 from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks
+from mhnb.core.cell_name import NO_PLACE, CellPlace
 from mhnb.core.cell_request import build_cell_request
 from mhnb.core.cluster_spec import ClusterSpec, check_initialize
 from mhnb.core.guard.value_check import CheckRow
@@ -292,9 +294,12 @@ class Cluster:
             ctrl_c.set_callback(partial(self._event_loop.post, InterruptRequested(submission.ticket)))
         return submission
 
-    def _make_event_factory(self, source: str, **arguments: Any) -> Callable[[int], CellSubmitted]:
+    def _make_event_factory(
+        self, source: str, *, place: CellPlace = NO_PLACE, **arguments: Any
+    ) -> Callable[[int], CellSubmitted]:
         arguments["guard"] = self.options.guard if arguments["guard"] is None else arguments["guard"]
-        return partial(CellSubmitted, request=build_cell_request(source, self.process_count, **arguments))
+        request = build_cell_request(source, self.process_count, **arguments)
+        return partial(CellSubmitted, request=replace(request, place=place))
 
     def follow(self, submission: CellFuture, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Wait for the end of a cell. Ctrl-C interrupts the ranks, and the result shows what that led to.
@@ -315,6 +320,7 @@ class Cluster:
         guard: str | None = None,
         timeout_s: float | None = None,
         on_snapshot: Callable[[CellResult], None] | None = None,
+        place: CellPlace = NO_PLACE,
     ) -> CellResult:
         """Run a cell on every rank, or on some, and return the result of each, also if ranks failed.
 
@@ -327,6 +333,7 @@ class Cluster:
             timeout_s: seconds after which the cell is interrupted; None for no limit.
             on_snapshot: called with the result so far while the cell runs, at most ten times per second. While it waits for
                 another cell to end, the result so far has no ranks, and `waiting` says for what.
+            place: where the notebook shows the cell, for its name and its line numbers in messages.
 
         Raises:
             ClusterError: the cluster takes no cell; nothing was sent.
@@ -334,13 +341,15 @@ class Cluster:
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
         event_of = self._make_event_factory(
-            source, ranks=ranks, guard=guard, timeout_s=timeout_s, on_snapshot=on_snapshot
+            source, ranks=ranks, guard=guard, timeout_s=timeout_s, on_snapshot=on_snapshot, place=place
         )
         return self._run(event_of, on_snapshot)
 
     def run_again(self, record: CellRecord, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Run a journaled cell again, unchanged, under its original number; `on_snapshot` is as for `run`."""
-        request = CellRequest(record.source, record.ranks, record.guard, record.timeout_s, replayed_seq=record.seq)
+        request = CellRequest(
+            record.source, record.ranks, record.guard, record.timeout_s, replayed_seq=record.seq, place=record.place
+        )
         return self._run(partial(CellSubmitted, request=request), on_snapshot)
 
     def _run(

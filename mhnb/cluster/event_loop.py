@@ -197,7 +197,13 @@ class EventLoop:
             # From here on the future cannot be cancelled: the loop must not find it already completed.
             future.set_running_or_notify_cancel()
             is_queued = self._put_locked(
-                _PendingRequest(rank, RankRequest(self._last_request_id, verb, arguments, tuple(payload)), future)
+                _PendingRequest(
+                    rank,
+                    RankRequest(
+                        self._last_request_id, verb, arguments, tuple(payload), kernel=self._state_machine.kernel
+                    ),
+                    future,
+                )
             )
         if not is_queued:
             future.set_exception(NotStarted(self._closed_text))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhnb.adapters.numpy_arrays import dtype_from_name, is_plain_array, view_as
 from mhnb.cluster.transfer import PushPayload
+from mhnb.core.cell_name import find_cell, format_cell_name, parse_cell_argument
 from mhnb.core.export import (
     EXPORT_MARK,
     CellStep,
@@ -24,7 +25,7 @@ from mhnb.core.export import (
 from mhnb.core.journal import CellRecord, PushRecord
 from mhnb.core.pickling import MissingDefinition, load_value
 from mhnb.core.ranks import describe_ranks, parse_ranks
-from mhnb.core.replay import SkippedStep, list_skipped_steps, note_undefined_names, plan_replay
+from mhnb.core.replay import ReplayPlan, SkippedStep, list_skipped_steps, note_undefined_names, plan_replay
 from mhnb.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _ARRAY_ELEMENTS = 64
 
 
 def parse_without(text: str | None) -> list[str]:
-    """Parse `--without`: numbers of cells and names of pushed values, such as `3,5-7,table`; None selects nothing.
+    """Parse `--without`: cells and names of pushed values, such as `In[3],5-7,table`; None selects nothing.
 
     Raises:
         InvalidRequest: a part is neither.
@@ -43,10 +44,11 @@ def parse_without(text: str | None) -> list[str]:
     found: list[str] = []
     for part in (text or "").split(",") if text else ():
         word = part.strip()
+        if (argument := parse_cell_argument(word)) is not None and not word.isdecimal() and not word.isidentifier():
+            found.append(f"In[{argument.number}]" if argument.is_shown else f"cell{argument.number}")
+            continue
         if not word.isidentifier() and not word.replace("-", "").isdecimal():
-            raise InvalidRequest(
-                f"--without {text}: {word!r} is neither a cell's number nor a pushed name; try 3,5-7,x"
-            )
+            raise InvalidRequest(f"--without {text}: {word!r} is neither a cell nor a pushed name; try In[3],5-7,x")
         found += [word] if word.isidentifier() else map(str, parse_ranks(word, 10**6))
     return found
 
@@ -59,15 +61,17 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
     """
     records, faults = cluster.journal.read()
     plan = plan_replay(records, cluster.generation)
+    left_out_seqs = _find_cells(without, plan)
     steps: list[Step] = []
+    used: set[str] = set()
     skipped = list(list_skipped_steps(records, cluster.generation))
     for record in plan.steps:
         if isinstance(record, PushRecord):
             steps.append(PushStep(record.names, record.ranks, _format_push(cluster, record)))
-        elif why := _skip_reason(record, without):
-            skipped.append(SkippedStep(f"cell {record.seq}", why, record.seq, record.source))
+        elif why := _skip_reason(record, left_out_seqs):
+            skipped.append(SkippedStep(record.name, why, record.seq, record.source))
         else:
-            steps.append(CellStep(f"cell {record.seq}", record.source, record.ranks))
+            steps.append(CellStep(_name_once(record, used), record.source, record.ranks, record.first_line))
     steps, dropped = drop_pushed(steps, without)
     skipped.sort(key=lambda each: each.seq)
     left_out = [*map(str, skipped), *faults, *dropped]
@@ -115,8 +119,22 @@ def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without
     return _write(path, script, found.left_out, batch)
 
 
-def _skip_reason(record: CellRecord, without: Sequence[str]) -> str:
-    if str(record.seq) in without:
+def _find_cells(without: Sequence[str], plan: ReplayPlan) -> set[int]:
+    """Return mhnb's numbers of the cells that a user named."""
+    counts = {step.seq: step.execution_count for step in plan.steps if isinstance(step, CellRecord)}
+    arguments = [argument for text in without if (argument := parse_cell_argument(text)) is not None]
+    return {seq for argument in arguments if (seq := find_cell(argument, counts)) is not None}
+
+
+def _name_once(record: CellRecord, used: set[str]) -> str:
+    """Return the name of a cell, or mhnb's if an earlier cell has it: one may be run with a number that its kernel has reset."""
+    name = format_cell_name(record.seq, None) if record.name in used else record.name
+    used.add(name)
+    return name
+
+
+def _skip_reason(record: CellRecord, left_out: Collection[int]) -> str:
+    if record.seq in left_out:
         return "as asked"
     if record.errors:
         names = " and ".join(sorted(set(record.errors.values())))

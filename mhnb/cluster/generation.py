@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mhnb.cluster.attach import ClusterRecord, OwnerLock
 from mhnb.cluster.interrupts import SigintHandler
-from mhnb.cluster.journal import ClusterJournal
+from mhnb.cluster.journal import KERNEL, ClusterJournal
 from mhnb.cluster.options import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.cluster.status import describe_location
 from mhnb.core.addresses import Address, parse_address
@@ -221,7 +221,9 @@ def create_state_machine(
         None if shape.is_local else [share.supervisor for share in share_by_rank],
         start_barrier,
     )
-    return ClusterStateMachine(registry, generation=generation, now=now, start_timeout_s=options.start_timeout_s)
+    return ClusterStateMachine(
+        registry, generation=generation, now=now, start_timeout_s=options.start_timeout_s, kernel=KERNEL
+    )
 
 
 def end_hosts(hosts: Sequence[Host], registry: RankRegistry) -> None:

@@ -14,15 +14,27 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from secrets import token_hex
 
 from msgspec.structs import replace
 
 from mhnb.cluster.transfer import PushPayload
-from mhnb.core.journal import CellRecord, PushRecord, Record, format_record, is_start_record, parse_records
+from mhnb.core.journal import (
+    CellRecord,
+    PushRecord,
+    Record,
+    forget_other_kernels,
+    format_record,
+    is_start_record,
+    parse_records,
+)
 from mhnb.errors import ClusterError
 from mhnb.sharding.layout import format_nbytes
 from mhnb.system.private_files import is_own_folder, make_private_folder, open_private, read_private
 from mhnb.system.run_dir import is_in_use, make_home, prune_folders, report_home_errors, state_home
+
+KERNEL = token_hex(6)
+"""Identifies this process, as the kernel of a notebook, in journals and on ranks that other kernels may continue."""
 
 _RETAINED_JOURNALS = 20
 _RETAINED_NBYTES = 2**30
@@ -270,15 +282,18 @@ class ClusterJournal:
     def read(self) -> tuple[list[Record], list[str]]:
         """Return all records of all generations, and notes on lines that are not records.
 
+        A cell of another kernel has no number of the notebook: that number means nothing to this one's user.
+
         Raises:
             ClusterError: the file is gone or cannot be read.
         """
         try:
-            return parse_records(self._dir.read())
+            records, faults = parse_records(self._dir.read())
         except OSError as error:
             raise ClusterError(
                 f"the journal {self.path} cannot be read: {error}; %mhjax restart gives fresh processes without a replay"
             ) from error
+        return [forget_other_kernels(record, KERNEL) for record in records], faults
 
     def read_push(self, record: PushRecord) -> PushPayload:
         """Return the bytes of a push.
@@ -328,7 +343,7 @@ def record_generation(name: str, number: int) -> None:
 
 
 def _describe_record(record: Record) -> str:
-    return f"cell {record.seq}" if isinstance(record, CellRecord) else f"the {record.kind}"
+    return record.name if isinstance(record, CellRecord) else f"the {record.kind}"
 
 
 def make_replayed_record(record: PushRecord, generation: int) -> PushRecord:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mhnb.cluster import transfer
 from mhnb.cluster.journal import make_replayed_record
+from mhnb.core.cell_name import CellArgument
 from mhnb.core.journal import CellRecord, PushRecord, ReplayRecord
 from mhnb.core.output.results import CellResult
 from mhnb.core.replay import (
@@ -16,6 +17,7 @@ from mhnb.core.replay import (
     SkippedStep,
     describe_difference,
     describe_setter,
+    find_replay_end,
     format_stop,
     list_skipped_steps,
     plan_replay,
@@ -38,6 +40,16 @@ def check_replay(cluster: Cluster, to: int | None, *, replay: bool = True) -> No
         plan_replay(cluster.journal.read()[0], cluster.generation, to)
     elif to is not None:
         raise InvalidRequest(f"--to {to} belongs to a replay: %mhjax restart --replay --to {to}")
+
+
+def find_last_cell(cluster: Cluster, argument: CellArgument) -> tuple[int, str]:
+    """Return mhnb's number of the cell at which a replay is to stop, and a note if a user may have meant another one.
+
+    Raises:
+        InvalidRequest: the journal has no such cell.
+        ClusterError: the journal is gone.
+    """
+    return find_replay_end(cluster.journal.read()[0], cluster.generation, argument)
 
 
 def replay(
@@ -119,12 +131,12 @@ def _run_cell(
     if on_result is not None:
         on_result(result)
     if result.how == "interrupted":
-        return f"the replay was interrupted in cell {before.seq}"
+        return f"the replay was interrupted in {before.name}"
     differing = describe_difference(before, cluster.journal.find_cell(result.seq))
     if not differing:
         return ""
     return "\n".join(
-        [f"cell {before.seq} did not do what it did before", differing, *_describe_new_errors(before, result, left_out)]
+        [f"{before.name} did not do what it did before", differing, *_describe_new_errors(before, result, left_out)]
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from mhnb.cluster.requests import RankClient, check_ranks, read_values, request_all
+from mhnb.core.cell_name import format_cell_name
 from mhnb.core.hints import find_hint
 from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedPrograms
 from mhnb.core.ranks import describe_ranks, format_ranks, ranks_by_key
@@ -145,7 +146,7 @@ def _describe(program: Program) -> str:
 
 
 def request_launched(
-    client: RankClient, seq: int, ranks: Sequence[int], hosts: Mapping[int, str]
+    client: RankClient, seq: int, ranks: Sequence[int], hosts: Mapping[int, str], *, cell_name: str = ""
 ) -> tuple[Report, ...]:
     """Return one report per program that a cell launched on several ranks, in the order of the first launches.
 
@@ -154,6 +155,7 @@ def request_launched(
         seq: the cell's number.
         ranks: the ranks that ran it.
         hosts: the host of each rank.
+        cell_name: the cell's name; empty for its number.
 
     Raises:
         InvalidRequest: another cell has run since.
@@ -161,13 +163,17 @@ def request_launched(
         HloError: a compiled text holds something that mhnb does not know.
     """
     answers = request_all(client, ranks, "launched", {"seq": seq})
-    return merge_launched(seq, read_values("launched", answers, LaunchedPrograms), hosts)
+    return merge_launched(
+        cell_name or format_cell_name(seq, None), read_values("launched", answers, LaunchedPrograms), hosts
+    )
 
 
-def merge_launched(seq: int, answers: Mapping[int, LaunchedPrograms], hosts: Mapping[int, str]) -> tuple[Report, ...]:
+def merge_launched(
+    cell_name: str, answers: Mapping[int, LaunchedPrograms], hosts: Mapping[int, str]
+) -> tuple[Report, ...]:
     """Merge the programs that the ranks launched; a program must be the same on each rank that has it."""
     if any(answer.is_gone for answer in answers.values()):
-        raise InvalidRequest(f"another cell has run since cell {seq}: what it launched is not known any more")
+        raise InvalidRequest(f"another cell has run since {cell_name}: what it launched is not known any more")
     found: dict[str, tuple[int, Program, int]] = {}
     for rank, answer in sorted(answers.items()):
         for fingerprint, count, wire in answer.programs:

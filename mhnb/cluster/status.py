@@ -62,8 +62,16 @@ def _describe_rank(state_machine: ClusterStateMachine, entry: RankEntry) -> Rank
 def _describe_last_cell(state_machine: ClusterStateMachine, entry: RankEntry) -> str:
     cell = state_machine.current
     if cell is not None and entry.rank in cell.running_ranks:
-        return f"{cell.seq} running"
-    return f"{entry.last_cell[0]} {entry.last_cell[1]}" if entry.last_cell else ""
+        return f"{_number_cell(state_machine, cell.seq)} running"
+    if not entry.last_cell:
+        return ""
+    seq, outcome = entry.last_cell
+    return f"{_number_cell(state_machine, seq)} {outcome}"
+
+
+def _number_cell(state_machine: ClusterStateMachine, seq: int) -> str:
+    names = state_machine.cell_names
+    return str(seq) if names.execution_count(seq) is None else names.format_name(seq)
 
 
 def describe_guard(state_machine: ClusterStateMachine, requested: str) -> str:

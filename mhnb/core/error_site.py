@@ -203,7 +203,8 @@ def _find_captured_names(function: ast.Lambda) -> set[str]:
 # -- shorten the stack inside an error message
 
 
-_TRACEBACK_HEADER = "Traceback (most recent call last):"
+EMBEDDED_TRACEBACK = "Traceback (most recent call last):"
+"""The line above the stack in a message that contains one."""
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+, in .+')
 _CELL = re.compile(r"<cell \d+>")
 _LIBRARY = re.compile(
@@ -220,13 +221,13 @@ def trim_embedded_traceback(message: str) -> str:
     >>> trim_embedded_traceback(f"INTERNAL: Traceback (most recent call last):\n{stack}\nValueError: no").splitlines()[1:]
     ['  File "<cell 3>", line 2, in f', 'ValueError: no']
     """
-    if _TRACEBACK_HEADER not in message:
+    if EMBEDDED_TRACEBACK not in message:
         return message
     lines = message.split("\n")
     kept: list[str] = []
     for is_frame, run in groupby(lines, key=lambda line: _FRAME.fullmatch(line) is not None):
         same = list(run)
-        is_stack = is_frame and kept and kept[-1].endswith(_TRACEBACK_HEADER)
+        is_stack = is_frame and kept and kept[-1].endswith(EMBEDDED_TRACEBACK)
         kept += _trim_frames(same) if is_stack else same
     return "\n".join(kept)
 

@@ -24,6 +24,7 @@ from mhnb.errors import InvalidRequest
 _MAGIC = re.compile(r"^\s*(?:[\w.,\s]+=\s*)?(?P<magic>%%?\w*|!|\?)|\S+\?{1,2}\s*$")
 _TIMED = ("%time", "%timeit")
 _DROPPED = ("%matplotlib", "%config", "%load_ext", "%reload_ext", "%autoreload", "%pdb", "%xmode", "%precision")
+_LINE = re.compile(r"^line (\d+)")
 _DROPPED_CELL = ("%%time", "%%capture")
 _SHELL_NAMES = {"get_ipython", "In", "Out", "_", "__", "___"}
 _REFUSAL_REASONS = {
@@ -54,8 +55,12 @@ class TranslatedCell:
     """Whether it calls jax.distributed.initialize itself."""
 
 
-def translate_cell(source: str) -> TranslatedCell:
+def translate_cell(source: str, first_line: int = 1) -> TranslatedCell:
     r"""Translate a cell to plain Python.
+
+    Args:
+        source: the cell's text.
+        first_line: the number that the notebook gives its first line.
 
     >>> translate_cell("%time y = f(x)\ny").text
     'y = f(x)\n_show(y)'
@@ -67,19 +72,24 @@ def translate_cell(source: str) -> TranslatedCell:
     refused = _remove_cell_magics(lines, notes)
     tree = None if refused else _parse(lines, notes, refused)
     if tree is None:
-        return TranslatedCell("\n".join(lines), tuple(notes), tuple(refused))
+        return TranslatedCell("\n".join(lines), _number_texts(notes, first_line), _number_texts(refused, first_line))
     refused += [f"line {line}: {what}" for line, what in sorted(_find_untranslatable(tree))]
     futures = _remove_future_imports(tree, lines)
     shows = _print_last_value(tree, lines)
     return TranslatedCell(
         "\n".join(lines).strip("\n"),
-        tuple(notes),
-        tuple(refused),
+        _number_texts(notes, first_line),
+        _number_texts(refused, first_line),
         futures,
         shows,
         _only_reads(tree, "display"),
         any(_is_initialize(node) for node in ast.walk(tree)),
     )
+
+
+def _number_texts(texts: Iterable[str], first_line: int) -> tuple[str, ...]:
+    """Give the line at the head of each text the number that the notebook shows."""
+    return tuple(_LINE.sub(lambda found: f"line {int(found[1]) + first_line - 1}", text) for text in texts)
 
 
 # -- magics
@@ -287,10 +297,12 @@ class CellStep:
     """A cell that goes into the script."""
 
     name: str
-    """Such as `cell 4`."""
+    """Such as `In [7]` or `cell 4`; no other step has it."""
     source: str
     ranks: tuple[int, ...] | None = None
     """None for all ranks."""
+    first_line: int = 1
+    """The number that the notebook gives the first line of the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +349,7 @@ def export_script(
     >>> export_script([CellStep("cell 1", "x = 1")], name="a.py", process_count=2).text.splitlines()[-1]
     'x = 1'
     """
-    cells = {step.name: translate_cell(step.source) for step in steps if isinstance(step, CellStep)}
+    cells = {step.name: translate_cell(step.source, step.first_line) for step in steps if isinstance(step, CellStep)}
     _check_exportable(steps, cells)
     notes = [f"{cell}, {note}" for cell, each in cells.items() for note in each.notes]
     initializer = next((cell for cell, each in cells.items() if each.initializes_distributed), None)
@@ -588,7 +600,8 @@ def _read_cell(found: NotebookSteps, name: str, text: str, cell: Mapping[str, An
         found.left_out.append(f"{name}: {why}")
     else:
         ranks = resolve_ranks(_flag_value(flags or "", "--ranks"), found.process_count)
-        found.steps.append(CellStep(name, body, ranks))
+        first_line = 1 + text.rstrip().count("\n") - body.rstrip().count("\n")
+        found.steps.append(CellStep(name, body, ranks, first_line))
 
 
 def _split_flags(text: str) -> tuple[str | None, str]:

@@ -158,7 +158,7 @@ def build_hang_report(seq: int, source: str, snapshots: Sequence[RankSnapshot], 
 
     Args:
         seq: the cell's number.
-        source: its text.
+        source: its text, with the line numbers that the notebook shows.
         snapshots: every rank of the cluster, in order.
         age_s: how long the cell has run.
 
@@ -187,8 +187,7 @@ def build_hang_report(seq: int, source: str, snapshots: Sequence[RankSnapshot], 
         moved=moved,
         known=known,
         stuck=known and (bool(waiting) or not moved),
-        # IPython counts lines from the first one that is not empty.
-        places=_merge_locations(snapshots, source.lstrip("\n").splitlines(), age_s),
+        places=_merge_locations(snapshots, source.splitlines(), age_s),
         memory_nbytes={one.rank: one.latest.memory_nbytes for one in snapshots if one.latest is not None},
     )
 
@@ -399,16 +398,6 @@ TIMED_FILES = ("<timed exec>", "<timed eval>", "<magic-timeit>")
 """The file names that IPython's %%time and %%timeit use for the cell's text below its first line."""
 CAPTURED_FILE = "<captured in cell {}>"
 """The file name of the text below %%capture."""
-_CAPTURED_PREFIX = CAPTURED_FILE.partition("{")[0]
-
-
-def cell_line(file: str, number: int) -> int:
-    """Convert a line number in one of the cell's files to a line of the cell.
-
-    >>> cell_line("<cell 4>", 2), cell_line("<timed exec>", 2)
-    (2, 3)
-    """
-    return number + (file in TIMED_FILES or file.startswith(_CAPTURED_PREFIX))
 
 
 def classify_stack(sample: StackSample, stdlib: str) -> RankActivity:

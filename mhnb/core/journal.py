@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from mhnb.core.cell_name import NO_PLACE, CellPlace, format_cell_name
 from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.guard.launches import has_collectives
 from mhnb.core.ranks import format_ranks
@@ -87,6 +88,22 @@ class CellRecord(_Record, frozen=True, tag="cell"):
     wall_s: float = 0.0
     replayed: bool = False
     when: float = 0.0
+    execution_count: int | None = None
+    """The number that the notebook showed beside it; None if it showed none."""
+    first_line: int = 1
+    """The number that the notebook gave the first line of the source."""
+    kernel: str = ""
+    """Identifies the notebook's kernel, in which alone that number has a meaning."""
+
+    @property
+    def place(self) -> CellPlace:
+        """Where the notebook showed it."""
+        return CellPlace(self.execution_count, self.first_line)
+
+    @property
+    def name(self) -> str:
+        """The cell's name in messages; for a user of another kernel only after `forget_other_kernels`."""
+        return format_cell_name(self.seq, self.execution_count)
 
 
 class PushRecord(_Record, frozen=True, tag="push"):
@@ -131,6 +148,9 @@ class ReplayRecord(_Record, frozen=True, tag="replay"):
 
 
 Record: TypeAlias = StartRecord | CellRecord | PushRecord | AcceptRecord | ReplayRecord
+
+_PLACE_FIELDS = ("execution_count", "first_line", "kernel")
+"""Fields that a line has only for a cell of a notebook."""
 
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -204,6 +224,9 @@ def format_record(record: Record, *, when: float | None = None) -> bytes:
     if isinstance(record, CellRecord | PushRecord):
         body["ranks"] = None if record.ranks is None else format_ranks(record.ranks)
     if isinstance(record, CellRecord):
+        if record.place == NO_PLACE:
+            for name in _PLACE_FIELDS:
+                del body[name]
         body["outcomes"], body["errors"] = _group_by_value(record.outcomes), _group_by_value(record.errors)
         if record.launches is not None:
             rows = [_TraceRow(format_ranks(t.ranks), t.hash, t.count, t.rows) for t in record.launches]
@@ -284,6 +307,17 @@ def parse_records(text: bytes) -> tuple[list[Record], list[str]]:
         except InvalidRequest as error:
             faults.append(str(error))
     return records, faults
+
+
+def forget_other_kernels(record: Record, kernel: str) -> Record:
+    """Return the record without the number that another kernel's notebook showed beside the cell.
+
+    >>> forget_other_kernels(CellRecord(1, 12, "f()", execution_count=7, kernel="a"), "b").name
+    'cell 12'
+    """
+    if not isinstance(record, CellRecord) or record.execution_count is None or record.kernel == kernel:
+        return record
+    return msgspec.structs.replace(record, execution_count=None)
 
 
 def _group_by_value(by_rank: Mapping[int, str]) -> dict[str, str]:

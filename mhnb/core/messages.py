@@ -17,7 +17,7 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Outcome, Phase
 
-PROTOCOL_VERSION = 18
+PROTOCOL_VERSION = 19
 """Raise it with every change of what is sent, because long-lived processes may meet newer ones."""
 
 Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -54,6 +54,12 @@ class RunCell(_Message, frozen=True):
     guard: str = "parity"
     ranks: list[Int64] | None = None
     """The ranks that run it; None for all."""
+    execution_count: Int64 | None = None
+    """The number that the notebook shows beside the cell; None if it shows none."""
+    first_line: Int64 = 1
+    """The number that the notebook gives the first line of the source."""
+    kernel: str = ""
+    """Identifies the notebook's kernel: the number that it shows beside a cell is known to its own user only."""
 
 
 class SkipCell(_Message, frozen=True):
@@ -71,6 +77,8 @@ class RankRequest(_Message, frozen=True):
     handler: str
     arguments: dict[str, Any]
     payload: Payload = ()
+    kernel: str = ""
+    """Identifies the notebook's kernel, as in `RunCell`: the reply may name cells."""
 
 
 # -- to a supervisor

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
+from mhnb.core.cell_name import CellArgument, find_cell, format_cell_argument, format_cell_names
 from mhnb.core.journal import (
     MAX_TRACE_ROWS,
     AcceptRecord,
@@ -26,7 +27,7 @@ from mhnb.core.journal import (
     StartRecord,
     TraceRow,
 )
-from mhnb.core.ranks import describe_ranks, format_ranks, pluralize, ranks_by_key
+from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
 from mhnb.errors import InvalidRequest
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -237,13 +238,47 @@ def plan_replay(records: Sequence[Record], generation: int, to: int | None = Non
     """
     generation = _find_source_generation(records, generation)
     mine = [record for record in records if record.generation == generation]
-    seqs = [record.seq for record in mine if isinstance(record, CellRecord)]
     if to is not None:
-        if to not in seqs:
-            known = f"cells {format_ranks(seqs)} of generation {generation}" if seqs else "no cell"
-            raise InvalidRequest(f"restart --replay --to {to}: the journal has {known}; give the number of one of them")
+        if not any(isinstance(record, CellRecord) and record.seq == to for record in mine):
+            raise _no_such_cell(str(to), mine, generation)
         mine = mine[: 1 + next(at for at, r in enumerate(mine) if isinstance(r, CellRecord) and r.seq == to)]
     return ReplayPlan(generation, *_split_steps(mine))
+
+
+def _no_such_cell(argument: str, mine: Sequence[Record], generation: int) -> InvalidRequest:
+    names = format_cells(record for record in mine if isinstance(record, CellRecord))
+    known = f"{names} of generation {generation}" if names else "no cell"
+    return InvalidRequest(f"restart --replay --to {argument}: the journal has {known}; name one of them")
+
+
+def find_replay_end(records: Sequence[Record], generation: int, argument: CellArgument) -> tuple[int, str]:
+    """Return mhnb's number of the cell at which a replay is to stop, and a note if a user may have meant another one.
+
+    Args:
+        records: the whole journal, without the numbers of other kernels' cells.
+        generation: as of `plan_replay`.
+        argument: the cell as the user named it.
+
+    Raises:
+        InvalidRequest: the journal has no such cell.
+
+    >>> records = [CellRecord(1, seq, "f()", execution_count=seq + 2) for seq in (1, 2, 3, 4)]
+    >>> find_replay_end(records, 1, CellArgument(4, is_shown=False, is_own=False))
+    (2, '--to 4 is In [4], which is cell 2 of the cluster; its cell 4 is In [6]')
+    """
+    generation = _find_source_generation(records, generation)
+    mine = [record for record in records if record.generation == generation]
+    cells = {record.seq: record for record in mine if isinstance(record, CellRecord)}
+    seq = find_cell(argument, {seq: cell.execution_count for seq, cell in cells.items()})
+    if seq is None:
+        raise _no_such_cell(argument.name, mine, generation)
+    other = cells.get(argument.number)
+    if argument.is_shown or argument.is_own or other is None or other.seq == seq:
+        return seq, ""
+    of_other = (
+        f"its cell {other.seq} is {other.name}" if other.execution_count is not None else f"{other.name} is another"
+    )
+    return seq, f"--to {argument.number} is {cells[seq].name}, which is cell {seq} of the cluster; {of_other}"
 
 
 def list_skipped_steps(records: Sequence[Record], generation: int) -> tuple[SkippedStep, ...]:
@@ -333,7 +368,7 @@ def _split_steps(records: Sequence[Record]) -> tuple[tuple[CellRecord | PushReco
             if why := skip_reason(record):
                 accepted = at + 1 < len(records) and isinstance(records[at + 1], AcceptRecord)
                 why = f"{why}, accepted then" if accepted else why
-                left_out.append(SkippedStep(f"cell {record.seq}", why, record.seq, record.source))
+                left_out.append(SkippedStep(record.name, why, record.seq, record.source))
             else:
                 steps.append(record)
     return tuple(steps), tuple(left_out)
@@ -365,7 +400,8 @@ class ReplayEstimate:
 
     def __init__(self) -> None:
         self._cells, self._seconds = 0, 0.0
-        self._seqs: list[int] = []
+        self._execution_counts: dict[int, int | None] = {}
+        """By the number of a cell, the number that the notebook shows beside it."""
 
     def record_start(self, took_s: float) -> None:
         """Record how long the ranks took to become ready."""
@@ -373,7 +409,7 @@ class ReplayEstimate:
 
     def add(self, record: CellRecord) -> None:
         """Record a cell that has ended; one that a replay leaves out costs nothing."""
-        self._seqs.append(record.seq)
+        self._execution_counts[record.seq] = record.execution_count
         if not skip_reason(record):
             self._cells += 1
             self._seconds += record.wall_s
@@ -383,11 +419,19 @@ class ReplayEstimate:
 
         >>> ReplayEstimate().recovery_command_before(22), ReplayEstimate().recovery_command_before(1)
         ('%mhjax restart --replay --to 21', '')
+        >>> estimate = ReplayEstimate()
+        >>> estimate.add(CellRecord(1, 21, "f()", execution_count=7))
+        >>> estimate.recovery_command_before(22)
+        '%mhjax restart --replay --to In[7]'
         """
         # A replay cannot stop at a number that an earlier replay left out; of a cluster that was taken over, earlier
         # numbers are unknown.
-        to = max((known for known in self._seqs if known < seq), default=seq - 1)
-        return f"%mhjax restart --replay --to {to}" if to > 0 else ""
+        to = max((known for known in self._execution_counts if known < seq), default=seq - 1)
+        return (
+            f"%mhjax restart --replay --to {format_cell_argument(to, self._execution_counts.get(to), self._execution_counts.values())}"
+            if to > 0
+            else ""
+        )
 
     def recovery_command(self) -> str:
         """Return the command that restores the state, and how long it takes if that is known.
@@ -430,9 +474,19 @@ class ReplayReport:
     """Why it stopped before its end, in several lines; empty if it did not."""
 
     @property
+    def done_steps(self) -> tuple[CellRecord | PushRecord, ...]:
+        """The steps that did the same as before."""
+        return self.plan.steps[: self.done]
+
+    @property
+    def steps_not_run(self) -> tuple[CellRecord | PushRecord, ...]:
+        """The steps after the one at which it stopped."""
+        return self.plan.steps[self.done + 1 :]
+
+    @property
     def cells(self) -> tuple[int, ...]:
         """The numbers of the cells that did the same as before."""
-        return tuple(step.seq for step in self.plan.steps[: self.done] if isinstance(step, CellRecord))
+        return tuple(step.seq for step in self.done_steps if isinstance(step, CellRecord))
 
     @property
     def pushes(self) -> int:
@@ -447,7 +501,7 @@ class ReplayReport:
     @property
     def not_run(self) -> tuple[int, ...]:
         """The cells after the one at which it stopped."""
-        return tuple(step.seq for step in self.plan.steps[self.done + 1 :] if isinstance(step, CellRecord))
+        return tuple(step.seq for step in self.steps_not_run if isinstance(step, CellRecord))
 
 
 def step_name(step: CellRecord | PushRecord) -> str:
@@ -456,7 +510,7 @@ def step_name(step: CellRecord | PushRecord) -> str:
     >>> step_name(CellRecord(1, 7, "f()")), step_name(PushRecord(1, ("x", "y"), None))
     ('cell 7', 'push x y')
     """
-    return f"cell {step.seq}" if isinstance(step, CellRecord) else f"push {' '.join(step.names)}"
+    return step.name if isinstance(step, CellRecord) else f"push {' '.join(step.names)}"
 
 
 def format_step(step: ReplayStep) -> str:
@@ -465,8 +519,14 @@ def format_step(step: ReplayStep) -> str:
     >>> format_step(ReplayStep("push x", 2, ReplayPlan(1)))
     'mhjax · replaying push x'
     """
-    last = f" of {step.plan.cells[-1]}" if step.what.startswith("cell") else ""
+    is_push = isinstance(step.plan.steps[step.done], PushRecord) if step.done < len(step.plan.steps) else True
+    last = "" if is_push else f" of {_format_last_number(step.plan)}"
     return f"mhjax · replaying {step.what}{last}"
+
+
+def _format_last_number(plan: ReplayPlan) -> str:
+    last = [step for step in plan.steps if isinstance(step, CellRecord)][-1]
+    return str(last.seq) if last.execution_count is None else last.name
 
 
 def format_report(report: ReplayReport, duration: str) -> str:
@@ -479,7 +539,7 @@ def format_report(report: ReplayReport, duration: str) -> str:
     mhjax · nothing to replay: no cell ended clean
       left out · cell 4: interrupted
     """
-    done = [format_cells(report.cells)] if report.cells else []
+    done = [format_cells(report.done_steps)] if report.cells else []
     done += [f"{report.pushes} {'push' if report.pushes == 1 else 'pushes'}"] if report.pushes else []
     head = (
         f"mhjax · replayed {' and '.join(done)} · {duration}"
@@ -500,13 +560,16 @@ def format_stop(report: ReplayReport, state: str) -> str:
       no cell before it · the cluster is clean: go on from here by hand, or %mhjax restart
     """
     first, *more = report.stop.splitlines()
-    done = f"{format_cells(report.cells)} did the same as before" if report.cells else "no cell before it"
+    done = f"{format_cells(report.done_steps)} did the same as before" if report.cells else "no cell before it"
     rest = (
-        f"; {format_cells(report.not_run)} {'was' if len(report.not_run) == 1 else 'were'} not run"
+        f"; {format_cells(report.steps_not_run)} {'was' if len(report.not_run) == 1 else 'were'} not run"
         if report.not_run
         else ""
     )
-    command = f"%mhjax restart --replay --to {report.cells[-1]}" if report.cells else "%mhjax restart"
+    last = [step for step in report.done_steps if isinstance(step, CellRecord)][-1:]
+    shown = [step.execution_count for step in report.plan.steps if isinstance(step, CellRecord)]
+    to = [format_cell_argument(step.seq, step.execution_count, shown) for step in last]
+    command = f"%mhjax restart --replay --to {to[0]}" if to else "%mhjax restart"
     ways = f"go on from here by hand, or {command}" if state == "clean" else command
     lines = [f"replay stopped: {first}", *(f"  {line}" for line in more)]
     return "\n".join([*lines, f"  {done}{rest} · the cluster is {state}: {ways}", *_format_notes(report)])
@@ -516,10 +579,10 @@ def _format_notes(report: ReplayReport) -> list[str]:
     return [*(f"  left out · {item}" for item in report.left_out), *(f"  note · {note}" for note in report.notes)]
 
 
-def format_cells(seqs: Sequence[int]) -> str:
-    """Format cell numbers.
+def format_cells(steps: Iterable[CellRecord | PushRecord]) -> str:
+    """Format the names of the cells among the steps of a plan.
 
-    >>> format_cells([7]), format_cells([1, 2, 3, 5])
-    ('cell 7', 'cells 1-3,5')
+    >>> format_cells([CellRecord(1, 7, "f()"), PushRecord(1, ("x",), None)])
+    'cell 7'
     """
-    return f"{'cell' if len(seqs) == 1 else 'cells'} {format_ranks(seqs)}"
+    return format_cell_names((step.seq, step.execution_count) for step in steps if isinstance(step, CellRecord))

@@ -9,6 +9,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.core.arguments import closest_match, split_arguments, suggest_flags, unquote
+from mhnb.core.cell_name import join_cell_arguments
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
 from mhnb.magics import data, files, lifecycle, sharding
 from mhnb.magics.session import Command, Session, list_flags
@@ -19,6 +20,9 @@ COMMANDS: dict[str, Command] = dict(sorted(item for module in _MODULES for item 
 
 _NAME_COMMANDS = frozenset({"check", "pull", "push"})
 """Commands whose arguments are names. An expression keeps its quotes, so that an error can quote it as typed."""
+
+_CELL_COMMANDS = frozenset({"export", "panel", "restart"})
+"""Commands that take cells, which a user may write as the notebook does: `In [7]`."""
 
 
 def strip_ipython_markup(text: str) -> str:
@@ -49,6 +53,8 @@ def _split_line(line: str) -> list[str]:
     try:
         if sharding.EXPRESSION_COMMANDS & set(verb):
             return split_arguments(line)
+        if _CELL_COMMANDS & set(verb):
+            line = join_cell_arguments(line)
         return list(map(unquote, split_arguments(line))) if _NAME_COMMANDS & set(verb) else shlex.split(line)
     except ValueError as error:
         raise UsageError(f"%mhjax {line}: {error}") from error

@@ -30,6 +30,7 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.core.variables import choose_description
 from mhnb.errors import CellError, ClusterError, InvalidRequest
 from mhnb.launchers.profiles import user_profiles
+from mhnb.magics.cell_place import CellTracker
 from mhnb.magics.commands import COMMANDS, command_parser
 from mhnb.magics.hints import CellHints
 from mhnb.magics.session import Session
@@ -131,6 +132,7 @@ class ShellHooks:
             return self._match(context)
 
         self._matcher = match
+        self._cells = CellTracker(shell)
         self._is_rank_cell = False
         """Whether the name being inspected is in a cell that runs on the ranks."""
         self._inspected_rank = 0
@@ -147,6 +149,8 @@ class ShellHooks:
     def install(self) -> None:
         """Install the hooks."""
         shell = self._shell
+        self._cells.install()
+        self._session.find_place = self._cells.find_place
         shell.input_transformers_cleanup.extend(self._transformers)
         shell.Completer.custom_matchers.append(self._matcher)
         for name, detail in _DETAIL_OF_PINFO.items():
@@ -162,6 +166,7 @@ class ShellHooks:
         """Remove the hooks and restore what they replaced."""
         shell = self._shell
         self._hints.uninstall()
+        self._cells.uninstall()
         for transform in self._transformers:
             shell.input_transformers_cleanup.remove(transform)
         shell.Completer.custom_matchers.remove(self._matcher)

@@ -16,6 +16,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb.cluster import manager
 from mhnb.cluster.export import export_cluster, parse_without
 from mhnb.cluster.requests import check_names
+from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.magics.session import Command, Session, no_flags, uses_result
@@ -91,26 +92,25 @@ def _panel(session: Session, args: argparse.Namespace) -> None:
         if not session.close_panel():
             raise UsageError("%mhjax panel off: no panel is open; %mhjax panel opens one")
         return
-    if args.what is not None and not args.what.isdecimal():
+    cell = None if args.what is None else parse_cell_argument(args.what)
+    if args.what is not None and cell is None:
+        raise UsageError(f"%mhjax panel {args.what!r}: give a cell, such as In[7] or 7, or off")
+    if not session.open_panel(cell, view=args.view):
+        known = session.describe_results()
+        if cell is None or not known:
+            raise UsageError("%mhjax panel: no cell has run on the ranks yet; run a %%mhjax cell and ask again")
         raise UsageError(
-            f"%mhjax panel {args.what!r}: give the number of a cell, which the tip of its first line tells, or off"
+            f"%mhjax panel: {cell.name} is not among the last {session.max_results} results, which are of {known};"
+            " name one of these, or run the cell again"
         )
-    seq = None if args.what is None else int(args.what)
-    if not session.open_panel(seq, view=args.view):
-        reason = (
-            "no cell has run on the ranks yet"
-            if seq is None
-            else f"cell {seq} is not among the last {session.max_results}"
-        )
-        raise UsageError(f"%mhjax panel: {reason}; run a %%mhjax cell and ask again")
 
 
 def _panel_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        metavar="SEQ|off",
-        help="the number of an earlier cell, which the tip of its first line tells; off closes the panel",
+        metavar="CELL|off",
+        help="an earlier cell, such as In[7]; the tip of its first line tells both of its numbers; off closes the panel",
     )
     parser.add_argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how it is laid out first")
 
@@ -138,7 +138,7 @@ def _export(session: Session, args: argparse.Namespace) -> None:
 def _export_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("file", help="the script to write, such as train.py")
     parser.add_argument("--sbatch", action="store_true", help="write a batch script for Slurm beside it, train.sbatch")
-    parser.add_argument("--without", metavar="SEQ,NAME,...", help="leave out these cells, and these pushed names")
+    parser.add_argument("--without", metavar="CELL,NAME,...", help="leave out these cells, and these pushed names")
 
 
 COMMANDS: dict[str, Command] = {

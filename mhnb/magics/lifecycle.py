@@ -20,7 +20,8 @@ from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.flags import add_start_flags, start_arguments
 from mhnb.cluster.options import START_TIMEOUT_S, resolve_start
 from mhnb.cluster.status import describe_location
-from mhnb.core.arguments import int_argument, seconds_argument
+from mhnb.core.arguments import seconds_argument
+from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
 from mhnb.core.ranks import pluralize
 from mhnb.core.replay import format_report
@@ -159,7 +160,8 @@ def _restart(session: Session, args: argparse.Namespace) -> None:
 
 
 def _restart_cluster(session: Session, cluster: Cluster, args: argparse.Namespace) -> None:
-    replay.check_replay(cluster, args.to, replay=args.replay)
+    to = _find_last_cell(cluster, args)
+    replay.check_replay(cluster, to, replay=args.replay)
     if note := format_restart_note(cluster.shape, is_detachable=cluster.options.keep):
         print(f"mhjax · {note}")
     loses_state = not args.replay and manager.has_replayable_state(cluster)
@@ -168,7 +170,26 @@ def _restart_cluster(session: Session, cluster: Cluster, args: argparse.Namespac
         summary = summary_from_cluster(new_cluster)
         progress.finish(replace(summary, notes=(*summary.notes, manager.STATE_LOST_NOTE)) if loses_state else summary)
     if args.replay:
-        _replay(session, new_cluster, args.to)
+        _replay(session, new_cluster, to)
+
+
+def _find_last_cell(cluster: Cluster, args: argparse.Namespace) -> int | None:
+    """Return mhnb's number of the cell that `--to` names; None without the flag.
+
+    Raises:
+        InvalidRequest: the journal has no such cell, or the flag came without a replay.
+    """
+    if args.to is None:
+        return None
+    argument = parse_cell_argument(args.to)
+    if argument is None:
+        raise InvalidRequest(f"restart --replay --to {args.to!r}: give a cell, such as In[7] or 7")
+    if not args.replay:
+        raise InvalidRequest(f"--to {args.to} belongs to a replay: %mhjax restart --replay --to {args.to}")
+    seq, note = replay.find_last_cell(cluster, argument)
+    if note:
+        print(f"mhjax · {note}")
+    return seq
 
 
 def _replay(session: Session, cluster: Cluster, to: int | None) -> None:
@@ -185,9 +206,7 @@ def _replay(session: Session, cluster: Cluster, to: int | None) -> None:
 
 def _restart_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--replay", action="store_true", help="run again every cell that ended clean, and push again")
-    parser.add_argument(
-        "--to", type=int_argument, metavar="SEQ", help="with --replay: stop after the cell of this number"
-    )
+    parser.add_argument("--to", metavar="CELL", help="with --replay: stop after this cell, such as In[7], or 7")
 
 
 def _stop(session: Session, args: argparse.Namespace) -> None:

@@ -75,7 +75,7 @@ verbs:
   %mhjax start --spare                             and as many in reserve, for a restart in a moment
   %mhjax status                                    the ranks, their processes and the cluster's state
   %mhjax vars                                      what the ranks hold
-  %mhjax panel [SEQ|off] [--view tabs]             the last result in a widget: tabs, grid, filter, search, differences
+  %mhjax panel [In[7]|off] [--view tabs]           the last result in a widget: tabs, grid, filter, search, differences
   %mhjax pull NAME... [--ranks SPEC] [--each]      bring values here
   %mhjax push NAME... [--ranks SPEC]               bind values of this notebook on every rank
   %mhjax layout EXPRESSION [--to SPEC]             who holds what: an array, a pytree, a mesh of the ranks
@@ -86,7 +86,7 @@ verbs:
   %mhjax where [NAME]                              where the ranks are in the cell that runs: who waits for whom
   %mhjax interrupt                                 stop the cell that runs
   %mhjax accept                                    go on with a split or tainted cluster as it is
-  %mhjax restart [--replay [--to SEQ]]             fresh processes, without their variables; --replay brings them back
+  %mhjax restart [--replay [--to In[7]]]           fresh processes, without their variables; --replay brings them back
   %mhjax export FILE.py [--sbatch]                 the cells so far as one script that runs under srun without mhnb
   %mhjax stop [NAME]                               end every process
   %mhjax sync [DIR] · %mhjax pip install X         bring code to other machines; once per environment, not once per rank

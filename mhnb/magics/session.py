@@ -23,6 +23,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster.manager import wait_for_current
 from mhnb.cluster.sharding import request_launched
+from mhnb.core.cell_name import NO_PLACE, CellArgument, CellPlace, format_cell_names
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
 from mhnb.errors import CellError, MhnbError
@@ -137,7 +138,8 @@ def show_launched_collectives(cluster: Cluster, result: CellResult) -> None:
         # No rank can answer, and the cell's own error has already reported that.
         return
     try:
-        show_collectives(request_launched(cluster, result.seq, ranks, {rank.rank: rank.host for rank in cluster.ranks}))
+        hosts = {rank.rank: rank.host for rank in cluster.ranks}
+        show_collectives(request_launched(cluster, result.seq, ranks, hosts, cell_name=result.name))
     except MhnbError as error:
         print(f"mhjax · --collectives: {type(error).__name__}: {error}", file=sys.stderr)
 
@@ -200,6 +202,8 @@ class Session:
     """State that one IPython shell keeps between cells."""
 
     shell: Any
+    find_place: Callable[[str], CellPlace] = lambda _: NO_PLACE
+    """Returns where the notebook shows a source that runs now."""
     is_auto_mode: bool = False
     views: OrderedDict[tuple[str, int, int], CellView] = field(default_factory=OrderedDict)
     has_persistent_panels: bool = False
@@ -232,7 +236,12 @@ class Session:
             on_snapshot = None if flags.quiet else self._make_snapshot_callback(view, locations)
             try:
                 result = cluster.run(
-                    source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=on_snapshot
+                    source,
+                    ranks=flags.ranks,
+                    guard=flags.guard,
+                    timeout_s=flags.timeout_s,
+                    on_snapshot=on_snapshot,
+                    place=self.find_place(source),
                 )
             finally:
                 self._forget_running(view)
@@ -281,24 +290,35 @@ class Session:
         """Number of results that a panel can show."""
         return MAX_RESULTS
 
-    def open_panel(self, seq: int | None, *, view: View = "fold") -> bool:
-        """Open the panel for a cell's result, or the last result if `seq` is None. Return False if that result is not available.
+    def open_panel(self, cell: int | CellArgument | None, *, view: View = "fold") -> bool:
+        """Open the panel for a cell's result, or the last result if `cell` is None. Return False if that result is not available.
 
-        The cell that runs is the last one.
-        If several clusters have a cell with that number, the cluster whose cell ran last is used.
-        A panel on the last result stays live: it also shows the cells that run next.
+        A number is mhnb's own. If several clusters have a cell with that number, the cluster whose cell ran last is used.
+        The cell that runs is the last one. A panel on the last result stays live: it also shows the cells that run next.
         """
         running = self._running
-        found = running if running is not None and seq in (None, running[0].seq) else self._find_result(seq)
+        found = running if running is not None and _is_named(running[0], cell) else self._find_result(cell)
         if found is None:
             return False
         result, places = found
         self.close_panel()
-        self._panel, self._is_panel_live = ResultPanel(result, places, view=view), seq is None or found is running
+        self._panel, self._is_panel_live = ResultPanel(result, places, view=view), cell is None or found is running
         self._panel.open()
         return True
 
-    def _find_result(self, seq: int | None) -> tuple[CellResult, RankLocations] | None:
+    def describe_results(self) -> str:
+        """Name the cells whose results a panel can show; empty if there are none."""
+        return format_cell_names((result.seq, result.execution_count) for result, _ in self._results.values())
+
+    def _find_result(self, cell: int | CellArgument | None) -> tuple[CellResult, RankLocations] | None:
+        if isinstance(cell, CellArgument):
+            # A user who sees `In [7]` types 7.
+            found = [each for each in reversed(self._results.values()) if each[0].execution_count == cell.number]
+            if found and not cell.is_own:
+                return found[0]
+            if cell.is_shown:
+                return None
+        seq = cell.number if isinstance(cell, CellArgument) else cell
         keys = [key for key in reversed(self._results) if seq in (None, key[1])]
         # Not simply the later of the two: the user most likely means the cluster in use.
         last = next(reversed(self._results), None)
@@ -373,6 +393,15 @@ class Session:
 
         cluster.on_late(show_late)
         cluster.on_notice(print_notice)
+
+
+def _is_named(result: CellResult, cell: int | CellArgument | None) -> bool:
+    """Return whether a result is that of a cell as a user named it; None names the last one."""
+    if not isinstance(cell, CellArgument):
+        return cell in (None, result.seq)
+    if not cell.is_own and result.execution_count == cell.number:
+        return True
+    return not cell.is_shown and result.seq == cell.number
 
 
 def _call_safely(view_method: Callable[..., None], *arguments: Any) -> bool:

@@ -109,10 +109,10 @@ class CellProcess:
     def send(self, message: Message) -> None:
         os.write(self._commands, encode(message)[0] + b"\n")
 
-    def begin(self, source: str) -> int:
+    def begin(self, source: str, **shown: Any) -> int:
         """Send a cell, and return its number."""
         self.seq += 1
-        self.send(RunCell(self.generation, self.seq, source))
+        self.send(RunCell(self.generation, self.seq, source, **shown))
         return self.seq
 
     def skip(self) -> CellEnded:
@@ -122,9 +122,9 @@ class CellProcess:
         assert isinstance(ended, CellEnded)
         return ended
 
-    def run(self, source: str) -> CellAnswer:
+    def run(self, source: str, **shown: Any) -> CellAnswer:
         """Run a cell to its end."""
-        return self.finish(self.begin(source))
+        return self.finish(self.begin(source, **shown))
 
     def finish(self, seq: int) -> CellAnswer:
         """Wait for the end of a cell."""

@@ -56,6 +56,7 @@ _ENDING_TEXTS: dict[Ending, str] = {
 }
 _NOT_LAUNCHED = "nothing was launched"
 _NOT_LAUNCHED_CLEAN = f"{_NOT_LAUNCHED}, the cluster is clean"
+_DEADLOCK = "the ranks wait for each other"
 _PROVENANCE_HINT = (
     "  The program is the same, the arrays are not: a rank ran something alone before it, gave another value, or chose or made an"
     " array by its rank.\n  Below the cell is said which array it is. Make it by the same steps on every rank;"
@@ -200,7 +201,7 @@ def format_mismatch(
     names: Mapping[int, str],
     *,
     number: int,
-    seq: int,
+    cell_name: str,
     source: str,
     details: MismatchDetails = _NO_DETAILS,
 ) -> str:
@@ -209,10 +210,11 @@ def format_mismatch(
     Args:
         names: of programs, by fingerprint.
         number: of the launch among those of these participants in the cell, from 1.
-        source: the cell's text.
+        cell_name: the cell's name.
+        source: its text.
         details: how programs with one name differ, and the labels of threads.
 
-    >>> print(format_mismatch([Vote(0, 7, (2,)), Vote(1)], {7: "jit(f)"}, number=1, seq=4, source="").split("\n", 1)[1])
+    >>> print(format_mismatch([Vote(0, 7, (2,)), Vote(1)], {7: "jit(f)"}, number=1, cell_name="cell 4", source="").split("\n", 1)[1])
     launch 1 of cell 4 differs
       rank 0   jit(f)   line 2
       rank 1   ended the cell without it
@@ -226,7 +228,7 @@ def format_mismatch(
         members.setdefault((key, stand.thread if in_threads else UNKNOWN_THREAD, reason), []).append(stand)
     suffixes = {stand.rank: _format_suffix(stand, letters, details.threads if in_threads else None) for stand in votes}
     groups = tuple(_build_group(same, names, why, suffixes[same[0].rank]) for (*_, why), same in members.items())
-    text = format_difference(LaunchDifference(number - 1, groups), seq, source)
+    text = format_difference(LaunchDifference(number - 1, groups), cell_name, source)
     if any(stand.fingerprint is None and stand.ending == "left" for stand in votes):
         return f"{_NOT_LAUNCHED}\n{text}\n{_ABANDONED_HINT}"
     if letters:
@@ -306,24 +308,33 @@ def format_too_far_ahead(ranks: Sequence[int]) -> str:
     )
 
 
-def format_deadlock(waits: Mapping[int, tuple[str, int | None, Sequence[int]]], seq: int) -> str:
+def format_deadlock(waits: Mapping[int, tuple[str, int | None, Sequence[int]]]) -> str:
     """Format which rank waits for which in a deadlock.
 
     Args:
         waits: by rank, the program that it proposes, the line of the cell, and the ranks that it waits for.
 
-    >>> print(format_deadlock({0: ("jit(f)", 2, (1,)), 1: ("jit(g)", None, (0,))}, 5))
+    >>> print(format_deadlock({0: ("jit(f)", 2, (1,)), 1: ("jit(g)", None, (0,))}))
     nothing was launched, the cluster is clean
-      the ranks wait for each other in cell 5
+      the ranks wait for each other
       rank 0   jit(f)   line 2   waits for rank 1
       rank 1   jit(g)   waits for rank 0
       Ranks that share more than one mesh must use the meshes in the same order.
     """
-    lines = [_NOT_LAUNCHED_CLEAN, f"  the ranks wait for each other in cell {seq}"]
+    lines = [_NOT_LAUNCHED_CLEAN, f"  {_DEADLOCK}"]
     for rank, (name, line, others) in sorted(waits.items()):
         where = f"   line {line}" if line else ""
         lines.append(f"  rank {rank}   {name}{where}   waits for {describe_ranks(others)}")
     return "\n".join([*lines, "  Ranks that share more than one mesh must use the meshes in the same order."])
+
+
+def name_deadlocked_cell(text: str, cell_name: str) -> str:
+    """Add the cell's name to the text of a deadlock, which the host of the board formats: that host does not know it.
+
+    >>> name_deadlocked_cell(format_deadlock({0: ("jit(f)", 2, (1,))}), "In [7]").splitlines()[1]
+    '  the ranks wait for each other in In [7]'
+    """
+    return text.replace(_DEADLOCK, f"{_DEADLOCK} in {cell_name}", 1)
 
 
 def _find_hint(source: str, lines: Sequence[int]) -> str:

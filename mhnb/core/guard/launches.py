@@ -94,19 +94,20 @@ def compare_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> LaunchD
     return LaunchDifference(index, comparison.build_groups(pair, index))
 
 
-def format_difference(difference: LaunchDifference, seq: int | None = None, source: str = "") -> str:
+def format_difference(difference: LaunchDifference, cell_name: str = "", source: str = "") -> str:
     """Format what each rank launched, one line per group of ranks.
 
     Args:
+        cell_name: the cell's name.
         source: the cell's text, from which each line number is followed by its line.
 
     >>> one, two = LaunchGroup((0, 2), "a1", "jit(add)", 2), LaunchGroup((1, 3), None, None, None)
-    >>> print(format_difference(LaunchDifference(2, (one, two)), seq=14))
+    >>> print(format_difference(LaunchDifference(2, (one, two)), "cell 14"))
     launch 3 of cell 14 differs
       ranks 0,2   jit(add)   line 2
       ranks 1,3   ended the cell without it
     """
-    head = f"launch {difference.index + 1}{'' if seq is None else f' of cell {seq}'} differs"
+    head = f"launch {difference.index + 1}{f' of {cell_name}' if cell_name else ''} differs"
     return "\n".join([head, *format_groups(difference.groups, source)])
 
 
@@ -141,7 +142,7 @@ def judge_state(
     abandoned_by_rank: Mapping[int, str],
     lost_ranks: Collection[int],
     *,
-    seq: int | None = None,
+    cell_name: str = "",
     source: str = "",
 ) -> tuple[ClusterState, tuple[str, ...]]:
     """Derive the cluster state after a cell has ended on every rank that ran it; the first rule that matches wins.
@@ -164,7 +165,7 @@ def judge_state(
     taints = (*_refused_notes(ran), *_abandoned_notes(abandoned_by_rank))
     difference = compare_launches(rows_by_rank) if rows_by_rank is not None else None
     if difference is not None:
-        taints += (format_difference(difference, seq, source),)
+        taints += (format_difference(difference, cell_name, source),)
     if taints:
         return "tainted", (*taints, TAINTED_NOTE)
     # Without a record an interrupt may have left a collective behind, even if all ranks were interrupted in the same

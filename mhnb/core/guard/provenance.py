@@ -221,10 +221,10 @@ def format_uncompared(count: int, lines: Iterable[int]) -> str:
     return f"{what} not compared: made with --guard off, parity or --ranks, or not seen by the guard{where}"
 
 
-def format_producer(name: str, seq: int, line: int | None) -> str:
+def format_producer(name: str, cell_name: str, line: int | None) -> str:
     """Format the launch that made an array.
 
-    >>> format_producer("jit(multiply)", 4, 2)
+    >>> format_producer("jit(multiply)", "cell 4", 2)
     'jit(multiply) (cell 4, line 2)'
     """
-    return f"{name} (cell {seq}{f', line {line}' if line else ''})"
+    return f"{name} ({cell_name}{f', line {line}' if line else ''})"

@@ -128,6 +128,11 @@ class CellResult:
         """The cell's name in messages: `In [7]`, or `cell 12` by mhnb's own number if the notebook shows none."""
         return format_cell_name(self.seq, self.execution_count)
 
+    @property
+    def both_names(self) -> str:
+        """The cell's name with mhnb's number, if it has another name: `In [7] · cell 12 of the cluster`."""
+        return self.name if self.execution_count is None else f"{self.name} · cell {self.seq} of the cluster"
+
     def __repr__(self) -> str:
         ending = self.summary() if self.done else f"{self.name} runs"
         return f"<CellResult {self.seq}: {ending}>"

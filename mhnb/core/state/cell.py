@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 
+from mhnb.core.cell_name import format_cell_name
 from mhnb.core.guard.agreement import remove_cluster_state
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
 from mhnb.core.guard.launches import MAY_DIFFER, STILL_ABANDONED, note_swallowed_mismatches
@@ -95,10 +96,11 @@ class RankCell:
         latest = self.samples[-1] if self.samples and self.sampled_at >= since else None
         return latest is not None and not latest.is_launched and latest.activity == "computing"
 
-    def name_abandoned(self, *, was_disconnected: bool) -> str:
+    def name_abandoned(self, name_cell: Callable[[int], str], *, was_disconnected: bool) -> str:
         """Name the first launch that the rank abandoned, with its line, as far as its final reply or its samples show.
 
         Args:
+            name_cell: names a cell by its number.
             was_disconnected: the rank was in a collective, the same one in two samples: an exception from the dispatch leaves no
                 launch behind.
         """
@@ -109,7 +111,7 @@ class RankCell:
             # The rank's own record has the name with its types.
             name, line = launch.name.partition(" ")[0], launch.line
             if launch.seq is not None:
-                return f"{name} of cell {launch.seq}"
+                return f"{name} of {name_cell(launch.seq)}"
         return name if line is None else f"{name} (line {line})"
 
     def add_output(self, events: list[OutputEvent]) -> None:
@@ -156,11 +158,26 @@ HANDLING_AFTER_S = 2.0
 """Code that runs on for this long after it received its interrupt handles it. Code that has ended waits 1.5 s for its launches."""
 
 
+def _format_number(seq: int) -> str:
+    return format_cell_name(seq, None)
+
+
 class Cell:
     """A cell from its send until long after its end, because output may still arrive."""
 
-    def __init__(self, ticket: int, request: CellRequest, *, seq: int, ranks: tuple[int, ...], now: float) -> None:
+    def __init__(
+        self,
+        ticket: int,
+        request: CellRequest,
+        *,
+        seq: int,
+        ranks: tuple[int, ...],
+        now: float,
+        name_cell: Callable[[int], str] = _format_number,
+    ) -> None:
         self.ticket, self.request, self.seq, self.ranks = ticket, request, seq, ranks
+        self._name_cell = name_cell
+        """Names an earlier cell by its number."""
         self.started_at = now
         self.wall_s: float | None = None
         self.escalation: InterruptEscalation | None = None
@@ -173,7 +190,17 @@ class Cell:
         """Ranks with an abandoned collective of an earlier cell: because of them the cell runs in lockstep, whatever guard was
         requested.
         """
-        self.parts = {rank: RankCell(OutputAccumulator(execution_count=seq)) for rank in ranks}
+        shown = seq if request.place.execution_count is None else request.place.execution_count
+        self.parts = {rank: RankCell(OutputAccumulator(execution_count=shown)) for rank in ranks}
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return format_cell_name(self.seq, self.request.place.execution_count)
+
+    def name_earlier(self, seq: int) -> str:
+        """Return the name of an earlier cell in messages."""
+        return self._name_cell(seq)
 
     def _is_sampled(self) -> bool:
         return self.wall_s is None and any(part.samples for part in self.parts.values())
@@ -309,7 +336,7 @@ class Cell:
         disconnected = () if self.escalation is None else self.escalation.disconnected
         failed = {rank for rank, part in self.parts.items() if part.report.failed_count}
         return {
-            rank: part.name_abandoned(was_disconnected=rank in disconnected)
+            rank: part.name_abandoned(self.name_earlier, was_disconnected=rank in disconnected)
             for rank, part in self.parts.items()
             if part.report.abandoned_count or rank in disconnected or (part.report.running_count and failed - {rank})
         }
@@ -367,7 +394,9 @@ class Cell:
         inputs = {rank: part.report.refused_inputs for rank, part in self.parts.items() if part.report.refused_inputs}
         diverged_in = find_divergence(inputs.values())
         command = command_before(diverged_in) if diverged_in else ""
-        limit_note = f"What a rank changed alone differs until {command}, which stops before cell {diverged_in}"
+        limit_note = (
+            f"What a rank changed alone differs until {command}, which stops before {self.name_earlier(diverged_in)}"
+        )
         return [*describe_divergence(inputs), *([limit_note] if command else [])]
 
     def _lockstep_note(self) -> tuple[str, ...]:
@@ -398,7 +427,7 @@ class Cell:
     def build_hang_report(self, now: float, process_count: int) -> HangReport:
         """Build the report of where every rank of the cluster is."""
         snapshots = [self._snapshot_rank(rank, now) for rank in range(process_count)]
-        return build_hang_report(self.seq, self.request.source, snapshots, age_s=now - self.started_at)
+        return build_hang_report(self.seq, self.request.numbered_source, snapshots, age_s=now - self.started_at)
 
     def _snapshot_rank(self, rank: int, now: float) -> RankSnapshot:
         part = self.parts.get(rank)
@@ -437,14 +466,16 @@ class Cell:
             how=self.end_reason,
             handling=self._long_handling_ranks(now),
             where=self.build_hang_report(now, process_count) if self._is_sampled() else None,
+            execution_count=self.request.place.execution_count,
         )
 
 
-def record_cell(cell: Cell, generation: int, *, recorded: bool) -> CellRecord:
+def record_cell(cell: Cell, generation: int, *, recorded: bool, kernel: str = "") -> CellRecord:
     """Build the record of a cell that has ended and was judged.
 
     Args:
         recorded: whether its launches were recorded.
+        kernel: identifies the notebook's kernel.
 
     >>> from mhnb.core.state.events import CellRequest
     >>> record_cell(Cell(1, CellRequest("x = 1"), seq=4, ranks=(0,), now=0.0), 2, recorded=False).seq
@@ -465,6 +496,9 @@ def record_cell(cell: Cell, generation: int, *, recorded: bool) -> CellRecord:
         cell.state,
         round(cell.wall_s or 0.0, 6),
         replayed=request.replayed_seq is not None,
+        execution_count=request.place.execution_count,
+        first_line=request.place.first_line,
+        kernel="" if request.place.execution_count is None else kernel,
     )
 
 

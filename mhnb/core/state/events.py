@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from mhnb.core.cell_name import NO_PLACE, CellPlace, number_lines
 from mhnb.core.messages import HostUp, Message, RunCell, SkipCell, StartRanks
 from mhnb.core.output.results import CellResult
 from mhnb.errors import LaunchError, MhnbError
@@ -28,6 +29,13 @@ class CellRequest:
     timeout_s: float | None = None
     replayed_seq: int | None = None
     """The number that a replayed cell had, and keeps; None for a new cell."""
+    place: CellPlace = NO_PLACE
+    """Where the notebook shows it."""
+
+    @property
+    def numbered_source(self) -> str:
+        """The source with empty lines above it, so that its lines have the numbers that the notebook shows."""
+        return number_lines(self.source, self.place.first_line)
 
 
 # -- events

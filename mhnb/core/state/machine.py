@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from mhnb.core.cell_name import CellNames, CellPlace
 from mhnb.core.guard.launches import IN_SYNC_NOTE, MAY_DIFFER, REPLAY_COMMAND
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord, Record, ReplayRecord
@@ -98,20 +99,26 @@ class TakeoverState:
 def _format_unseen_cell(unseen: CellRecord) -> str:
     by_outcome = ranks_by_key({rank: unseen.errors.get(rank) or outcome for rank, outcome in unseen.outcomes.items()})
     how = ", ".join(f"{describe_ranks(ranks)} {outcome}" for outcome, ranks in by_outcome.items())
-    return f"cell {unseen.seq} ended after its notebook: {how}; what it printed is in the ranks' logs alone"
+    return f"{unseen.name} ended after its notebook: {how}; what it printed is in the ranks' logs alone"
 
 
 def assess_takeover(
-    reports: Sequence[Mapping[str, Any]], records: Sequence[Record], generation: int, *, guard_available: bool = True
+    reports: Sequence[Mapping[str, Any]],
+    records: Sequence[Record],
+    generation: int,
+    *,
+    guard_available: bool = True,
+    kernel: str = "",
 ) -> TakeoverState:
     """Derive the state from the ranks' reports on their last cell, and from the journal.
 
     Args:
         reports: by rank: `seq`, the number that it expects next; `last`, the fields of its last `CellEnded`; and `cell`, the source,
-            guard and ranks of that cell if the rank ran it.
-        records: the journal's.
+            guard and ranks of that cell if the rank ran it, and where the notebook showed it.
+        records: the journal's, without the numbers of other kernels' cells.
         generation: of the ranks.
         guard_available: whether the ranks record what they launch.
+        kernel: identifies this notebook's kernel.
 
     >>> assess_takeover([{"seq": 3, "last": None, "cell": None}] * 2, [CellRecord(1, 2, "x = 1")], 1).state
     'clean'
@@ -120,17 +127,28 @@ def assess_takeover(
     next_seq = max(expected)
     behind = {rank: seq for rank, seq in enumerate(expected) if seq < next_seq}
     known = _known_state(records, generation, next_seq - 1)
+    last_name = _name_cells(records, generation).format_name(next_seq - 1)
     if known is None:
-        state, reason, unseen = _judge_unseen(reports, generation, next_seq - 1, guard_available=guard_available)
+        state, reason, unseen = _judge_unseen(
+            reports, generation, next_seq - 1, guard_available=guard_available, kernel=kernel
+        )
         if unseen is not None:
             unseen = replace(unseen, replayed=_is_unfinished_replay(unseen, records))
     else:
         state, unseen = known, None
-        reason = "" if state == "clean" else f"cell {next_seq - 1} left it {state}, before this notebook took it over"
+        reason = "" if state == "clean" else f"{last_name} left it {state}, before this notebook took it over"
     if behind:
         state = "tainted"
-        reason = f"cell {next_seq - 1} had not reached ranks {format_ranks(behind)} when the notebook ended"
+        reason = f"{last_name} had not reached ranks {format_ranks(behind)} when the notebook ended"
     return TakeoverState(next_seq, behind, state, reason, unseen if unseen is None else replace(unseen, state=state))
+
+
+def _name_cells(records: Sequence[Record], generation: int) -> CellNames:
+    names = CellNames()
+    for record in records:
+        if isinstance(record, CellRecord) and record.generation == generation:
+            names.add(record.seq, record.execution_count)
+    return names
 
 
 def note_busy_ranks(ranks: Sequence[int], waited_s: float) -> list[Command]:
@@ -172,7 +190,7 @@ def _is_unfinished_replay(unseen: CellRecord, records: Sequence[Record]) -> bool
 
 
 def _judge_unseen(
-    reports: Sequence[Mapping[str, Any]], generation: int, seq: int, *, guard_available: bool
+    reports: Sequence[Mapping[str, Any]], generation: int, seq: int, *, guard_available: bool, kernel: str
 ) -> tuple[ClusterState, str, CellRecord | None]:
     """Judge the last cell by the ranks' reports, as if their replies had just arrived."""
     ran = {
@@ -183,15 +201,16 @@ def _judge_unseen(
     if not ran:
         # Every rank counted this number and none ran it: a replay leaves such numbers.
         return "clean", "", None
-    source, guard, ranks = next(iter(ran.values()))["cell"]
-    request = CellRequest(source, None if ranks is None else tuple(ranks), guard)
+    source, guard, ranks, shown, first_line, of_kernel = next(iter(ran.values()))["cell"]
+    place = CellPlace(shown if of_kernel == kernel else None, first_line)
+    request = CellRequest(source, None if ranks is None else tuple(ranks), guard, place=place)
     cell = Cell(0, request, seq=seq, ranks=tuple(ran), now=0.0)
     for said in ran.values():
         cell.end_rank(msgspec.convert(said["last"], CellEnded))
     recorded = cell.has_record(guard_available=guard_available)
     cell.state, notes = judge_cell(cell, (), recorded=recorded, disconnected_in=0)
     cell.wall_s = max(part.wall_s for part in cell.parts.values())
-    return cell.state, notes[0] if notes else "", record_cell(cell, generation, recorded=recorded)
+    return cell.state, notes[0] if notes else "", record_cell(cell, generation, recorded=recorded, kernel=kernel)
 
 
 # -- the error of a refused cell
@@ -234,12 +253,16 @@ class ClusterStateMachine:
         generation: number of this start; ranks refuse cells of another.
         now: seconds on the owner's clock; every event comes with a later one.
         start_timeout_s: how long the ranks may take until all are ready.
+        kernel: identifies the notebook's kernel, which numbers its cells.
     """
 
-    def __init__(self, registry: RankRegistry, *, generation: int, now: float, start_timeout_s: float) -> None:
+    def __init__(
+        self, registry: RankRegistry, *, generation: int, now: float, start_timeout_s: float, kernel: str = ""
+    ) -> None:
         self.registry = registry
         self.process_count = len(self.registry.entries)
-        self.generation = generation
+        self.generation, self.kernel = generation, kernel
+        self.cell_names = CellNames()
         self.state: ClusterState = "starting"
         self.reason = ""
         self.started_at, self.start_timeout_s = now, start_timeout_s
@@ -255,7 +278,7 @@ class ClusterStateMachine:
         self._has_lost_host = False  # the host was lost, not only one of its ranks: no rank is the cause
         self._replay_estimate = ReplayEstimate()
         self.previous_records: Sequence[Record] = ()
-        """The journal's records, if another notebook has detached from the ranks."""
+        """The journal's records, if another notebook has detached from the ranks; without the numbers of other kernels' cells."""
 
     # -- entry point
 
@@ -328,8 +351,15 @@ class ClusterStateMachine:
         """Continue from where the previous notebook has left the ranks."""
         reports = [entry.facts["standing"] for entry in self.registry.entries]
         takeover = assess_takeover(
-            reports, self.previous_records, self.generation, guard_available=self.guard_available
+            reports,
+            self.previous_records,
+            self.generation,
+            guard_available=self.guard_available,
+            kernel=self.kernel,
         )
+        self.cell_names = _name_cells(self.previous_records, self.generation)
+        if takeover.unseen_cell is not None:
+            self.cell_names.add(takeover.unseen_cell.seq, takeover.unseen_cell.execution_count)
         self.state, self.reason, self._next_seq = takeover.state, takeover.reason, takeover.next_seq
         self.registry.record_takeover_reports(reports)
         return takeover.commands(self.generation)
@@ -363,14 +393,27 @@ class ClusterStateMachine:
         ranks = submitted.request.ranks or tuple(range(self.process_count))
         skipped, seq = self._assign_number(submitted.request.replayed_seq)
         self._next_seq = seq + 1
-        self.current = Cell(submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now)
+        place = submitted.request.place
+        self.cell_names.add(seq, place.execution_count)
+        self.current = Cell(
+            submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now, name_cell=self.cell_names.format_name
+        )
         if submitted.request.guard != "lockstep" and self.guard_available:
             # Without agreement the other ranks would launch, and wait for the rank that refuses.
             self.current.abandoned_by = self.registry.ranks_with_abandoned()
         self.state = "running"
         chosen = None if submitted.request.ranks is None else list(ranks)
         # All ranks share one object, so the transport encodes it once.
-        run = RunCell(self.generation, seq, submitted.request.source, self.current.guard, chosen)
+        run = RunCell(
+            self.generation,
+            seq,
+            submitted.request.source,
+            self.current.guard,
+            chosen,
+            place.execution_count,
+            place.first_line,
+            self.kernel,
+        )
         skip = SkipCell(self.generation, seq)
         sent = [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]
         return [*skipped, *sent]
@@ -422,7 +465,8 @@ class ClusterStateMachine:
         cell.wall_s = now - cell.started_at
         self._judge(cell)
         self._finished_cells.add(cell)
-        record = record_cell(cell, self.generation, recorded=cell.has_record(guard_available=self.guard_available))
+        recorded = cell.has_record(guard_available=self.guard_available)
+        record = record_cell(cell, self.generation, recorded=recorded, kernel=self.kernel)
         self._replay_estimate.add(record)
         self.registry.record_outcomes(record.seq, record.outcomes)
         self._judging = None
@@ -607,7 +651,7 @@ class ClusterStateMachine:
             self._mark_host_lost(self.current, event.supervisor)
             return [*kill_commands, *self._finish_if_done(now)]
         # The ranks need no hub to end the cell; its end may be hours away.
-        goes_on = f"cell {self.current.seq} goes on to its end, and the cluster takes no other one after it"
+        goes_on = f"{self.current.name} goes on to its end, and the cluster takes no other one after it"
         return [NotifyUser(f"{self._service_loss}\n  {goes_on}")]
 
     def _mark_host_lost(self, cell: Cell, supervisor: int) -> None:
@@ -657,14 +701,13 @@ _DISCONNECTED = "left the ranks without connections: collectives raise errors"
 
 def _build_carried_note(cell: Cell, note: str) -> CarriedNote:
     """Build what the next cell shows of a cell that left the cluster clean, with a note."""
-    it = note.replace("this cell", "it")
+    details = note.replace("this cell", "it")
     if note != IN_SYNC_NOTE:
-        return CarriedNote(
-            cell.seq, _DISCONNECTED if cell.disconnect_notes() else f"left a note: {it.splitlines()[0]}", it
-        )
-    ranks = tuple(RankResult(rank, part.outcome, error=part.error) for rank, part in cell.parts.items())
-    finished = [rank.rank for rank in ranks if rank.outcome == "ok"]
-    words = f"ended on {describe_ranks_short(finished)} only" if finished else "ended differently on the ranks"
-    return CarriedNote(
-        cell.seq, f"{words}: variables may differ", f"{CellResult(cell.seq, '', ranks, 0.0).summary()}; {it}"
-    )
+        words = _DISCONNECTED if cell.disconnect_notes() else f"left a note: {details.splitlines()[0]}"
+    else:
+        ranks = tuple(RankResult(rank, part.outcome, error=part.error) for rank, part in cell.parts.items())
+        finished = [rank.rank for rank in ranks if rank.outcome == "ok"]
+        ended = f"ended on {describe_ranks_short(finished)} only" if finished else "ended differently on the ranks"
+        words = f"{ended}: variables may differ"
+        details = f"{CellResult(cell.seq, '', ranks, 0.0).summary()}; {details}"
+    return CarriedNote(cell.seq, words, details, execution_count=cell.request.place.execution_count)

@@ -37,19 +37,23 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, disco
     """
     if not lost_ranks and cell.is_uneventful():
         return "clean", ()
-    parts, source = cell.parts.items(), cell.request.source
+    parts = cell.parts.items()
     launches = {rank: part.launches for rank, part in parts}
     state, notes = judge_state(
         {rank: part.outcome for rank, part in parts},
         launches if recorded else None,
         cell.abandoned_launches(),
         lost_ranks,
-        seq=cell.seq,
-        source=source,
+        cell_name=cell.name,
+        source=cell.request.numbered_source,
     )
     notes = (*cell.disconnect_notes(), *notes)
     if state == "clean" and disconnected_in and cell.has_failed_collective():
-        return "tainted", (f"connections between the ranks were closed in cell {disconnected_in}", *notes, TAINTED_NOTE)
+        return "tainted", (
+            f"connections between the ranks were closed in {cell.name_earlier(disconnected_in)}",
+            *notes,
+            TAINTED_NOTE,
+        )
     if state == "clean" and cell.has_hit_abandoned_collective():
         # Without this, a replay, which has no abandoned collective, would take this error for the cell's own.
         return "tainted", ("a collective of an earlier cell was left, and still runs or waits", *notes, TAINTED_NOTE)
@@ -60,7 +64,7 @@ def _judge_host_data(cell: Cell, state: ClusterState, notes: tuple[str, ...]) ->
     found = compare_host_data({rank: part.report.host_arrays for rank, part in cell.parts.items()})
     if not found:
         return state, notes
-    texts = [format_host_data(difference, cell.request.source) for difference in found[:_MAX_NOTES]]
+    texts = [format_host_data(difference, cell.request.numbered_source) for difference in found[:_MAX_NOTES]]
     if len(found) > _MAX_NOTES:
         texts.append(f"{len(found) - _MAX_NOTES} more lines made arrays that differ")
     # Arrays that were in no launch do no harm: the guard builds no program from different shapes, and launches none on

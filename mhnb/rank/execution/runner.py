@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 from IPython.core.interactiveshell import ExecutionResult
 from msgspec.structs import replace
 
+from mhnb.core.cell_name import CellPlace
 from mhnb.core.messages import (
     CellEnded,
     CellRefused,
@@ -33,6 +34,7 @@ from mhnb.core.messages import (
 )
 from mhnb.core.output.events import ErrorRaised
 from mhnb.rank.execution.capture import Capture
+from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.exceptions import is_a
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.shell import PreparedCell, RankShell
@@ -164,7 +166,11 @@ class CellRunner:
         if last is None:
             return {"seq": self._next_seq, "last": None, "cell": None}
         errors = [event for event in last.events if isinstance(event, ErrorRaised)]
-        cell = None if run is None or run.seq != last.seq else [run.source, run.guard, run.ranks]
+        cell = (
+            None
+            if run is None or run.seq != last.seq
+            else [run.source, run.guard, run.ranks, run.execution_count, run.first_line, run.kernel]
+        )
         return {"seq": self._next_seq, "last": replace(last, events=errors, facts={}), "cell": cell}
 
     def _send(self, message: Message) -> None:
@@ -184,11 +190,13 @@ class CellRunner:
         self.interrupts.restore_handler()
         self.background_check()
         self._began_s = self.clock()
+        CELL_NAMES.begin_cell(message)
         self.capture.begin(message.seq)
         self.launches.begin_cell(message)
         self._running = self._last_request = message
         self.interrupts.begin_cell(message.seq)
-        cell = self.shell.prepare(message.seq, message.source)
+        place = CellPlace(message.execution_count, message.first_line)
+        cell = self.shell.prepare(message.seq, message.source, place)
         if cell.awaits:
             task = self.interrupts.task = asyncio.get_running_loop().create_task(self._user_code_async(cell))
             task.add_done_callback(self._end_task)

@@ -28,9 +28,11 @@ from IPython.utils import timing
 from IPython.utils.process import system  # type: ignore[attr-defined]  # chosen by platform there
 from traitlets import Type, default
 
-from mhnb.core.error_site import ErrorSite, trim_embedded_traceback
+from mhnb.core.cell_name import NO_PLACE, CellPlace, number_lines
+from mhnb.core.error_site import EMBEDDED_TRACEBACK, ErrorSite, trim_embedded_traceback
 from mhnb.core.output.events import ErrorRaised
 from mhnb.rank.execution.capture import Capture
+from mhnb.rank.execution.cell_names import CELL_NAMES, cell_file
 from mhnb.rank.execution.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.execution.exceptions import (
     Reading,
@@ -49,13 +51,14 @@ from mhnb.rank.execution.shell_patches import (
     RankHistory,
     disable_stdin,
     install_text_output,
+    name_cells_in_warnings,
     without_input,
 )
 from mhnb.rank.execution.tracebacks import (
+    INNER_TEXT_MAGICS,
     CellCompiler,
     RunningCell,
     align_lines,
-    cell_file,
     cut_library_frames,
     find_cell_line,
     find_error_site,
@@ -95,7 +98,10 @@ class _Exit(ZMQExitAutocall):
 
 
 class RankShell(PublicShell):
-    """An IPython shell whose output goes to a capture once one is attached; `execution_count` is the cell number."""
+    """An IPython shell whose output goes to a capture once one is attached.
+
+    `execution_count` is the number that the notebook shows beside the cell, or else mhnb's own.
+    """
 
     displayhook_class = Type(RankDisplayHook)
     display_pub_class = Type(RankDisplayPublisher)
@@ -175,6 +181,7 @@ class RankShell(PublicShell):
             capture.write_to_log(f"mhnb: {line}\n")
         threading.excepthook = print_thread_error
         install_text_output()
+        name_cells_in_warnings()
         disable_stdin(self)
         # Entered once, not anew for each cell: only cells use this process.
         self.builtin_trap.__enter__()
@@ -195,21 +202,24 @@ class RankShell(PublicShell):
 
     # -- a cell
 
-    def prepare(self, seq: int, source: str) -> PreparedCell:
-        """Begin a cell: number it and transform it."""
-        self.cell = RunningCell(seq, source, self.clock())
+    def prepare(self, seq: int, source: str, place: CellPlace = NO_PLACE) -> PreparedCell:
+        """Begin a cell: number it and its lines, and transform it."""
+        self.cell = RunningCell(seq, source, self.clock(), place.first_line)
         self.error_shown, self._reading = None, None
-        self.execution_count = seq
+        self.execution_count = seq if place.execution_count is None else place.execution_count
         # The previous cell may have replaced it.
         sys.displayhook = self.displayhook
         if "_oh" not in self.user_ns or self.user_ns.get("__builtins__") is None:
             self._restore_names()
         assert isinstance(self.compile, CellCompiler)
-        self.compile.running = seq
-        if self._needs_no_transformation(seq, source):
-            return PreparedCell(source, source, None, awaits=False)
+        self.compile.running, self.compile.execution_count = seq, self.execution_count
+        self.compile.inner_first_line = place.first_line + 1 if source.startswith(INNER_TEXT_MAGICS) else 1
+        # Empty lines above the source give its lines their numbers wherever Python counts them, also in a SyntaxError.
+        numbered = number_lines(source, place.first_line)
+        if self._needs_no_transformation(seq, source, numbered):
+            return PreparedCell(source, numbered, None, awaits=False)
         try:
-            transformed = align_lines(source, self.transform_cell(source))
+            transformed = number_lines(align_lines(source, self.transform_cell(source)), place.first_line)
         except Exception:  # noqa: BLE001
             # IPython shows it as the cell's own error, as it does in `run_cell`.
             return PreparedCell(source, source, sys.exc_info(), awaits=False)
@@ -224,7 +234,7 @@ class RankShell(PublicShell):
         self.user_ns["__builtins__"] = self.user_ns["__builtin__"] = builtins
         self.init_user_ns()
 
-    def _needs_no_transformation(self, seq: int, source: str) -> bool:
+    def _needs_no_transformation(self, seq: int, source: str, numbered: str) -> bool:
         """Return whether IPython's transformation would leave the cell as it is, at a tenth of the cost.
 
         Text that parses as Python has no `%`, `!` or `?` syntax. Only a single line can still be a magic or a call without
@@ -244,7 +254,7 @@ class RankShell(PublicShell):
         if "\n" not in source.strip() and self._may_be_magic(source):
             return False
         assert isinstance(self.compile, CellCompiler)
-        return self.compile.parse_ahead(source, cell_file(seq))
+        return self.compile.parse_ahead(numbered, cell_file(seq))
 
     def _may_be_magic(self, line: str) -> bool:
         found = _FIRST_WORD.match(line)
@@ -391,7 +401,10 @@ class RankShell(PublicShell):
     def _format_by_ipython(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None) -> Any:
         if contains_group(error):
             # IPython's own renderer does not draw groups.
-            return traceback.format_exception(type(error), error, _skip_ipython_frames(tb))
+            return [
+                CELL_NAMES.name_frames(text)
+                for text in traceback.format_exception(type(error), error, _skip_ipython_frames(tb))
+            ]
         if is_a(error, SyntaxError):
             return self.SyntaxTB.structured_traceback(type(error), error, traceback.extract_tb(_skip_to_cell_code(tb)))  # type: ignore[arg-type]
         return self.InteractiveTB.structured_traceback(type(error), error, tb, tb_offset=tb_offset)
@@ -430,7 +443,8 @@ class RankShell(PublicShell):
         self._note_shown(error)
         plain = self._read(error).plain
         name, full = name_of(plain), str(plain)
-        text = trim_embedded_traceback(full)
+        text = CELL_NAMES.name_frames(trim_embedded_traceback(full)) if EMBEDDED_TRACEBACK in full else full
+        text = CELL_NAMES.name_file_in(text) if is_a(error, SyntaxError) else text
         if text != full:
             drawn = [piece.replace(full, text) for piece in drawn]
         if self._interrupts.was_requested and is_a(error, asyncio.CancelledError):

@@ -17,10 +17,12 @@ import code
 import functools
 import getpass
 import importlib
+import linecache
 import os
 import pdb
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
@@ -35,6 +37,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from mhnb.adapters.jax_arrays import is_global_array, read_layout
 from mhnb.errors import NoKeyboard
+from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.jax_private import ARRAY_CLASSES
 from mhnb.sharding.layout import format_array_line
 
@@ -237,6 +240,27 @@ def install_text_output() -> None:
         ]
 
 
+# -- warnings
+
+
+def name_cells_in_warnings() -> None:
+    """Name the cell in which a warning was raised as the notebook shows it."""
+    original = warnings.formatwarning
+    if getattr(original, "names_cells", False):
+        return
+
+    @functools.wraps(original)
+    def format_warning(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        # The text of the line is known by the cell's own file name.
+        text = linecache.getline(filename, lineno) if line is None else line
+        return original(message, category, CELL_NAMES.format_file(filename), lineno, text)
+
+    format_warning.names_cells = True  # type: ignore[attr-defined]
+    warnings.formatwarning = format_warning
+
+
 # -- `In` and `Out` of a rank
 
 
@@ -250,7 +274,7 @@ class RankHistory(HistoryManager):
     def store_inputs(self, line_num: int, source: str, source_raw: str | None = None) -> None:
         """Store a cell under its number. Numbers between, of cells that this rank did not run, get empty text."""
         raw = (source if source_raw is None else source_raw).rstrip("\n")
-        _store_at(self.input_hist_parsed, line_num, source.rstrip("\n"))
+        _store_at(self.input_hist_parsed, line_num, source.strip("\n"))
         _store_at(self.input_hist_raw, line_num, raw)
         earlier = dict(zip(("_i", "_ii", "_iii"), self._recent, strict=True))
         self._recent = (raw, *self._recent[:2])

@@ -25,8 +25,9 @@ from typing import Any
 
 import psutil
 
-from mhnb.core.hang_report import OWN_WAITS, Frame, PendingLaunch, StackSample, cell_line, classify_stack
+from mhnb.core.hang_report import OWN_WAITS, Frame, PendingLaunch, StackSample, classify_stack
 from mhnb.core.messages import LaunchCount, RankStatus, ThreadStatus
+from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.interrupts import is_one_of
 from mhnb.rank.execution.streams import propagate_to_threads
 
@@ -189,8 +190,9 @@ class StackSampler:
     def _describe(self, frame: FrameType, cell_file: str) -> Frame:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if self._is_cell_file(file):
-            return Frame(cell_file, cell_line(file, frame.f_lineno), name)
-        return Frame(file, frame.f_lineno, name)
+            return Frame(cell_file, frame.f_lineno, name)
+        # An earlier cell, if it is one.
+        return Frame(CELL_NAMES.format_file(file), frame.f_lineno, name)
 
     # -- sampling the stack
 

@@ -19,21 +19,25 @@ from zlib import crc32
 
 from IPython.core.compilerop import CachingCompiler
 
+from mhnb.core.cell_name import number_lines
 from mhnb.core.error_site import ArrayFacts, ErrorSite
 from mhnb.core.guard.threads import UNKNOWN_THREAD, format_thread, kind_of
-from mhnb.core.hang_report import CAPTURED_FILE, TIMED_FILES, cell_line
+from mhnb.core.hang_report import CAPTURED_FILE, TIMED_FILES
 from mhnb.errors import MhnbError
+from mhnb.rank.execution.cell_names import CELL_FILE, CELL_NAMES, cell_file
 from mhnb.rank.execution.exceptions import class_has, syntax_error_location, traceback_of
 from mhnb.rank.execution.streams import CellThread
 
 _MHNB_RANK_FOLDER = str(Path(__file__).parents[1])
-_CELL = re.compile(r"<cell (\d+)>")
 _MAX_ARRAYS = 8
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
 """Libraries between the cell and an error of JAX. If other code is there, the cell's own names do not explain the error."""
 
 
 _TIMED_FILE = TIMED_FILES[0]
+_TIME_MAGIC, _CAPTURE_MAGIC = "%%time", "%%capture"
+INNER_TEXT_MAGICS = (_TIME_MAGIC, _CAPTURE_MAGIC)
+"""Magics that run the text below them as a text of its own, which is the cell's all the same."""
 _MAX_PLAIN_FRAMES = 50
 """Most frames of a traceback that is drawn without its lines of code."""
 _LIBRARY_FILE = re.compile(
@@ -43,15 +47,6 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 _FOLDED = re.compile(r'^ *File "<(\d+) of (\w+)>".*\n', re.MULTILINE)
 
 
-def cell_file(seq: int) -> str:
-    """Return the file name of a cell. It is the same on every rank, so that what is derived from it is, too.
-
-    >>> cell_file(12)
-    '<cell 12>'
-    """
-    return f"<cell {seq}>"
-
-
 @dataclass(frozen=True, slots=True)
 class RunningCell:
     """The cell that runs on this rank."""
@@ -59,6 +54,8 @@ class RunningCell:
     seq: int
     source: str
     began_s: float
+    first_line: int = 1
+    """The number that the notebook gives the first line of the source."""
 
     @property
     def file(self) -> str:
@@ -68,15 +65,15 @@ class RunningCell:
     def owns_file(self, file: str) -> bool:
         """Return whether code of that file name is this cell's: under `%%time` and similar magics it has another name."""
         if file in TIMED_FILES:
-            return self.source.startswith("%%time")
-        return file == self.file or (file == CAPTURED_FILE.format(self.seq) and self.source.startswith("%%capture"))
+            return self.source.startswith(_TIME_MAGIC)
+        return file == self.file or (file == CAPTURED_FILE.format(self.seq) and self.source.startswith(_CAPTURE_MAGIC))
 
     def find_line(self, number: int | None) -> tuple[int | None, str | None]:
-        """Return a 1-based line number with its text; both None if the line does not exist."""
+        """Return a line number of the cell with the line's text; both None if the line does not exist."""
         lines = self.source.splitlines()
-        if number is None or not 1 <= number <= len(lines):
+        if number is None or not 0 <= number - self.first_line < len(lines):
             return None, None
-        return number, lines[number - 1].strip()
+        return number, lines[number - self.first_line].strip()
 
 
 class CellCompiler(CachingCompiler):
@@ -86,7 +83,11 @@ class CellCompiler(CachingCompiler):
     """
 
     running = 0
-    """The number of the running cell; 0 before the first."""
+    """mhnb's number of the running cell; 0 before the first."""
+    execution_count = 0
+    """The running cell's number in `In` and `Out`."""
+    inner_first_line = 1
+    """The number that the notebook gives the first line of the text below `%%time` or `%%capture`."""
     _is_inner = False
     _parsed_ahead: tuple[str, ast.AST] | None = None
 
@@ -105,16 +106,30 @@ class CellCompiler(CachingCompiler):
         if ahead is not None and ahead[0] == source and symbol == "exec":
             return ahead[1]
         # `%%time` and `%%timeit` pass no file name.
-        return super().ast_parse(source, _TIMED_FILE if filename == "<unknown>" else filename, symbol)
+        if filename == "<unknown>":
+            filename, source = _TIMED_FILE, number_lines(source, self.inner_first_line)
+        elif self._is_inner:
+            source = number_lines(source, self.inner_first_line)
+        return super().ast_parse(source, filename, symbol)
 
     def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
         """Keep the text of a cell, or of an inner cell that the running cell runs itself.
 
         `%%capture` runs such an inner cell, and IPython gives it the next number.
         """
-        self._is_inner = self.running not in (0, number)
-        name: str = super().cache(transformed_code, self.running if self._is_inner else number, raw_code)
+        self._is_inner = self.running != 0 and number != self.execution_count
+        if self._is_inner:
+            transformed_code = number_lines(transformed_code, self.inner_first_line)
+        name: str = super().cache(transformed_code, number if self.running == 0 else self.running, raw_code)
         return name
+
+    def format_code_name(self, name: str) -> tuple[str, str] | None:
+        """Return the label and the name of a cell in IPython's tracebacks: `Cell In[7]`, or `Cell 12` by mhnb's own number."""
+        seq = self._filename_map.get(name)
+        if seq is None:
+            return None
+        label, _, number = _format_cell(seq).partition(" ")
+        return label, number
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         """Return the file name of the cell of that number, or of one inside it."""
@@ -151,12 +166,8 @@ def find_cell_line(error: BaseException, cell: RunningCell) -> tuple[int | None,
     """Return line and text of the innermost frame of an error that is in the cell."""
     file, number = syntax_error_location(error)
     if file is not None and number is not None and cell.owns_file(file):
-        return cell.find_line(cell_line(file, number))
-    lines = [
-        cell_line(_file(part), part.tb_lineno)
-        for part in _iterate_traceback(traceback_of(error))
-        if cell.owns_file(_file(part))
-    ]
+        return cell.find_line(number)
+    lines = [part.tb_lineno for part in _iterate_traceback(traceback_of(error)) if cell.owns_file(_file(part))]
     return cell.find_line(lines[-1] if lines else None)
 
 
@@ -213,13 +224,13 @@ def find_user_location(error: BaseException) -> tuple[str, str, ErrorSite]:
         for part in _iterate_traceback(traceback_of(error))
         if linecache.getline(_file(part), part.tb_lineno).strip()
     ]
-    cells = [part for part in frames if _CELL.fullmatch(_file(part))]
+    cells = [part for part in frames if CELL_FILE.fullmatch(_file(part))]
     own = [part for part in frames if _top_package(part.tb_frame) not in _LIBRARIES]
     if not (candidates := cells or own):
         return "", "", find_error_site(error, RunningCell(0, "", 0.0))
     part = candidates[-1]
-    named = _CELL.fullmatch(_file(part))
-    name = f"cell {named[1]}" if named else Path(_file(part)).name
+    named = CELL_FILE.fullmatch(_file(part))
+    name = CELL_NAMES.format_name(int(named[1])) if named else Path(_file(part)).name
     source = "".join(linecache.getlines(_file(part)))
     site = find_error_site(error, RunningCell(int(named[1]) if named else 0, source, 0.0))
     return f"{name}, line {part.tb_lineno}", linecache.getline(_file(part), part.tb_lineno).strip(), site
@@ -251,9 +262,15 @@ def _source_of_expression(traceback: TracebackType, cell: RunningCell) -> str:
     first, last, begin, end = next(islice(traceback.tb_frame.f_code.co_positions(), max(at, 0), None), (None,) * 4)
     # Columns count bytes. For a cell with magics Python has another text, and any code may have made the traceback.
     lines = cell.source.encode("utf-8", "replace").splitlines()
-    if first is None or last is None or begin is None or end is None or not 1 <= first <= last <= len(lines):
+    if (
+        first is None
+        or last is None
+        or begin is None
+        or end is None
+        or not (cell.first_line <= first <= last < cell.first_line + len(lines))
+    ):
         return ""
-    piece = lines[first - 1 : last]
+    piece = lines[first - cell.first_line : last - cell.first_line + 1]
     piece[-1] = piece[-1][:end]
     piece[0] = piece[0][begin:]
     return b"\n".join(piece).decode("utf-8", "replace")
@@ -297,9 +314,15 @@ def format_frames(traceback: TracebackType | None) -> list[str]:
 
 
 def _format_frame(part: TracebackType) -> str:
-    code, named = part.tb_frame.f_code, _CELL.fullmatch(_file(part))
-    where = f"Cell In[{named[1]}], line {part.tb_lineno}" if named else f"File {_file(part)}:{part.tb_lineno}"
+    code, named = part.tb_frame.f_code, CELL_FILE.fullmatch(_file(part))
+    where = f"{_format_cell(int(named[1]))}, line {part.tb_lineno}" if named else f"File {_file(part)}:{part.tb_lineno}"
     return where if code.co_name == "<module>" else f"{where}, in {code.co_name}"
+
+
+def _format_cell(seq: int) -> str:
+    """Format a cell as IPython does in tracebacks."""
+    shown = CELL_NAMES.execution_count(seq)
+    return f"Cell {seq}" if shown is None else f"Cell In[{shown}]"
 
 
 def print_thread_error(args: threading.ExceptHookArgs) -> None:
@@ -349,13 +372,13 @@ def _print_folded(heading: str, error: BaseException, tb: TracebackType | None) 
 
 
 def _has_cell(tb: TracebackType | None) -> bool:
-    return any(_CELL.fullmatch(_file(part)) for part in _iterate_traceback(tb))
+    return any(CELL_FILE.fullmatch(_file(part)) for part in _iterate_traceback(tb))
 
 
 def _fold_frames(shown: traceback.TracebackException, *, brief: bool) -> None:
     """Drop the frames above the cell's first one. Replace each run of library frames by one frame, or by none if brief."""
     frames = list(shown.stack)
-    first = next((at for at, frame in enumerate(frames) if _CELL.fullmatch(frame.filename)), 0)
+    first = next((at for at, frame in enumerate(frames) if CELL_FILE.fullmatch(frame.filename)), 0)
     kept: list[traceback.FrameSummary] = []
     for library, run in groupby(frames[first:], key=lambda frame: _library_of(frame.filename)):
         same = list(run)
@@ -379,7 +402,8 @@ def _library_of(file: str) -> str:
 def _with_line(frame: traceback.FrameSummary) -> traceback.FrameSummary:
     # Before it prints, Python forgets the text of code that is not in a file.
     line = linecache.getline(frame.filename, frame.lineno or 0).strip() or frame.line
-    return traceback.FrameSummary(frame.filename, frame.lineno, frame.name, lookup_line=False, line=line)
+    file = CELL_NAMES.format_file(frame.filename)
+    return traceback.FrameSummary(file, frame.lineno, frame.name, lookup_line=False, line=line)
 
 
 def _format_folded(found: re.Match[str]) -> str:

@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+from mhnb.core.cell_name import number_lines
 from mhnb.core.guard.agreement import (
     ENDINGS,
     LINE_LIMIT,
@@ -39,12 +40,14 @@ from mhnb.core.guard.agreement import (
     format_mismatch,
     format_missing_ranks,
     label_provenance,
+    name_deadlocked_cell,
 )
 from mhnb.core.guard.launch_report import LaunchPlace, PendingPlace
 from mhnb.core.guard.provenance import InputRow, join_uncompared_blocks, uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.core.messages import RunCell
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
+from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.exceptions import cause_of, is_a, members_of
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.streams import current_cell, current_thread, weak_callback
@@ -206,7 +209,7 @@ _NOT_HANDLED = (
 
 
 _CELL_FAILED = (
-    "nothing was launched\n  {name} is of a thread or task of cell {seq}, which did not end well\n"
+    "nothing was launched\n  {name} is of a thread or task of {cell}, which did not end well\n"
     "  The ranks may have left it at different places. Start it again in a new cell."
 )
 _NESTED_LAUNCH = (
@@ -274,7 +277,8 @@ class LaunchGate:
 
     def begin_cell(self, cell: RunCell) -> None:
         """Start a cell."""
-        self._seq, self._source, self._guard = cell.seq, cell.source, cell.guard
+        self._seq, self._guard = cell.seq, cell.guard
+        self._source = number_lines(cell.source, cell.first_line)
         self._cell_ranks = None if cell.ranks is None else tuple(cell.ranks)
         self._pending_proposal, self.pending_launch, self._stopped_before = None, None, 0
         self._thread_failure, self._refused_inputs = None, []
@@ -378,7 +382,7 @@ class LaunchGate:
             and (thread_seq := current_cell()) != self._seq
             and thread_seq in self._failed_cells
         ):
-            raise _CellEndedError(_CELL_FAILED.format(name=name, seq=thread_seq), result=None)
+            raise _CellEndedError(_CELL_FAILED.format(name=name, cell=CELL_NAMES.format_name(thread_seq)), result=None)
 
     def _acquire_from_thread(
         self,
@@ -577,7 +581,7 @@ class LaunchGate:
                     votes,
                     decision.names,
                     number=number,
-                    seq=proposal.seq,
+                    cell_name=CELL_NAMES.format_name(proposal.seq),
                     source=self._source,
                     details=MismatchDetails(decision.differences, decision.threads),
                 )
@@ -592,6 +596,9 @@ class LaunchGate:
                 raise _CellEndedError(text, result=None)
             case "refused":
                 raise RuntimeError(decision.text)
+            case "ring":
+                text = name_deadlocked_cell(decision.text, CELL_NAMES.format_name(proposal.seq))
+                raise OrderMismatch(text, result=None)
             case _:
                 raise OrderMismatch(decision.text, result=None)
 

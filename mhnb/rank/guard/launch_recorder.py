@@ -22,7 +22,7 @@ from mhnb.core.guard.agreement import MAX_LINES
 from mhnb.core.guard.launch_report import LaunchPlace, LaunchReport, LaunchRow, merge_equal_rows
 from mhnb.core.guard.launches import has_collectives
 from mhnb.core.guard.programs import pack_outline
-from mhnb.core.hang_report import PendingLaunch, cell_line, count_launches
+from mhnb.core.hang_report import PendingLaunch, count_launches
 from mhnb.core.messages import RunCell
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.tracebacks import RunningCell
@@ -353,7 +353,7 @@ class LaunchRecorder:
         # A launch that may have to be refused must come here before it is made.
         is_direct = cell.guard != "lockstep" and cell.ranks is None and not self.abandoned.has_running()
         self.select_dispatch(cell.guard, is_direct=is_direct)
-        self._cell = RunningCell(cell.seq, cell.source, self._clock())
+        self._cell = RunningCell(cell.seq, cell.source, self._clock(), cell.first_line)
         self._is_cell_by_file.clear()
         for part in self._parts:
             part.begin_cell(cell)
@@ -376,7 +376,7 @@ class LaunchRecorder:
             if name not in is_cell:
                 is_cell[name] = self._cell.owns_file(name)
             if is_cell[name]:
-                return cell_line(name, frame.f_lineno)
+                return frame.f_lineno
             frame = frame.f_back
         return None
 
@@ -393,7 +393,7 @@ class LaunchRecorder:
             if is_cell is None:
                 is_cell = self._is_cell_by_file[name] = self._cell.owns_file(name)
             if is_cell:
-                yield cell_line(name, frame.f_lineno)
+                yield frame.f_lineno
             frame = frame.f_back
 
     def describe_program(self, fingerprint: str, module: str) -> None:

@@ -360,7 +360,7 @@ class Participant:
                 )
                 for rank, (at, post) in posts.items()
             }
-            text = format_deadlock(waits, slot.seq)
+            text = format_deadlock(waits)
             for rank, at in deadlock.items():
                 board.write_deadlock(rank, text)
                 board.withdraw(rank, at, _DEADLOCK)

@@ -23,6 +23,7 @@ from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.guard.launches import STILL_ABANDONED
 from mhnb.core.messages import RunCell
 from mhnb.errors import OrderMismatch
+from mhnb.rank.execution.cell_names import CELL_NAMES
 
 _SHORT_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
 """Pauses between two polls. Short ones come first, because most launches end within 1 ms."""
@@ -227,7 +228,8 @@ class AbandonedLaunches:
             if not set(participants).isdisjoint(launch.row.participants):
                 self.has_refused_launch = True
                 raise OrderMismatch(
-                    f"nothing was launched\n  {name} would meet {launch.row.name} of cell {seq}, {STILL_ABANDONED}"
+                    f"nothing was launched\n  {name} would meet {launch.row.name} of {CELL_NAMES.format_name(seq)},"
+                    f" {STILL_ABANDONED}"
                     "\n  Wait until it ends, if it does; else %mhjax restart --replay",
                     result=None,
                 )

@@ -31,6 +31,7 @@ from mhnb.core.guard.provenance import (
     format_uncompared,
 )
 from mhnb.core.variables import format_array
+from mhnb.rank.execution.cell_names import CELL_NAMES
 
 ATTRIBUTE = "_mhnb_tag"
 """Attribute of an array: it goes where the array goes, and ends with it."""
@@ -192,7 +193,9 @@ def copy_provenance(source: object, target: Any, producer: Producer | None = Non
 def read_provenance(array: object) -> tuple[int, str]:
     """Return the tag value of an array, and its producer as text; 0 and an empty string if nothing is known."""
     ((value, producer, _),) = read_tags([array])
-    return (value, "") if producer is None else (value, format_producer(*producer[:3]))
+    if producer is None:
+        return value, ""
+    return value, format_producer(producer.name, CELL_NAMES.format_name(producer.seq), producer.line)
 
 
 def describe_inputs(inputs: Iterable[Any], sample_of: Callable[[int], str]) -> list[InputRow]:

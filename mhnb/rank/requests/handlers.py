@@ -16,6 +16,7 @@ from mhnb.adapters.variables import describe_variables, user_names
 from mhnb.core.arguments import closest_matches
 from mhnb.core.messages import RankReply, RankRequest
 from mhnb.core.typed_json import to_json_types
+from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.requests import files, inspection, sharding
 from mhnb.rank.requests.transfer import HandlerResult, TransferStore
 
@@ -170,6 +171,7 @@ def handle_request(request: RankRequest, namespace: dict[str, Any], *, rank: int
     context = RequestContext(
         request.arguments, request.payload, namespace, _TRANSFER_STORES.setdefault(rank, TransferStore()), shell
     )
+    CELL_NAMES.kernel = request.kernel
     try:
         value, payload = HANDLERS[request.handler](context)
         value = to_json_types(value)

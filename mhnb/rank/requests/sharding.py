@@ -26,8 +26,9 @@ from mhnb.core.arguments import closest_matches
 from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedProgram, LaunchedPrograms
 from mhnb.core.variables import format_array
 from mhnb.errors import HloError, InvalidRequest, MhnbError
+from mhnb.rank.execution.cell_names import CELL_NAMES, cell_file
 from mhnb.rank.execution.streams import capture_thread_output
-from mhnb.rank.execution.tracebacks import cell_file, find_user_location
+from mhnb.rank.execution.tracebacks import find_user_location
 from mhnb.rank.guard.programs import CompiledProgram, find_launched_programs, forbid_launches, ranks_of_devices
 from mhnb.rank.jax_private import current_recorder, read_name_and_devices
 from mhnb.sharding.hlo_collectives import HloCollective, NamedMesh, parse_collectives, parse_meshes
@@ -162,6 +163,18 @@ def _meshes(tree: Any, devices: list[Any]) -> Iterator[NamedMesh]:
         # JAX requires the devices of a program's meshes in one order: that of the device assignment.
         if isinstance(mesh, jax.sharding.Mesh) and list(mesh.devices.flat) == devices:
             yield NamedMesh(tuple(map(str, mesh.axis_names)), tuple(mesh.axis_sizes))
+
+
+def name_cells(program: Program) -> Program:
+    """Name the cells in a program's source locations as the notebook shows them."""
+
+    def named(one: _Located) -> _Located:
+        if one.source is None:
+            return one
+        return dataclasses.replace(one, source=one.source._replace(file=CELL_NAMES.format_file(one.source.file)))
+
+    why = tuple(one and named(one) for one in program.why)
+    return dataclasses.replace(program, collectives=tuple(map(named, program.collectives)), why=why)
 
 
 def describe_compiled(compiled: CompiledProgram, line: SourceLine | None) -> Program:
@@ -310,7 +323,7 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
             f, args, kwargs = _evaluate(call, namespace)
             was_traced = True
             program = lower_program(f, args, kwargs)
-        return CompiledCall(program_to_wire(program), is_plain_function(f), output.text)
+        return CompiledCall(program_to_wire(name_cells(program)), is_plain_function(f), output.text)
     except MhnbError as error:
         return _describe_failure(error, [], is_mhnb_error=True, was_traced=was_traced)
     except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the reply
@@ -351,7 +364,7 @@ def describe_launched(seq: int) -> LaunchedPrograms:
     rows: list[LaunchedProgram] = []
     for fingerprint, count, compiled in programs:
         try:
-            program = program_to_wire(describe_compiled(compiled, lines.get(fingerprint)))
+            program = program_to_wire(name_cells(describe_compiled(compiled, lines.get(fingerprint))))
             rows.append(LaunchedProgram(fingerprint, count, program))
         except HloError as error:
             rows.append(LaunchedProgram(fingerprint, count, f"{compiled.name}: {error}"))

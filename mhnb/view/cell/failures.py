@@ -24,7 +24,7 @@ from mhnb.view.cell.blocks import format_lines
 from mhnb.view.html import NOT_YET, join_words
 from mhnb.view.lesson import find_answer
 
-_FRAME = re.compile(r"\s*(?:File (?P<path>.+?):\d+|Cell In\[)")
+_FRAME = re.compile(r"\s*(?:File (?P<path>.+?):\d+|Cell (?:In\[\d+\]|\d+), line )")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 _FAILED_LINE = re.compile(r"^-+> *(\d+) (.*)$", re.MULTILINE)
 """The line that raised, among the lines around it that IPython shows of a frame."""

@@ -59,7 +59,7 @@ _JUMP_SCRIPT = (
     "if(v){v.dispatch({selection:{anchor:v.posAtDOM(l)},scrollIntoView:true});v.focus()}"
     "else if(c){(l||c.querySelector('.jp-InputArea')||c).scrollIntoView({block:'center'})}})"
 )
-"""JavaScript that puts the cursor on the n-th line of the cell above, or the nearest one with the same text.
+"""JavaScript that puts the cursor on line n + 1 of the cell above, or the nearest one with the same text.
 
 It uses nothing that would have to be loaded.
 """
@@ -156,7 +156,8 @@ def format_failure_summary(failure: Failure, cell_name: str) -> str:
         html += _format_details("the whole message", format_pre("\n".join(lines)))
     if error.line is None or not lines[0].startswith(line_label):
         return html
-    call = escape(f"{_JUMP_SCRIPT}(this,{error.line},{json.dumps((error.code or '').strip())})")
+    # The front end counts lines from 0.
+    call = escape(f"{_JUMP_SCRIPT}(this,{error.line - 1},{json.dumps((error.code or '').strip())})")
     # The button lies over the text, and a style sheet reveals it: a notebook that is not trusted has neither the script
     # nor the style sheet, so a button would do nothing there. The text is there once, whatever a page drops.
     button = (
@@ -283,7 +284,7 @@ def format_cell_html(
 def _format_heading(cell_summary: CellSummary) -> str:
     """Format which ranks ran the cell, how they differ, and what the cell before left behind.
 
-    The tooltip has the cell's number and how C++ noise began.
+    The tooltip has the cell's numbers and how C++ noise began.
     A panel shows the ranks in its own head, so its heading is empty.
     """
     tooltip, carried = _format_tooltip(cell_summary), _format_carried(cell_summary)

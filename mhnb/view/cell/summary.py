@@ -94,7 +94,7 @@ class CellSummary:
     noise: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks, and what C++ libraries printed on them."""
     name: str = ""
-    """As `cell 12`: the name that other cells and commands use."""
+    """The names that other cells and commands use, as `In [7] · cell 12 of the cluster`."""
     noise_label: str = ""
     """As `6 lines of C++ libraries (Gloo 4, absl 2)`; empty if there is no noise."""
     figures_are_below: bool = False
@@ -167,7 +167,7 @@ def summarise_cell(result: CellResult) -> CellSummary:
         loss=loss,
         carried=result.carried,
         noise=_group_noise(result),
-        name=result.name,
+        name=result.both_names,
         noise_label=format_noise_label(result),
     )
 

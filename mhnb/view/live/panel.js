@@ -329,7 +329,10 @@ class Panel {
     if (missing.length) this.model.send({ ask: missing });
   }
 
-  drawHead() { this.head.textContent = this.model.get("head") + this.silence; }
+  drawHead() {
+    this.head.textContent = this.model.get("head") + this.silence;
+    this.head.title = this.model.get("tip") || "";
+  }
 
   draw() {
     this.drawHead();

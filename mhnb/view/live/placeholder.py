@@ -16,6 +16,7 @@ from html import escape
 from pathlib import PurePath
 from typing import Any, Protocol
 
+from mhnb.core.cell_name import format_cell_argument
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.summary import CellSummary, clip_outputs, format_heading, summarise_cell
@@ -258,8 +259,9 @@ def add_unsaved_note(html: str, seq: int) -> str:
 def _format_saved_note(snapshot: CellResult, locations: RankLocations) -> str:
     logs = sorted({str(PurePath(path).parent) for path in locations.logs.values()})
     log_hint = f"; all of it is in {', '.join(logs)}" if logs else ""
+    cell = format_cell_argument(snapshot.seq, snapshot.execution_count)
     return (
-        f"saved while it ran: %mhjax panel {snapshot.seq} shows its output while it is among the last {MAX_RESULTS} "
+        f"saved while it ran: %mhjax panel {cell} shows its output while it is among the last {MAX_RESULTS} "
         f"of the kernel{log_hint}"
     )
 

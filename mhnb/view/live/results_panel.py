@@ -96,7 +96,7 @@ class ResultPanel:
     def _refresh(self, state: dict[str, Any]) -> None:
         self._number += 1
         with self._widget.hold_sync():
-            for name in ("head", "page", "ranks", "runs"):
+            for name in ("head", "tip", "page", "ranks", "runs"):
                 setattr(self._widget, name, state[name])
             self._widget.number = self._number
 
@@ -155,6 +155,7 @@ def build_panel_state(
     ]
     return {
         "head": f"{result.name} · {cell_summary.heading}",
+        "tip": result.both_names,
         "page": page,
         "ranks": ranks,
         "runs": not result.done,

@@ -36,6 +36,7 @@ def _widget_class() -> Any:
             "blocks": traitlets.Int(MAX_BLOCKS).tag(sync=True),
             "view": traitlets.Unicode("fold").tag(sync=True),
             "page": traitlets.Unicode("").tag(sync=True),
+            "tip": traitlets.Unicode("").tag(sync=True),
             "ranks": traitlets.List().tag(sync=True),
             "number": traitlets.Int(0).tag(sync=True),
             "runs": traitlets.Bool(False).tag(sync=True),
@@ -75,7 +76,7 @@ def make_panel_widget(state: Mapping[str, Any], format_body: Callable[[int], str
     """Create the panel widget.
 
     Args:
-        state: head, page, ranks, runs, view and number.
+        state: head, tip, page, ranks, runs, view and number.
         format_body: formats one rank's output as HTML; called for ranks that the user looks at.
 
     Raises:

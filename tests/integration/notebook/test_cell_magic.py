@@ -92,11 +92,14 @@ def test_quiet_shows_a_failure(nb: Session) -> None:
 
 
 def test_a_failure_is_one_short_block(nb: Session) -> None:
-    """A failure is shown as the cell's own line, the message and one last error line, without frames of mhnb or IPython."""
+    """A failure is shown as the cell's own line, the message and one last error line, without frames of mhnb or IPython.
+
+    The cell and the line have the numbers that the notebook shows: the `%%mhjax` line is line 1.
+    """
     outcome = nb.try_("%%mhjax\nx = 1\nx / 0")
     assert outcome.out.splitlines() == [
         "ZeroDivisionError on ranks 0-1",
-        f"  cell {getattr(outcome.error, 'result').seq}, line 2:   x / 0",  # noqa: B009  # typed as any error
+        f"  In [{nb.shell.execution_count - 1}], line 3:   x / 0",
         "  ZeroDivisionError: division by zero",
         "CellFailed: ZeroDivisionError on ranks 0-1; details above",
     ]

@@ -20,7 +20,7 @@ total = jax.jit(total, static_argnames='name')
 """
 
 TABLE = r"""jit\(total\) +axis +count +bytes/device +across hosts +line
-  all-reduce +f32\[16\] +data \(hosts\) +1 +64 B +32 B +cell \d+, line 6
+  all-reduce +f32\[16\] +data \(hosts\) +1 +64 B +32 B +In \[\d+\], line 7
   total +64 B +32 B
 """
 
@@ -48,7 +48,7 @@ def test_quotes_and_keywords_reach_the_ranks(ready: Session) -> None:
 def test_why_adds_operation_and_line(ready: Session, asked: str) -> None:
     """`--why`, before or after the call, adds the operation and its line to each row; an unstated sharding is "not known"."""
     lines = ready.run(f"%mhjax collectives {asked}").out.splitlines()
-    assert re.fullmatch(r" +jit\(total\)/.*reduce_sum, cell \d+, line 6: .* → not known", lines[2])
+    assert re.fullmatch(r" +jit\(total\)/.*reduce_sum, In \[\d+\], line 7: .* → not known", lines[2])
 
 
 def test_cell_report_counts_launches(ready: Session) -> None:
@@ -56,7 +56,7 @@ def test_cell_report_counts_launches(ready: Session) -> None:
     output = ready.run("%%mhjax --collectives\nfor _ in range(3): sums = total(batch)\nprint('done')").out
     before, _, table = output.partition("jit(total), launched 3 times")
     assert "done" in before
-    assert re.search(r"all-reduce +f32\[16\] +data \(hosts\) +1 +64 B +32 B +cell \d+, line 6\n", table)
+    assert re.search(r"all-reduce +f32\[16\] +data \(hosts\) +1 +64 B +32 B +In \[\d+\], line 7\n", table)
     assert re.search(r"of 3 launches +192 B +96 B\n", table)
 
 

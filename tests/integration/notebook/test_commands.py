@@ -272,7 +272,7 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("start -n 4 --per-host 3", "-n 4 ranks cannot be 1 hosts"),
         ("restart --to 3", "--to 3 belongs to a replay"),
         ("restart --replay --to 999", "--to 999: the journal has"),
-        ("restart --replay --to x", "expected a whole number"),
+        ("restart --replay --to x", "give a cell, such as In[7] or 7"),
     ],
 )
 def test_bad_command_or_flag_is_refused(nb: Session, line: str, said: str) -> None:
@@ -352,7 +352,7 @@ def test_panel_shows_earlier_result(nb: Session) -> None:
     ("line", "expected"),
     [
         ("off", "no panel is open"),
-        ("first", "the number of a cell"),
+        ("first", "give a cell, such as In[7] or 7"),
         ("99999", "not among the last"),
         ("--view x", "choose"),
     ],

@@ -52,7 +52,7 @@ WORDS = {
     LONG: ["rank 1 differs", "odd", "first", "sixth"],
     TABS: [f"word {letter}" for letter in "abcd"],
     GRID: [f"card {letter}" for letter in "abcd"],
-    ERROR: ["✗ ValueError on rank 2", "cell 7, line 3", "raise ValueError('only <here>')", "ValueError: only <here>"],
+    ERROR: ["✗ ValueError on rank 2", "In [8], line 4", "raise ValueError('only <here>')", "ValueError: only <here>"],
     PICTURES: ["rank 1", "ranks 0,2-3"],
     DRAWING: [f"of rank {rank}" for rank in range(4)],
     LAYOUT_COMMAND: ["P('data') on mesh (data 4, model 2)", "host0", "host3", "0:0", "3:1", "48 B a device"],

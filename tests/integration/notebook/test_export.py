@@ -32,19 +32,25 @@ def test_export_writes_script(idle: Session, own: Cluster, tmp_path: Path) -> No
     script = tmp_path / "train.py"
     idle.run("%%mhjax\nexported = 7")
     idle.run("small = {'rate': 0.5}\n%mhjax push small")
+    failed = f"In [{idle.shell.execution_count}]"
     idle.try_("%%mhjax\nexported / 0")
     output = idle.run(f"%mhjax export {script} --sbatch").out
-    assert "left out · cell 2: raised ZeroDivisionError on rank 0" in output
+    assert f"left out · {failed}: raised ZeroDivisionError on rank 0" in output
     text = script.read_text()
     assert text.index("exported = 7") < text.index("small = {'rate': 0.5}")
     assert "exported / 0" not in text
     assert "srun" in (tmp_path / "train.sbatch").read_text()
+    shell_command = f"In[{idle.shell.execution_count}]"
     idle.run("%%mhjax\n!true")
     other = tmp_path / "other.py"
-    assert "cell 3, line 1: !true: a shell command" in idle.expect_usage_error(f"%mhjax export {other}")
+    name = shell_command.replace("In[", "In [")
+    assert f"{name}, line 2: !true: a shell command" in idle.expect_usage_error(f"%mhjax export {other}")
     assert not other.exists()
-    assert "left out · cell 3: as asked" in idle.run(f"%mhjax export {other} --without 3").out
+    assert f"left out · {name}: as asked" in idle.run(f"%mhjax export {other} --without {shell_command}").out
+    assert f"left out · {name}: as asked" in idle.run(f"%mhjax export {other} --without {shell_command[3:-1]}").out
     idle.run("large = list(range(5000))\n%mhjax push large")
-    assert "push large: its value is too large" in idle.expect_usage_error(f"%mhjax export {other} --without 3")
-    assert "left out · push large: as asked" in idle.run(f"%mhjax export {other} --without 3,large").out
+    assert "push large: its value is too large" in idle.expect_usage_error(
+        f"%mhjax export {other} --without {shell_command}"
+    )
+    assert "left out · push large: as asked" in idle.run(f"%mhjax export {other} --without {shell_command},large").out
     assert "give the name of a Python file" in idle.expect_usage_error("%mhjax export train.txt")

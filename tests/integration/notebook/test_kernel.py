@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -194,7 +195,7 @@ def test_hang_report_is_shown_while_cell_blocks(front: FrontEnd, tmp_path: Path)
     """While a cell blocks, the live view shows which ranks wait and which are absent; the stored output has no hang report."""
     front.run("%%mhjax\nimport jax")
     flag = tmp_path / "go"
-    sent = front.begin(WAITS_FOR_RANK_1.format(flag=str(flag)), until="rank 0 in sync_global_devices, line 5:")
+    sent = front.begin(WAITS_FOR_RANK_1.format(flag=str(flag)), until="rank 0 in sync_global_devices, line 6:")
     flag.touch()
     replaced = ""
     while (message := front.client.get_iopub_msg(timeout=60))["content"].get("execution_state") != "idle":
@@ -216,7 +217,7 @@ def test_buttons_work_while_the_cell_blocks(front: FrontEnd) -> None:
         widget = message["content"]["comm_id"] if state.get("mode") == "live" else ""
     front.click(widget, "where")
     end = time.monotonic() + 100
-    while "line 2:  while True: time.sleep(0.01)" not in str(front.client.get_iopub_msg(timeout=30)["content"]):
+    while "line 3:  while True: time.sleep(0.01)" not in str(front.client.get_iopub_msg(timeout=30)["content"]):
         assert time.monotonic() < end, "no card after the click"
     front.click(widget, "interrupt")
     while (reply := front.client.get_shell_msg(timeout=100))["parent_header"]["msg_id"] != sent:
@@ -292,9 +293,12 @@ def test_replay_updates_one_line(own_front: FrontEnd) -> None:
     line = [m for m in messages if "mhjax · repla" in _text(m)]
     assert [m["msg_type"] for m in line] == ["display_data", "update_display_data", "update_display_data"]
     assert len({m["content"]["transient"]["display_id"] for m in line}) == 1
+    first, last = (int(each) for each in re.findall(r"In \[(\d+)\]", _text(line[0])))
+    assert last == first + 1
     # On a slow machine the time is in the line too.
-    assert [_text(m)[:29] for m in line[:2]] == ["mhjax · replaying cell 1 of 2", "mhjax · replaying cell 2 of 2"]
-    assert _text(line[2]).startswith("mhjax · replayed cells 1-2 · ")
+    assert _text(line[0]).startswith(f"mhjax · replaying In [{first}] of In [{last}]")
+    assert _text(line[1]).startswith(f"mhjax · replaying In [{last}] of In [{last}]")
+    assert _text(line[2]).startswith(f"mhjax · replayed In [{first}-{last}] · ")
 
 
 def test_kept_panel_is_beside_stored_output(front: FrontEnd) -> None:

@@ -87,6 +87,7 @@ def test_replay_summary(fresh_session: Session) -> None:
     """A replay shows the start's summary, then one line about the cells that ran again and those left out."""
     output = fresh_session.run("%mhjax start -n 2 --devices 1 --spare").out
     assert "2 more ranks start in reserve" in output
+    first = fresh_session.shell.execution_count
     fresh_session.run("%%mhjax\nimport os\nx = 1\nran = False\nprint('pid', os.getpid())")
     fresh_session.run("here = 7\n%mhjax push here")
     fresh_session.try_("%%mhjax --guard off\nimport jax\nassert not jax.process_index()")
@@ -94,12 +95,14 @@ def test_replay_summary(fresh_session: Session) -> None:
     fresh_session.run("%%mhjax\nx += here")
     output = fresh_session.run("%mhjax restart --replay").out
     assert "ready in" in output
-    assert "mhjax · replayed cells 1,3 and 1 push · " in output
-    assert output.endswith("\n  left out · cell 2: split, accepted then\n")
-    # A cell number refers to the cell of the current cluster.
-    assert str(manager.current().ranks[1].pid) in fresh_session.run("%mhjax panel 1").out
+    assert f"mhjax · replayed In [{first},{first + 4}] and 1 push · " in output
+    assert output.endswith(f"\n  left out · In [{first + 2}]: split, accepted then\n")
+    # A replayed cell keeps its number, and its result takes the place of the earlier one.
+    assert str(manager.current().ranks[1].pid) in fresh_session.run(f"%mhjax panel In [{first}]").out
     assert "  8\n" in fresh_session.run("%%mhjax\nx").out
-    assert "replayed cell 1 and 1 push" not in fresh_session.run("%mhjax restart --replay --to 1").out
+    output = fresh_session.run(f"%mhjax restart --replay --to {first}").out
+    assert f"replayed In [{first}]" in output
+    assert "1 push" not in output
     assert "  1\n" in fresh_session.run("%%mhjax\nx").out
 
 

@@ -105,7 +105,7 @@ def test_tagged_error_does_not_stop_run_all(ran: Run) -> None:
     assert (error["output_type"], error["ename"]) == ("error", "CellFailed")
     assert error["traceback"] == ["CellFailed: ValueError on rank 1; details above"]
     assert "ValueError: only here" in ran.text(FAILS)
-    assert "line 3:   raise ValueError('only here')" in ran.text(FAILS)
+    assert "line 4:   raise ValueError('only here')" in ran.text(FAILS)
     assert ran.cells[LONG].execution_count is not None
 
 

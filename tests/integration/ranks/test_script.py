@@ -147,7 +147,7 @@ def test_notes_of_a_tainted_cluster_are_shown() -> None:
 def test_errors_name_the_script() -> None:
     """An error names the script in its message and in its frames."""
     error = RankError(
-        "SyntaxError", "invalid syntax (<cell 2>, line 3)", ("\x1b[36mCell\x1b[39m In[2], line 3", "in <cell 2>:3")
+        "SyntaxError", "invalid syntax (<cell 2>, line 3)", ("\x1b[36mCell\x1b[39m 2, line 3", "in <cell 2>:3")
     )
     (rank,) = to_script_result(CellResult(2, "", (RankResult(0, "error", error=error),), 0.1), "a.py").ranks
     assert rank.error is not None

@@ -31,7 +31,7 @@ TABS = "%%mhjax --view tabs\nprint('word', 'abcd'[me])"
 GRID = "%%mhjax --view grid\nprint('card', 'abcd'[me])"
 ERROR = "%%mhjax\nx = 1\nif me == 2:\n    raise ValueError('only here')"
 LONG = "%%mhjax\nfor step in range(25):\n    print(f'rank {me} at step {step}', flush=True)\n    time.sleep(0.1)"
-PANEL = "%mhjax panel 2"
+PANEL = "%mhjax panel In[3]"
 FORMULAS = "%%mhjax\nfrom IPython.display import HTML, SVG, Math, display\ntime.sleep(0.5)\nMath(rf'\\frac{{{me}}}{{7}} + \\alpha')"
 PICTURES = "%%mhjax\nfrom PIL import Image\nImage.new('RGB', (40, 20), (90 * (me == 1), 120, 200))"
 DRAWINGS = f"""%%mhjax
@@ -146,7 +146,7 @@ def test_error_links_to_its_line(ran: RunNotebook) -> None:
     """A click on the line number puts the cursor on the line that raised."""
     card = ran.area(ERROR)
     assert card.inner_text().splitlines()[0] == "✗ ValueError on rank 2 · ranks 0-1,3 finished"
-    card.get_by_role("button", name="line 3").click()
+    card.get_by_role("button", name="line 4").click()
     cursor_line = "() => getSelection().anchorNode?.parentElement.closest('.cm-line')?.textContent"
     assert ran.page.page.evaluate(cursor_line) == "    raise ValueError('only here')"
 
@@ -368,7 +368,7 @@ def test_button_interrupts_a_blocking_cell(ran: RunNotebook) -> None:
     area.get_by_role("button", name="Interrupt").wait_for(timeout=60_000)
     assert violations(ran.page.page, ".mhnb-panel") == []
     area.get_by_role("button", name="Where").click()
-    area.get_by_text("line 2:").first.wait_for(timeout=60_000)
+    area.get_by_text("line 3:").first.wait_for(timeout=60_000)
     assert area.get_by_role("region", name="each rank").locator("tr").count() == 5
     # An element that scrolls, or could, would hold the buttons instead of the window.
     holding = """e => { const found = [];

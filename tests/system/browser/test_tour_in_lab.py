@@ -101,7 +101,7 @@ def test_the_layout_and_the_collectives_are_drawn(ran: TourRun) -> None:
     layout = ran.page.cell(ran.index("%mhjax layout x")).locator(".jp-Cell-outputArea").inner_text()
     assert [word for word in ("0:0", "3:1", "host0", "host3", "32 B a device") if word not in layout] == []
     report = ran.page.cell(ran.index("%mhjax collectives add(x)")).locator(".jp-Cell-outputArea").inner_text()
-    assert [word for word in ("all-reduce", "data, model (hosts)", "4 B", "3 B", "line 2") if word not in report] == []
+    assert [word for word in ("all-reduce", "data, model (hosts)", "4 B", "3 B", "line 3") if word not in report] == []
 
 
 def test_the_failing_rank_is_named_without_a_click(ran: TourRun) -> None:

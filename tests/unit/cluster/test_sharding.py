@@ -159,18 +159,18 @@ def test_launches_of_all_ranks_are_one_report_per_program() -> None:
     """Programs are in the order of their first launch, and only those that communicate if any does, also on some ranks only."""
     rank_0 = cell_reply(("a", 3, STEP), ("free:b", 1, LOCAL_PROGRAM), ("c", 1, replace(STEP, name="jit(c)")))
     rank_1 = cell_reply(("a", 3, STEP), ("free:b", 1, LOCAL_PROGRAM))
-    reports = merge_launched(4, {0: rank_0, 1: rank_1}, HOSTS)
+    reports = merge_launched("cell 4", {0: rank_0, 1: rank_1}, HOSTS)
     assert [(report.name, report.launches) for report in reports] == [("jit(step)", 3), ("jit(c)", 1)]
-    (local,) = merge_launched(4, {0: cell_reply(("free:b", 1, LOCAL_PROGRAM))}, HOSTS)
+    (local,) = merge_launched("cell 4", {0: cell_reply(("free:b", 1, LOCAL_PROGRAM))}, HOSTS)
     assert (local.name, local.rows) == ("jit(add)", ())
-    assert merge_launched(4, {0: cell_reply()}, HOSTS) == ()
+    assert merge_launched("cell 4", {0: cell_reply()}, HOSTS) == ()
 
 
 @pytest.mark.parametrize("other", [("a", 2, STEP), ("a", 3, replace(STEP, collectives=()))], ids=["count", "program"])
 def test_launches_that_differ_are_shown(other: tuple[str, int, Program]) -> None:
     """One fingerprint has two different reports."""
     with pytest.raises(ValueDiffers) as caught:
-        merge_launched(4, {0: cell_reply(("a", 3, STEP)), 1: cell_reply(other)}, HOSTS)
+        merge_launched("cell 4", {0: cell_reply(("a", 3, STEP)), 1: cell_reply(other)}, HOSTS)
     assert "rank 0: 3 × jit(step)" in str(caught.value)
     assert f"rank 1: {other[1]} × jit(step)" in str(caught.value)
 
@@ -178,13 +178,13 @@ def test_launches_that_differ_are_shown(other: tuple[str, int, Program]) -> None
 def test_earlier_cell_is_refused() -> None:
     """Launches of the last cell only are recorded."""
     with pytest.raises(InvalidRequest, match="another cell has run since cell 4"):
-        merge_launched(4, {0: cell_reply(), 1: LaunchedPrograms(is_gone=True)}, HOSTS)
+        merge_launched("cell 4", {0: cell_reply(), 1: LaunchedPrograms(is_gone=True)}, HOSTS)
 
 
 def test_unreadable_program_is_an_error() -> None:
     """An unreadable program is an error, never a shorter report."""
     with pytest.raises(HloError, match=r"rank 1 cannot read what it launched: jit.f.: all-shuffle"):
-        merge_launched(4, {0: cell_reply(), 1: cell_reply(("a", 1, "jit(f): all-shuffle"))}, HOSTS)
+        merge_launched("cell 4", {0: cell_reply(), 1: cell_reply(("a", 1, "jit(f): all-shuffle"))}, HOSTS)
 
 
 def test_reply_of_another_type_is_reported() -> None:

@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (18, "cc1d462042f8916f")
+FORMAT = (19, "a4c8e256fa7cd103")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 

@@ -308,7 +308,7 @@ def test_a_notebook_is_read() -> None:
     found = read_notebook(NOTEBOOK, ["11"])
     assert found.steps == [
         PushStep(("lr",), None, {"lr": "0.5"}),
-        CellStep("code cell 3", "x = lr", (1,)),
+        CellStep("code cell 3", "x = lr", (1,), first_line=2),
         CellStep("code cell 8", "y = 2"),
     ]
     assert (found.process_count, found.devices) == (2, 3)

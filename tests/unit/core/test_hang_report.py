@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from mhnb.core.cell_name import number_lines
 from mhnb.core.codec import decode, encode
 from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
@@ -273,9 +274,10 @@ def test_age_counts_from_the_first_waiting_rank() -> None:
     assert report.age_s == 9.5
 
 
-def test_the_code_is_found_below_empty_lines() -> None:
-    """IPython removes a cell's leading empty lines, and counts from there."""
-    report = build_hang_report(5, "\n\n" + SOURCE, [unchanged(launching(0, 1))], age_s=5.0)
+def test_the_code_of_a_line_is_the_one_that_the_notebook_shows() -> None:
+    """Lines above the source, such as the `%%mhjax` line, count."""
+    status = launching(0, 1, line=3)
+    report = build_hang_report(5, number_lines(SOURCE, 3), [unchanged(status)], age_s=5.0)
     assert report.places[0].code == "loss = step(params, batch)"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mhnb.core.cell_name import parse_cell_argument
 from mhnb.magics.session import Session, locations_from_cluster
 from mhnb.view.html import RankLocations
 from mhnb.view.live.view import CellView
@@ -46,6 +47,13 @@ def test_panel_separates_cells_of_two_clusters(monkeypatch: pytest.MonkeyPatch) 
         assert notebook.open_panel(seq)
         assert opened[-1] is ran[expected]
     assert not notebook.open_panel(4)
+    shown = replace(ran["a", 3], seq=6, execution_count=2)
+    notebook._store_result("a", shown, RankLocations())
+    for text, wanted in (("2", shown), ("In[2]", shown), ("cell 2", ran["a", 2]), ("6", shown), ("1", ran["a", 1])):
+        assert notebook.open_panel(parse_cell_argument(text))
+        assert opened[-1] is wanted, text
+    assert not notebook.open_panel(parse_cell_argument("In[6]"))
+    assert notebook.describe_results() == "In [2] and cells 1-3"
     assert not Session(shell=None).open_panel(None)
 
 

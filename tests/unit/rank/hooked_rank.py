@@ -16,7 +16,7 @@ import msgspec
 
 from mhnb.core.messages import RunCell
 from mhnb.rank import jax_private
-from mhnb.rank.execution.tracebacks import cell_file
+from mhnb.rank.execution.cell_names import cell_file
 from mhnb.rank.guard.array_hooks import ProcessJax
 from mhnb.rank.guard.launch_recorder import LaunchRecorder
 

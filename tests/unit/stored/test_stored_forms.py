@@ -76,6 +76,8 @@ RECORDS: tuple[Record, ...] = (
     AcceptRecord(1, "tainted", 7.0),
     ReplayRecord(2, 1, None, complete=True),
     ReplayRecord(2, 1, 4, complete=False, told="cell 2 differs\nrank 1: this", when=8.0),
+    CellRecord(1, 12, "x = 1", outcomes={0: "ok"}, when=9.0, execution_count=7, first_line=2, kernel="0a1b2c3d4e5f"),
+    CellRecord(2, 12, "x = 1", outcomes={0: "ok"}, replayed=True, when=10.0, first_line=2),
 )
 
 

@@ -42,7 +42,7 @@ SAID = {
     ("06", "start"): ["guard lockstep"],
     ("06", "setup"): ["total 28.0 top 7.0"],
     ("06", "off"): ["[13.0, 22.0]"],
-    ("06", "on"): ["OrderMismatch", "nothing was launched, the cluster is clean", "jit(sum)", "jit(max)", "line 1"],
+    ("06", "on"): ["OrderMismatch", "nothing was launched, the cluster is clean", "jit(sum)", "jit(max)", "line 2"],
     ("06", "again"): ["total 28.0 top 7.0"],
     ("06", "parity"): ["tainted"],
     ("06", "gate"): ["NotClean", "nothing was sent"],
@@ -50,5 +50,5 @@ SAID = {
     ("06", "sets"): ["2 different outputs"],
     ("06", "dicts"): ["ranks 0-1", "['wq', 'wk', 'wv'] ['wk', 'wq', 'wv']"],
     ("06", "seeds"): ["same key 0.", "numbers differ by rank"],
-    ("06", "replay"): ["replayed cells 1-4", "left out · cell 5: tainted"],
+    ("06", "replay"): ["replayed In [2-5]", "left out · In [6]: tainted"],
 }

@@ -63,5 +63,5 @@ SAID = {
     ("07", "hidden"): ["OrderMismatch"],
     ("07", "right"): ["total 28.0", "rank 0"],
     ("07", "claims"): ["cpu · gloo"],
-    ("07", "replay"): ["left out · cell 3: its --timeout ended it"],
+    ("07", "replay"): ["left out · In [5]: its --timeout ended it"],
 }

@@ -59,10 +59,10 @@ SAID = {
     ("12", "kill"): ["rank 2", "SIGKILL"],
     ("12", "reveal-ranks_left"): ["it is 0"],
     ("12", "refused"): ["NotClean", "%mhjax restart --replay"],
-    ("12", "replay"): ["replayed cells 1-4 and 1 push", "cell 5"],
+    ("12", "replay"): ["replayed In [2-5] and 1 push", "In [7]"],
     ("12", "twice"): ["['up', 'up']", "[-6, -6]"],
     ("12", "nobody"): ["-6 True"],
-    ("12", "back"): ["replayed cell 1 and 1 push"],
+    ("12", "back"): ["replayed In [2] and 1 push"],
 }
 
 ALIKE = [

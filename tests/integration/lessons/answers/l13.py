@@ -48,7 +48,7 @@ ANSWERS = {
 
 SAID = {
     ("13", "train"): ["has loss 3.7820"],
-    ("13", "export"): ["left out · cell 4: raised NameError on ranks 0-1", "note · cell 3 runs on rank 0 only"],
+    ("13", "export"): ["left out · In [6]: raised NameError on ranks 0-1", "note · In [5] runs on rank 0 only"],
     ("13", "read"): ["rate = 0.25", "if jax.process_index() == 0:"],
     ("13", "plain"): [f"process {rank} has loss 3.7820" for rank in range(2)] + ["log: loss 3.7820"],
     ("13", "reveal-who_logs"): ["it is 1"],

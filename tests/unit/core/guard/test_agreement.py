@@ -42,7 +42,9 @@ def test_interrupted_rank_causes_no_mismatch_during_stop() -> None:
 def test_mismatch_message_groups_ranks_and_shows_lines() -> None:
     """Ranks that propose the same program share a line, which shows their line of the cell."""
     votes = [Vote(0, 1, (2,)), Vote(1, 3, (2,)), Vote(2, 1, (2,)), Vote(3, 3, (2,))]
-    text = format_mismatch(votes, NAMES, number=3, seq=14, source="order = {add, top}\ngot = [f(x) for f in order]")
+    text = format_mismatch(
+        votes, NAMES, number=3, cell_name="cell 14", source="order = {add, top}\ngot = [f(x) for f in order]"
+    )
     assert text.splitlines() == [
         "nothing was launched, the cluster is clean",
         "launch 3 of cell 14 differs",
@@ -59,7 +61,7 @@ def test_one_program_on_different_arrays_gets_letters() -> None:
         Vote(2, 1, (1,), provenance=5),
         Vote(3, 1, (1,), provenance=9),
     ]
-    text = format_mismatch(votes, NAMES, number=1, seq=2, source="add(x)")
+    text = format_mismatch(votes, NAMES, number=1, cell_name="cell 2", source="add(x)")
     assert text.splitlines()[2:5] == [
         "  ranks 0,2   jit(add) f32[8] → f32[] of arrays A   line 1:  add(x)",
         "  rank 1      jit(add) f32[8] → f32[] of arrays B   line 1:  add(x)",
@@ -67,7 +69,9 @@ def test_one_program_on_different_arrays_gets_letters() -> None:
     ]
     assert "by the same steps on every rank" in text.splitlines()[6]
     for other in (Vote(3, 3, (1,), provenance=9), Vote(3)):
-        assert "arrays" not in format_mismatch([*votes[:3], other], NAMES, number=1, seq=2, source="add(x)")
+        assert "arrays" not in format_mismatch(
+            [*votes[:3], other], NAMES, number=1, cell_name="cell 2", source="add(x)"
+        )
 
 
 def test_uncompared_array_matches_every_other() -> None:
@@ -97,14 +101,14 @@ def test_many_groups_have_unique_labels() -> None:
 )
 def test_rank_dependent_condition_is_named(source: str, named: str | None) -> None:
     """The message names an `if` or `while` that depends on the rank, if the cell's own text has it around the launch."""
-    text = format_mismatch([Vote(0, 1, (2,)), Vote(1)], NAMES, number=1, seq=1, source=source)
+    text = format_mismatch([Vote(0, 1, (2,)), Vote(1)], NAMES, number=1, cell_name="cell 1", source=source)
     assert (f"stands under `if {named}`" in text) == (named is not None)
 
 
 def test_reasons_of_missing_ranks_are_distinguished() -> None:
     """Ranks that raised, that are outside the cell, and that ended it without the launch get different texts."""
     votes = [Vote(0, 1, (1,)), Vote(1, ending="error"), Vote(2, ending="skipped"), Vote(3)]
-    text = format_mismatch(votes, NAMES, number=1, seq=1, source="y = add(x)")
+    text = format_mismatch(votes, NAMES, number=1, cell_name="cell 1", source="y = add(x)")
     assert "rank 1   raised an error before it" in text
     assert "rank 2   does not run this cell (--ranks)" in text
     assert "rank 3   ended the cell without it" in text
@@ -112,7 +116,7 @@ def test_reasons_of_missing_ranks_are_distinguished() -> None:
 
 def test_refusal_for_abandoned_collective_is_not_clean() -> None:
     """The message does not call the cluster clean, because it is tainted; a replay, which abandons nothing, is the fix."""
-    text = format_mismatch([Vote(0, ending="left"), Vote(1, 7)], {7: "jit(f)"}, number=1, seq=4, source="")
+    text = format_mismatch([Vote(0, ending="left"), Vote(1, 7)], {7: "jit(f)"}, number=1, cell_name="cell 4", source="")
     assert text.splitlines() == [
         "nothing was launched",
         "launch 1 of cell 4 differs",

@@ -137,7 +137,7 @@ def test_difference_as_text() -> None:
         LaunchGroup((1, 3), "b2", "jit(top) f32[8] → f32[]", 2),
     )
     assert format_difference(
-        LaunchDifference(2, groups_that_differ), 14, "order = {1, 2}\n  got = [f(x) for f in order]"
+        LaunchDifference(2, groups_that_differ), "cell 14", "order = {1, 2}\n  got = [f(x) for f in order]"
     ) == (
         "launch 3 of cell 14 differs\n"
         "  ranks 0,2   jit(add) f32[8] → f32[]   line 2:  got = [f(x) for f in order]\n"
@@ -215,7 +215,9 @@ def test_note_names_the_recovery_command() -> None:
 
 def test_taint_notes_name_both_reasons() -> None:
     """The notes name both the abandoned collectives and the first launch that differs, with its line."""
-    _, notes = judge_state({0: "interrupted", 1: "interrupted"}, OTHER, {0: "a collective"}, (), seq=7, source="f(x)")
+    _, notes = judge_state(
+        {0: "interrupted", 1: "interrupted"}, OTHER, {0: "a collective"}, (), cell_name="cell 7", source="f(x)"
+    )
     assert notes[0] == "rank 0 left a collective before its end"
     assert notes[1].splitlines()[1] == "  rank 0   jit(a)   line 1:  f(x)"
     assert notes[1].startswith("launch 1 of cell 7 differs")

@@ -54,7 +54,12 @@ def test_callback_difference_comes_with_hint() -> None:
     assert all(text.startswith("host callback 0: …") for text in texts)
     votes, names = [Vote(0, 7), Vote(1, 9)], {7: "jit(f)", 9: "jit(f)"}
     text = format_mismatch(
-        votes, names, number=1, seq=4, source="", details=MismatchDetails(dict(zip((7, 9), texts, strict=True)))
+        votes,
+        names,
+        number=1,
+        cell_name="cell 4",
+        source="",
+        details=MismatchDetails(dict(zip((7, 9), texts, strict=True))),
     )
     assert "asks jax.process_index() itself." in text
 
@@ -101,5 +106,5 @@ def test_mismatch_shows_differences_by_rank() -> None:
     """The differences follow the launches, one line per group; they are omitted if only one group's is known."""
     votes, names = [Vote(0, 7, (2,)), Vote(1, 9, (2,)), Vote(2, 9, (2,))], {7: "jit(f)", 9: "jit(f)"}
     for known, is_shown in (({7: "k = 2", 9: "k = 3"}, True), ({7: "k = 2"}, False)):
-        text = format_mismatch(votes, names, number=1, seq=4, source="", details=MismatchDetails(known))
+        text = format_mismatch(votes, names, number=1, cell_name="cell 4", source="", details=MismatchDetails(known))
         assert ("    rank 0      k = 2\n    ranks 1-2   k = 3" in text) is is_shown

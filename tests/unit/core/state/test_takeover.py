@@ -18,7 +18,7 @@ from mhnb.core.state.machine import assess_takeover
 def rank_report(rank: int, seq: int, source: str, outcome: str = "ok", guard: str = "lockstep") -> dict[str, Any]:
     """Return the report of a rank whose last ended cell is this one."""
     last = CellEnded(rank, seq, outcome, [], 0.5)  # type: ignore[arg-type]
-    return {"seq": seq + 1, "last": msgspec.to_builtins(last), "cell": [source, guard, None]}
+    return {"seq": seq + 1, "last": msgspec.to_builtins(last), "cell": [source, guard, None, None, 1, ""]}
 
 
 def test_recorded_cell_is_not_recorded_again() -> None:

@@ -270,8 +270,7 @@ def test_error_names_its_line(rank: CellProcess) -> None:
     assert result.ended.outcome == "error"
     assert (ename, line, code) == ("JSONDecodeError", 3, "return json.loads('{')   # here")
     text = "\n".join(traceback)
-    assert f"[{result.ended.seq}]" in text
-    assert "line 5" in text
+    assert f"Cell {result.ended.seq}, line 5" in strip_ansi(text)
     assert "here" in text
     assert evalue in text
     assert "mhnb" not in text

@@ -184,7 +184,7 @@ def make_proposal(
 
 def text_of(decision: Decision) -> str:
     """Return the text of a mismatch."""
-    return format_mismatch(decision.votes, decision.names, number=decision.launch_number, seq=1, source="")
+    return format_mismatch(decision.votes, decision.names, number=decision.launch_number, cell_name="cell 1", source="")
 
 
 def test_programs_with_one_name_show_their_difference(rig: Rig) -> None:
@@ -512,7 +512,7 @@ def test_different_threads_mismatch_and_are_named(rig: Rig) -> None:
             decision.votes,
             decision.names,
             number=decision.launch_number,
-            seq=1,
+            cell_name="cell 1",
             source="",
             details=MismatchDetails(threads=decision.threads),
         )

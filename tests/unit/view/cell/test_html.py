@@ -50,6 +50,8 @@ def test_first_line_has_cell_number_as_tooltip(name: str, view: View) -> None:
     """The first line has the cell's number as its tooltip, because other cells and `panel` refer to the cell by it."""
     result = replace(RESULTS[name], seq=12)
     assert '<div title="cell 12"' in format_cell_html(result, view=view, uid="mhnb-1", locations=LOCATIONS)
+    shown = format_cell_html(replace(result, execution_count=7), view=view, uid="mhnb-1", locations=LOCATIONS)
+    assert '<div title="In [7] · cell 12 of the cluster"' in shown
 
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
@@ -184,9 +186,12 @@ def test_waiting_rank_is_not_a_failure_of_its_own() -> None:
 
 
 def test_cell_line_is_a_button_that_leads_to_it() -> None:
-    """The cell's line is a button without a script element. Its text is outside of the button, once, for strict pages."""
+    """The cell's line is a button without a script element. Its text is outside of the button, once, for strict pages.
+
+    The front end counts lines from 0, and has the `%%mhjax` line too.
+    """
     html = format_cell_html(cell(failed(0)))
-    call = r'onclick="[^"]*\(this,3,&quot;x = x.reshape\(7, -1\)&quot;\)"'
+    call = r'onclick="[^"]*\(this,2,&quot;x = x.reshape\(7, -1\)&quot;\)"'
     assert re.search(rf'>cell 12, line 3<button [^>]*aria-label="cell 12, line 3" {call}></button></span>:', html)
     assert StrictPage(html).text.count("cell 12, line 3") == 1
 

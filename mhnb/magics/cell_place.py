@@ -1,0 +1,54 @@
+"""Find where the notebook shows the code that runs: the number beside its cell, and the number of its first line there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mhnb.core.cell_name import NO_PLACE, CellPlace, find_first_line
+from mhnb.core.cell_request import strip_leading_blank_lines
+
+
+class CellTracker:
+    """The cell of the notebook that runs now, from IPython's events."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._running: Any = None
+        """IPython's description of it; None between cells."""
+
+    def install(self) -> None:
+        """Watch the shell's cells from now on."""
+        self._shell.events.register("pre_run_cell", self._begin)
+        self._shell.events.register("post_run_cell", self._end)
+
+    def uninstall(self) -> None:
+        """Stop watching."""
+        self._shell.events.unregister("pre_run_cell", self._begin)
+        self._shell.events.unregister("post_run_cell", self._end)
+
+    def _begin(self, info: Any) -> None:
+        # A magic such as `%%capture` runs its text as a cell of its own, without a number.
+        if self._running is None or info.store_history:
+            self._running = info
+
+    def _end(self, result: Any) -> None:
+        if result is not None and result.info is self._running:
+            self._running = None
+
+    def find_place(self, source: str) -> CellPlace:
+        """Return where the notebook shows a source that runs now.
+
+        It shows none for a source that is no end of the running cell, such as one that the cell's code has made, nor for a cell that
+        the front end runs without storing it.
+        """
+        running = self._running
+        if running is None or not running.store_history:
+            return NO_PLACE
+        first_line = find_first_line(running.raw_cell, strip_leading_blank_lines(source))
+        count = self._find_number()
+        return NO_PLACE if first_line is None or count is None else CellPlace(count, first_line)
+
+    def _find_number(self) -> int | None:
+        """Return the running cell's number: IPython 9 counts on before the cell runs, earlier and other shells after it."""
+        count = self._shell.execution_count
+        return next((number for number in (count, count - 1) if f"_i{number}" in self._shell.user_ns), None)
