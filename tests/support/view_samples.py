@@ -85,9 +85,9 @@ def cell(
 
 
 def after_a_failure(*said: Sequence[Output] | RankResult) -> CellResult:
-    """Return the result of a cell after one that ended on rank 0 only."""
+    """Return the result of a cell after one that finished on rank 0 only."""
     details = "FileExistsError on ranks 1-3 · rank 0 finished; the ranks are in step; variables that it sets may differ"
-    carried = CarriedNote(11, "ended on rank 0 only: variables may differ", details)
+    carried = CarriedNote(11, "finished on rank 0 only: variables may differ", details)
     return replace(cell(*(said or [[value("2")]] * 4)), carried=carried)
 
 

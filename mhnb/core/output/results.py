@@ -79,7 +79,7 @@ class CarriedNote:
     seq: int
     """The number of the earlier cell."""
     words: str
-    """What it left, short, as a predicate: `ended on rank 0 only: variables may differ`."""
+    """What it left, short, as a predicate: `finished on rank 0 only: variables may differ`."""
     details: str
     """All that is known about it, as sentences."""
     execution_count: int | None = None

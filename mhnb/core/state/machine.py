@@ -707,7 +707,7 @@ def _build_carried_note(cell: Cell, note: str) -> CarriedNote:
     else:
         ranks = tuple(RankResult(rank, part.outcome, error=part.error) for rank, part in cell.parts.items())
         finished = [rank.rank for rank in ranks if rank.outcome == "ok"]
-        ended = f"ended on {describe_ranks_short(finished)} only" if finished else "ended differently on the ranks"
+        ended = f"finished on {describe_ranks_short(finished)} only" if finished else "ended differently on the ranks"
         words = f"{ended}: variables may differ"
         details = f"{CellResult(cell.seq, '', ranks, 0.0).summary()}; {details}"
     return CarriedNote(cell.seq, words, details, execution_count=cell.request.place.execution_count)

@@ -268,7 +268,7 @@ def test_notes_say_once_that_variables_may_differ(driver: Driver) -> None:
     assert [note.count("may differ") for note in result.notes] == [1]
     driver.submit(2)
     second = finished(driver(ended(0, 2), ended(1, 2))).result
-    assert str(second.carried) == "cell 1 ended on rank 0 only: variables may differ"
+    assert str(second.carried) == "cell 1 finished on rank 0 only: variables may differ"
 
 
 def test_first_failed_rank_comes_first(driver: Driver) -> None:

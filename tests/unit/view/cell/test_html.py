@@ -353,7 +353,7 @@ def test_open_traceback_leaves_out_the_cells_line() -> None:
 def test_what_the_cell_before_left_is_a_chip_in_the_status_line() -> None:
     """One chip names the cell before, in the status line; the whole sentence is its tooltip."""
     html = format_cell_html(after_a_failure())
-    assert StrictPage(html).visible == "ranks 0-3 · 0.21 s cell 11 ended on rank 0 only: variables may differ2"
+    assert StrictPage(html).visible == "ranks 0-3 · 0.21 s cell 11 finished on rank 0 only: variables may differ2"
     assert 'title="cell 11: FileExistsError on ranks 1-3 · rank 0 finished; the ranks are in step;' in html
     assert StrictPage(html).text.count("cell 11") == 1
 
@@ -361,7 +361,7 @@ def test_what_the_cell_before_left_is_a_chip_in_the_status_line() -> None:
 @pytest.mark.parametrize("view", VIEWS)
 def test_chip_is_shown_without_output_and_beside_a_failure(view: View) -> None:
     """The next cell has the chip whatever it did, because no later cell has it."""
-    chip = "cell 11 ended on rank 0 only: variables may differ"
+    chip = "cell 11 finished on rank 0 only: variables may differ"
     for result in (after_a_failure([], []), after_a_failure(failed(0), []), after_a_failure([out("a")], [out("b")])):
         assert StrictPage(format_cell_html(result, view=view)).visible.count(chip) == 1
 

@@ -68,7 +68,7 @@ def test_a_death_is_two_lines() -> None:
 
 def test_what_the_cell_before_left_ends_the_status_line() -> None:
     """One short mark names the cell before, also if this cell has no output or failed."""
-    mark = "   [cell 11 ended on rank 0 only: variables may differ]"
+    mark = "   [cell 11 finished on rank 0 only: variables may differ]"
     assert format_cell_text(after_a_failure()) == f"ranks 0-3 · 0.21 s{mark}\n  2"
     assert format_cell_text(after_a_failure([], [])) == f"ranks 0-1 · 0.21 s{mark}"
     assert format_cell_text(after_a_failure(failed(0), [])).splitlines()[-1] == f"ranks 0-1 · 0.21 s{mark}"
