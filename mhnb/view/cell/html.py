@@ -191,9 +191,7 @@ def _format_trace_part(text: str, label: str) -> str:
 
 def _format_details(label: str, inner: str, *, is_open: bool = False, indent: str = "") -> str:
     style = ";".join(filter(None, ("cursor:pointer", QUIET_STYLE, indent)))
-    # A fold may follow another one directly, and each is to be hit by a finger.
-    space = ' style="margin:7px 0"' if indent else ""
-    return f'<details{" open" if is_open else ""}{space}><summary style="{style}">{escape(label)}</summary>{inner}</details>'
+    return f'<details{" open" if is_open else ""}><summary style="{style}">{escape(label)}</summary>{inner}</details>'
 
 
 def format_ranks_html(ranks: Sequence[int], locations: RankLocations) -> str:
