@@ -90,20 +90,8 @@ def test_status_shows_each_process(nb: Session, cluster: Cluster) -> None:
         assert str(rank.log_path) in output
 
 
-@pytest.fixture(scope="module")
-def own_jax_cells() -> list[str]:
-    """The output of each cell of a notebook that uses its own JAX beside a cluster, in a process of its own."""
-    cells = (
-        "%load_ext mhnb",
-        "import jax",
-        "%mhjax start -n 1 --devices 1",
-        "%%mhjax\nimport jax; jax.devices()",
-        "%mhjax status",
-        "x = 1",
-        "len(jax.devices())",
-        "%mhjax status",
-        "jax.device_count()",
-    )
+def run_in_own_process(*cells: str) -> list[str]:
+    """Run the cells of a notebook in a process of its own, whose JAX no other test has used; return the output of each."""
     code = (
         "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
         + "".join(f"assert shell.run_cell({cell!r}).success; print('-' * 9)\n" for cell in cells)
@@ -113,6 +101,22 @@ def own_jax_cells() -> list[str]:
     return done.stdout.split("-" * 9)
 
 
+@pytest.fixture(scope="module")
+def own_jax_cells() -> list[str]:
+    """The output of each cell of a notebook that uses its own JAX beside a cluster."""
+    return run_in_own_process(
+        "%load_ext mhnb",
+        "import jax",
+        "%mhjax start -n 1 --devices 1",
+        "%%mhjax\nimport jax; jax.devices()",
+        "%mhjax status",
+        "x = 1",
+        "int(jax.numpy.arange(4).sum())",
+        "%mhjax status",
+        "jax.device_count()",
+    )
+
+
 def test_status_warns_of_a_backend_in_the_notebook(own_jax_cells: list[str]) -> None:
     """`%mhjax status` warns if the notebook's own JAX has devices, because they are not the ranks'; mhnb never creates them."""
     before, after = own_jax_cells[4], own_jax_cells[7]
@@ -120,10 +124,26 @@ def test_status_warns_of_a_backend_in_the_notebook(own_jax_cells: list[str]) -> 
     assert "this notebook's own process has initialised JAX too" in after
 
 
+def test_own_jax_is_explained_beside_a_cluster_only() -> None:
+    """Without a cluster, in a `%%mhjax` cell and in auto mode there is no line; a later plain cell that asks for devices has it."""
+    cells = run_in_own_process(
+        "%load_ext mhnb",
+        "import jax; len(jax.devices())",
+        "%mhjax start -n 1 --devices 1",
+        "# text\n%%mhjax\nimport jax; jax.device_count()",
+        "%mhjax auto on",
+        "%%local\njax.device_count()",
+        "%mhjax auto off",
+        "1 + 1",
+        "jax.local_device_count()",
+    )
+    assert [number for number, cell in enumerate(cells) if "the notebook's own JAX (" in cell] == [8]
+
+
 def test_first_plain_cell_with_jax_is_explained(own_jax_cells: list[str]) -> None:
     """The first plain cell that uses the notebook's own JAX gets one line about it, and no other cell does."""
     line = "this is the notebook's own JAX (1 CPU device), not the ranks': %%mhjax runs a cell there\n"
-    assert own_jax_cells[6].endswith(f"1\n{line}")
+    assert own_jax_cells[6].endswith(f"6\n{line}")
     assert "".join(own_jax_cells).count("the notebook's own JAX (") == 1
 
 

@@ -41,6 +41,10 @@ HTML(f'<table><tr><th>part</th></tr><tr><td><i>of rank</i> {{me}}</td></tr></tab
 WIDGET = "%%mhjax\nimport ipywidgets\nipywidgets.IntSlider(value=3)"
 BARS = "%%mhjax\nfrom tqdm.auto import tqdm\nfor _ in tqdm(range(20), desc='train'): time.sleep(0.02)"
 RICH = (FORMULAS, PICTURES, DRAWINGS, WIDGET, BARS)
+COMMENTED = "# above\n\n%%mhjax\nprint('below a comment')"
+MISPLACED = "above_code = 1\n%%mhjax\nprint('below code')"
+OWN_JAX = "import jax\nlen(jax.devices())"
+HINTS = (COMMENTED, MISPLACED, OWN_JAX)
 BLOCKED = "%%mhjax\nprint(f'it begins at place {me}')\nwhile True: time.sleep(0.01)"
 BLOCKING = (BLOCKED, *(BLOCKED.replace("%%mhjax", f"%%mhjax --view {view}") for view in ("tabs", "grid")))
 MANY = """
@@ -63,7 +67,7 @@ view.finish(cell([out("it ends\\n")], wall_s=at))
 """
 """Runs in a kernel of its own, without ranks, until it is interrupted."""
 DRAFT = "[class$=-draft]"
-SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, *RICH, *BLOCKING)
+SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, *RICH, *HINTS, *BLOCKING)
 ENDING = len(SOURCES) - len(BLOCKING)
 """How many of them end by themselves."""
 TEXT_PER_RANK = {OWN: "process {} of 4", NUMBERS: "0.{}", LONG: "rank {} at step 24"}
@@ -88,7 +92,8 @@ def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     """Run every cell that ends by itself, and save."""
     root = tmp_path_factory.mktemp("outputs")
     cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
-    cells[SOURCES.index(ERROR)].metadata["tags"] = ["raises-exception"]
+    for source in (ERROR, MISPLACED):
+        cells[SOURCES.index(source)].metadata["tags"] = ["raises-exception"]
     saved = root / "outputs.ipynb"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), saved)
@@ -304,6 +309,22 @@ def test_progress_bars_are_one_line_of_text(ran: RunNotebook) -> None:
     assert text.count("train: 100 %") == text.count("train") == 1
     assert "3: 20/20" in text
     assert ran.area(BARS).locator(".jupyter-widgets, progress").count() == 0
+
+
+def test_cell_below_a_comment_runs_on_the_ranks(ran: RunNotebook) -> None:
+    """A comment may stand above `%%mhjax`; code above it is refused, with what to do."""
+    assert ran.area(COMMENTED).inner_text().splitlines()[-1].strip() == "below a comment"
+    refused = ran.area(MISPLACED).inner_text()
+    assert "this line must be the first of its cell" in refused
+    assert "Put the code above it into a cell of its own" in refused
+
+
+def test_plain_cell_with_jax_has_a_grey_line(ran: RunNotebook) -> None:
+    """One line below the value says whose JAX it is, in the theme's own colour, only fainter, and on one line in a wide page."""
+    line = ran.area(OWN_JAX).get_by_text("this is the notebook's own JAX (")
+    assert line.count() == 1
+    assert line.evaluate("e => getComputedStyle(e).opacity") == "0.65"
+    assert line.bounding_box()["height"] < 30
 
 
 def test_forced_colours_leave_a_second_cue(ran: RunNotebook) -> None:
