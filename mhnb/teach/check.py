@@ -169,7 +169,9 @@ def check(name: str, *answer: Any) -> None:
         feedback = _grade(exercise, process, answer)
     except WrongAnswer as differs:
         _store(name, process, answer, feedback=str(differs), is_correct=False)
-        difference = Difference(title_of(name), differs.yours, differs.expected, differs.note, differs.hint)
+        difference = Difference(
+            title_of(name), differs.yours, differs.expected, differs.note, differs.hint or exercise.hint
+        )
         raise _show_not_yet(exercise, process, difference) from None
     _store(name, process, answer, feedback=feedback, is_correct=True)
     _show_right(exercise, process, feedback, list(_format_shown(exercise, answer)))
@@ -214,14 +216,14 @@ def _format_shown(exercise: Exercise, answers: Sequence[Any]) -> Iterator[str]:
     """Yield what shows that an answer is right: the drawing of an array or a mesh, or a short value."""
     names = list(inspect.signature(exercise.grade).parameters)[1:]
     for name, answer in zip(names, answers, strict=True):
-        drawing = _draw_jax_value(answer)
+        drawing = _draw_jax_value(name, answer)
         if drawing:
-            yield f"{name}  {drawing}"
+            yield drawing
         elif not callable(answer) and len(text := repr(answer)) <= _MAX_SHOWN_CHARS:
             yield f"{name} = {text}"
 
 
-def _draw_jax_value(value: Any) -> str:
+def _draw_jax_value(name: str, value: Any) -> str:
     """Draw which device holds what of an array on several devices, or where the devices of a mesh are; else return ''."""
     if "jax" not in sys.modules:
         return ""
@@ -234,7 +236,7 @@ def _draw_jax_value(value: Any) -> str:
     if isinstance(value, jax.sharding.Mesh):
         return format_mesh_text(read_mesh(value))
     is_drawable = isinstance(value, jax.Array) and value.ndim > 0 and len(value.sharding.device_set) > 1
-    return format_layout_text(read_layout(value)) if is_drawable else ""
+    return f"{name}  {format_layout_text(read_layout(value))}" if is_drawable else ""
 
 
 def _check_side(exercise: Exercise, process: ProcessInfo) -> None:

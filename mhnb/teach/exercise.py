@@ -60,6 +60,8 @@ class Exercise:
     grade: Grader
     side: Literal["ranks", "notebook", "both"] = "ranks"
     """The processes in which `check` may be called."""
+    hint: str = ""
+    """Where to look, if the feedback on an answer has no hint of its own."""
 
 
 @dataclass(frozen=True, slots=True)

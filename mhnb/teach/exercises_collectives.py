@@ -128,18 +128,21 @@ TASKS = (
         "10",
         "Write centered(piece) for shard_map: the piece less the mean of the whole array, with one all-reduce of 4 bytes.",
         _centered,
+        hint="Reduce on the device first, so that one number is sent.",
     ),
     Exercise(
         "ring_gather",
         "10",
         "Write gather(piece) with lax.ppermute: all pieces in order on every device, with at most 7 messages of a piece.",
         _ring_gather,
+        hint="Pass on what came last, and put each piece where it belongs: it came from the device so many steps away.",
     ),
     Exercise(
         "own_share",
         "10",
         "Write share(partial) for shard_map: the device's own eighth of the sum of all partial vectors.",
         _own_share,
+        hint="One collective sums, and leaves each device its own part.",
     ),
     Prediction(
         "type_of_sum",
@@ -153,11 +156,13 @@ TASKS = (
         "09",
         "Mend add(x, y): the sum of x, split over hosts, and y, split over inside, with nothing sent.",
         _add_typed,
+        hint="Give both operands the sharding of the result. Cutting further what a device holds sends nothing.",
     ),
     Exercise(
         "dot_typed",
         "09",
         "Write dot(u, v): the product, rows over hosts and columns over inside, with at most 32 bytes from a device.",
         _dot_typed,
+        hint="Ask for the sharding of the result where the product is made.",
     ),
 )

@@ -241,18 +241,21 @@ TASKS = (
         "11",
         "Mend mended(w, x, y): w less 0.1 times the gradient of the mean squared error, with one all-reduce.",
         _mended_step,
+        hint="Under jit the batch is global: its mean is over all devices.",
     ),
     Exercise(
         "accumulate_once",
         "11",
         "Write accumulate(w, xs) for shard_map: the mean gradient over devices and batches, sent once.",
         _accumulate_once,
+        hint="Add up on the device, and reduce once, after the loop.",
     ),
     Exercise(
         "split_params",
         "11",
         "Write spec_of(shape): the PartitionSpec over the axis data by which no device holds more than it must.",
         _split_params,
+        hint="Look for a dim that the number of devices divides.",
     ),
     Prediction(
         "ranks_left",
@@ -266,18 +269,21 @@ TASKS = (
         "12",
         "Write pieces(x): the pieces this rank writes, so that over all ranks each piece is there exactly once.",
         _each_piece_once,
+        hint="Of equal copies, one is replica 0.",
     ),
     Exercise(
         "read_own",
         "12",
         "Write restore(shape, sharding, read): the global array, reading no more than this rank's devices hold.",
         _read_own,
+        hint="One function of JAX calls a reader for this process's own boxes only.",
     ),
     Exercise(
         "common_step",
         "12",
         "Write common(saved): the largest step that every rank has saved.",
         _common_step,
+        hint="A step counts if every rank has it. What do ranks with different numbers of steps exchange?",
     ),
     Prediction(
         "who_logs",
@@ -292,6 +298,7 @@ TASKS = (
         "Write source, the text of a cell in plain Python that prints the sum of the numbers below 10.",
         _can_leave,
         side="notebook",
+        hint="A script has no magics, and no mhnb.",
     ),
     Exercise(
         "from_environment",
@@ -299,5 +306,6 @@ TASKS = (
         "Write arguments(environ): a dict of initialize's arguments from MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK.",
         _from_environment,
         side="notebook",
+        hint="The address has two parts, and the other two are numbers.",
     ),
 )

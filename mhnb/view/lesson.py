@@ -171,7 +171,12 @@ def format_not_yet_html(rows: Sequence[DifferenceRow], note: str = "") -> str:
 
 
 def _format_prose(text: str) -> str:
-    return f'<div style="white-space:pre-wrap">{escape(text, quote=False)}</div>'
+    return f"<div>{_escape_lines(text)}</div>"
+
+
+def _escape_lines(text: str) -> str:
+    # A blank line would end the HTML where a notebook is converted to Markdown.
+    return escape(text, quote=False).replace("\n", "<br>")
 
 
 def _format_fields(difference: Difference) -> str:
@@ -199,9 +204,7 @@ def _yours_and_note(difference: Difference) -> str:
 
 
 def _format_value(text: str) -> str:
-    # A blank line would end the HTML where a notebook is converted to Markdown.
-    html = escape(text, quote=False).replace("\n", "<br>")
-    return f'<td style="{_CELL};{_MONO}">{html}</td>'
+    return f'<td style="{_CELL};{_MONO}">{_escape_lines(text)}</td>'
 
 
 def _format_table(rows: str) -> str:
@@ -226,7 +229,7 @@ def format_answer_html(first: str, body: str) -> str:
 
 def format_right_html(title: str, feedback: str, shown: Sequence[str] = ()) -> str:
     """Format a right answer: what is right about it, and below it what was shown."""
-    values = escape("\n".join(shown), quote=False).replace("\n", "<br>")
+    values = _escape_lines("\n".join(shown))
     body = f'<div style="{_MONO}">{values}</div>' if values else ""
     return _format_card("right", _format_title_html(title, feedback, is_right=True) + body)
 

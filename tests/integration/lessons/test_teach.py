@@ -53,6 +53,16 @@ def test_every_exercise_has_answers() -> None:
     assert [name for name, answer in answers.items() if not all(words for _, words in answer.wrong)] == []
 
 
+def test_every_exercise_has_a_hint() -> None:
+    """Each exercise has a hint of one or two sentences, which has no line of its right answer."""
+    answers = all_answers()
+    for name, task in tasks().items():
+        if isinstance(task, Exercise):
+            assert task.hint.endswith((".", "?")), name
+            lines = [line.strip() for line in answers[name].right.splitlines() if len(line.strip()) > 20]
+            assert [line for line in lines if line in task.hint] == [], name
+
+
 def test_no_lesson_shows_a_solution() -> None:
     """No notebook has the lines of a right answer that are not in the exercise's own stub."""
     cells = [cell for path in lessons() for cell in read_lesson(path).cells]
@@ -154,6 +164,7 @@ def test_answer_in_the_notebook(answers_home: Path) -> None:
         "not yet · 01.3 pull_each",
         "  yours     the label of rank 1 is 'rank 0 of 2'",
         "  expected  'rank 1 of 2'",
+        "  hint      A flag of %mhjax pull brings each rank's own value.",
     ]
     assert (wrong.value.exercise, wrong.value.rank) == ("pull_each", None)
     assert [record.right for record in read_records("pull_each")] == [False]
