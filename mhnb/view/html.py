@@ -171,6 +171,13 @@ _STRIP_CSS = "".join(
 )
 """A strip of images: each as wide as it is, limited so that all, or four, are side by side on a wide page and two on a narrow one."""
 
+LAST_LINE_CLASS = "mhnb-last"
+_LAST_LINE_CSS = (
+    f".mhnb .{LAST_LINE_CLASS}{{display:inline-block;max-width:75%;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;"
+    "vertical-align:bottom;font-family:monospace}"
+)
+"""For the last line of an output that is folded."""
+
 TABS_CSS = (
     "@supports selector(::details-content){{"
     ".{uid}{{display:flex;flex-wrap:wrap;gap:0 2px}}"
@@ -208,10 +215,11 @@ def wrap_html(body: str, *, css: str = "") -> str:
     """Wrap a view's HTML in its outer element, with the style sheet that it needs."""
     ansi = ANSI_CSS if "ansi-" in body else ""
     repeated = REPEATED_LINES_CSS if "mhnb-run" in body else ""
+    last = _LAST_LINE_CSS if LAST_LINE_CLASS in body else ""
     jump = JUMP_CSS if "mhnb-jump" in body else ""
     pictures = _PICTURES_CSS if PICTURE_CLASS in body else ""
     strips = _STRIP_CSS if STRIP_CLASS in body else ""
-    return f'<div class="mhnb"><style>{_CSS}{ansi}{repeated}{jump}{strips}{pictures}{css}</style>{body}</div>'
+    return f'<div class="mhnb"><style>{_CSS}{ansi}{repeated}{last}{jump}{strips}{pictures}{css}</style>{body}</div>'
 
 
 # -- unique display ids

@@ -180,20 +180,17 @@ def arrange_block(block: OutputGroup, limit_nbytes: int, *, where: str) -> list[
 
     Of repeated lines the middle rows are left out first, so that a curve over them still has every line.
     """
-    items = find_repeated_lines(block_items(block), block.ranks)
+    lines = block_items(block)
+    items = find_repeated_lines(lines, block.ranks)
     runs = [item for item in items if isinstance(item, RepeatedLines) and item.is_folded]
     rest = sum(item.nbytes for item in items if isinstance(item, BlockLine | RepeatedLines) and item not in runs)
-    if runs and rest + sum(run.nbytes for run in runs) > limit_nbytes:
-        share = (limit_nbytes - rest) // len(runs)
-        if share * 4 < limit_nbytes // len(runs):
-            # The other lines are most of the text.
-            return find_repeated_lines(clip_items(block_items(block), limit_nbytes, where=where), block.ranks)
-        return [
-            _clip_run(item, share) if isinstance(item, RepeatedLines) else _label_gap(item, where) for item in items
-        ]
-    if not runs and rest > limit_nbytes:
-        return find_repeated_lines(clip_items(block_items(block), limit_nbytes, where=where), block.ranks)
-    return [item if isinstance(item, RepeatedLines) else _label_gap(item, where) for item in items]
+    share = (limit_nbytes - rest) // max(1, len(runs))
+    if rest + sum(run.nbytes for run in runs) <= limit_nbytes:
+        return [item if isinstance(item, RepeatedLines) else _label_gap(item, where) for item in items]
+    if not runs or share * 4 * len(runs) < limit_nbytes:
+        # The other lines are most of the text.
+        return find_repeated_lines(clip_items(lines, limit_nbytes, where=where), block.ranks)
+    return [_clip_run(item, share) if isinstance(item, RepeatedLines) else _label_gap(item, where) for item in items]
 
 
 def _clip_run(run: RepeatedLines, limit_nbytes: int) -> RepeatedLines:
@@ -464,6 +461,7 @@ HEAD_LINES, TAIL_LINES = 2, 5
 _MIN_OTHER_LINES = 41
 """Minimum number of equal lines that are folded if no number in them is named as the step of a loop: they may be a list to read."""
 _WHITESPACE = re.compile(r"\s+")
+_DIGIT = re.compile(r"\d")
 
 _Field: TypeAlias = str | Slot
 """What a line has at a place: text that all ranks share, or a slot with each rank's own."""
@@ -581,6 +579,8 @@ def find_repeated_lines(
 def _form_key(at: int, item: BlockItem) -> tuple[object, ...]:
     """Return what lines of one form share; a picture or a progress bar shares nothing."""
     if isinstance(item, RichPart) or item.bar_texts or any(slot.is_bar for slot in item.slots):
+        return (at,)
+    if not item.slots and _DIGIT.search(item.text) is None:
         return (at,)
     literals, fields = _split_line(item)
     return (item.channel, *(_WHITESPACE.sub(" ", literal) for literal in literals)) if fields else (at,)

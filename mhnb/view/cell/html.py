@@ -36,6 +36,7 @@ from mhnb.view.html import (
     FAILED_COLOR,
     GRID_CELL_STYLE,
     GRID_STYLE,
+    LAST_LINE_CLASS,
     NOT_YET,
     QUIET_STYLE,
     STRIP_CLASS,
@@ -223,10 +224,7 @@ _OPEN_EM = 28
 """Height of the long blocks of text that are open, together, if there are several blocks."""
 _MAX_FOLDS = 16
 """Maximum number of blocks that are listed; of more, those in the middle are in one fold."""
-_LAST_LINE_STYLE = (
-    f"{QUIET_STYLE};display:inline-block;max-width:75%;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;"
-    "vertical-align:bottom;font-family:monospace"
-)
+_LAST_LINE_CHARS = 100
 
 
 def format_cell_html(
@@ -474,13 +472,21 @@ def _format_collapsible(
 
 
 def _format_last_line(block: Block) -> str:
-    """Format a block's last line, for a summary: one quiet line that ends with an ellipsis if it is too long."""
+    """Format a block's last line, for a summary: quiet, and one line wherever a style sheet can be used."""
     texts = (
-        "(a figure)" if isinstance(part, RichPart) else strip_ansi(part.template.display_text()).strip()
+        "(a figure)" if isinstance(part, RichPart) else _last_line_of(part)
         for part in reversed(block.output_group.parts)
     )
-    last = next(filter(None, texts), "").rpartition("\n")[2][:_SHORT_CHARS]
-    return f' <span style="{_LAST_LINE_STYLE}">{escape(last, quote=False)}</span>' if last else ""
+    last = escape(_cut(next(filter(None, texts), "")), quote=False)
+    return f' <span class="{LAST_LINE_CLASS}" style="{QUIET_STYLE}">{last}</span>' if last else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LAST_LINE_CHARS else f"{text[:_LAST_LINE_CHARS]} …"
+
+
+def _last_line_of(part: TextPart) -> str:
+    return strip_ansi(part.template.display_text().rstrip().rpartition("\n")[2]).strip()
 
 
 def _add_bar(body: str, color: str, *, height_em: int = 36, at_end: bool = False) -> str:

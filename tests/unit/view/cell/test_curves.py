@@ -99,6 +99,8 @@ def test_odd_ranks_are_far_from_all_others() -> None:
     """A rank that leaves the others is odd, ranks that are spread evenly are not, and of two ranks neither is."""
     assert [one.rank for one in _curves(loop(odd=3))[0].odd] == [3]
     assert _curves(loop(odd=None))[0].odd == ()
+    even = _printed("step {} loss {:.2f}", [[at / 7 + 1.01 * rank for rank in range(5)] for at in range(20)])
+    assert _curves(even)[0].odd == ()
     assert _curves(_printed("step {} loss {:.2f}", [[at + 0.1, at + 5.1] for at in range(20)]))[0].odd == ()
     rows = [[10.1 - at / 3, 10.2 - at / 3, 10.1 - at / 3, 11.5, 12.5] for at in range(20)]
     assert [one.rank for one in _curves(_printed("step {} loss {:.2f}", rows))[0].odd] == [3, 4]
