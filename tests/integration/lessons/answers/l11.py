@@ -77,7 +77,7 @@ SAID = {
     ],
     ("11", "accumulate-collectives"): ["all-reduce f32[4] data (hosts) 4 16 B 12 B"],
     ("11", "uneven"): ["in order 243 · longest first 158 · mean 154.5"],
-    ("11", "restart"): ["replayed cells 1-4 and 1 push"],
+    ("11", "restart"): ["replayed In [2-5] and 1 push"],
 }
 
 ALIKE = [("11", r"^ *after 50 steps ([0-9.]+)$", ("more", "resumed"))]
