@@ -335,6 +335,11 @@ def different_outputs(lines: int = 64) -> CellResult:
     return cell(*[[out("".join(f"{word} line {at} of {word[at % 4]}{at}\n" for at in range(lines)))] for word in words])
 
 
+def waiting_cell(text: str = "waiting for cell 11 to end (ranks 0-1 running 12 s)") -> CellResult:
+    """Return a cell whose turn has not come."""
+    return CellResult(0, "", (), wall_s=0.6, done=False, waiting=text)
+
+
 class StrictPage(HTMLParser):
     """The content of a page without its style, script and input elements."""
 

@@ -189,9 +189,16 @@ function renderLive({ model, el }) {
     if (model.get("runs")) return;
     model.off("change", hear);
     clearTimeout(timer);
-    if (model.get("page")) root.innerHTML = model.get("page");
-    else model.send({ act: "end" });
+    if (!model.get("page")) return model.send({ act: "end" });
+    root.innerHTML = model.get("page");
+    root.hidden = false;
+    cover.textContent = covering;
   };
+  if (!model.get("runs")) {
+    // Until the kernel answers, the placeholder is nearer to the end than the last moment that this widget knows.
+    root.hidden = true;
+    cover.textContent = "";
+  }
   model.on("change:runs", end);
   model.on("change:page", end);
   end();

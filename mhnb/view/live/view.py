@@ -1,6 +1,6 @@
 """Controller of one cell's display, from its first snapshot to output that arrives after its end.
 
-Decides when a widget is opened, when nothing is shown, and that no widget stays open.
+Decides when a widget is opened, when nothing is shown, and that no widget stays in the page that ran the cell.
 It uses no clock and no cluster: the time is in the snapshots.
 
 Figures that only a front end can draw have displays of their own, below the cell's other output. Each different figure is shown

@@ -56,13 +56,33 @@ class FrontEnd:
 
     def click(self, comm_id: str, act: str) -> None:
         """Click a button of the live widget through a separate subshell, as JupyterLab does."""
-        session, client = self.client.session, self.client
-        client.control_channel.send(session.msg("create_subshell_request", {}))
-        subshell_id = client.get_control_msg(timeout=30)["content"]["subshell_id"]
         content = {"comm_id": comm_id, "data": {"method": "custom", "content": {"act": act}}}
-        message = session.msg("comm_msg", content)
+        self._send("comm_msg", content, self.create_subshell())
+
+    def create_subshell(self) -> str:
+        """Create a subshell, and return its id."""
+        self.client.control_channel.send(self.client.session.msg("create_subshell_request", {}))
+        return str(self.client.get_control_msg(timeout=30)["content"]["subshell_id"])
+
+    def begin_in(self, subshell_id: str, code: str) -> str:
+        """Start a cell in a subshell; return its message id."""
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": True}
+        return self._send("execute_request", content, subshell_id)
+
+    def _send(self, kind: str, content: dict[str, Any], subshell_id: str) -> str:
+        message = self.client.session.msg(kind, content)
         message["header"]["subshell_id"] = subshell_id
-        client.shell_channel.send(message)
+        self.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    def wait_for_display(self, sent: str, until: str) -> None:
+        """Wait until a cell shows a text, or nothing if that is empty."""
+        while True:
+            message = self.client.get_iopub_msg(timeout=60)
+            if message["parent_header"].get("msg_id") == sent and message["msg_type"].endswith("display_data"):
+                text = message["content"]["data"].get("text/plain", "")
+                if (until and until in text) or text == until:
+                    return
 
     def complete(self, code: str) -> list[str]:
         """Return the code with each completion inserted."""
@@ -225,6 +245,22 @@ def test_buttons_work_while_the_cell_blocks(front: FrontEnd) -> None:
     assert reply["content"]["ename"] == "CellInterrupted"
     answer, shown = front.run("%%mhjax\n1 + 2")
     assert "  3" in shown, answer
+
+
+def test_subshell_follows_the_cell_that_runs(front: FrontEnd) -> None:
+    """`%mhjax panel` shows it, and a cell that waits for it says so, until its turn."""
+    front.begin(ENDLESS_CELL, "in the cell")
+    subshell_id = front.create_subshell()
+    panel = front.begin_in(subshell_id, "%mhjax panel")
+    front.wait_for_display(panel, "in the cell")
+    waiting = front.begin_in(subshell_id, "%%mhjax\nprint('its turn')")
+    front.wait_for_display(waiting, "waiting for ")
+    front.manager.interrupt_kernel()
+    front.wait_for_display(waiting, "")
+    front.wait_for_display(waiting, "its turn")
+    while front.client.get_shell_msg(timeout=60)["parent_header"]["msg_id"] != waiting:
+        continue
+    assert front.run("%mhjax panel off")[0]["status"] == "ok"
 
 
 @pytest.fixture

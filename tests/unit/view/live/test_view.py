@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
@@ -11,7 +10,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.view.cell.html import View
 from mhnb.view.live import view as live
 from mhnb.view.live.view import CellView
-from tests.support.view_samples import RecordingScreen, StrictPage, cell, failed, out
+from tests.support.view_samples import RecordingScreen, StrictPage, cell, failed, out, waiting_cell
 
 FINISHED = cell([out("a\n")], [out("b\n")])
 RUNNING = cell([out("a\n")], [], done=False, wall_s=0.2)
@@ -84,7 +83,7 @@ def test_widget_of_a_cell_that_failed_to_draw_is_not_kept(monkeypatch: pytest.Mo
     assert (screen.boxes[0].retired, screen.boxes[0].closed) == (False, True)
 
 
-WAITING = replace(cell(done=False, wall_s=0.6), waiting="waiting for cell 11 to end (ranks 0-1 running 12 s)")
+WAITING = waiting_cell()
 
 
 def test_cell_that_waits_shows_one_line_for_what() -> None:
@@ -92,7 +91,7 @@ def test_cell_that_waits_shows_one_line_for_what() -> None:
     screen = RecordingScreen()
     view = make_view(screen)
     view.update(WAITING)
-    view.update(replace(WAITING, waiting="waiting for cell 11 to end (ranks 0-1 running 13 s)"))
+    view.update(waiting_cell("waiting for cell 11 to end (ranks 0-1 running 13 s)"))
     assert [(name, display_id) for name, _, display_id in screen.calls] == [("show", "u-wait"), ("replace", "u-wait")]
     assert StrictPage(screen.calls[0][1]["text/html"]).visible == WAITING.waiting
     assert screen.calls[1][1]["text/plain"].endswith("13 s)")
