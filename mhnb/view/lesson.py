@@ -399,7 +399,7 @@ def format_progress_html(states: Sequence[LessonState]) -> str:
         folds += _format_fold(
             "lessons not begun: each prediction and exercise", "".join(map(_format_task_table, others))
         )
-    return wrap_html(f'{head}<div style="overflow-x:auto">{table}</div>{folds}')
+    return wrap_html(f'{head}<div tabindex="0" style="overflow-x:auto">{table}</div>{folds}')
 
 
 def _format_progress_row(state: LessonState) -> str:

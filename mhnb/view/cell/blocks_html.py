@@ -307,7 +307,7 @@ def format_strip(items: Sequence[StripItem], pictures: Pictures) -> str:
 def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -> str:
     name = f' class="{item.name}"' if item.name else ""
     html = pictures.show(item.output, describe_ranks(item.ranks), may_shrink=is_image)
-    return f'<div{name} style="{format_strip_item_style(is_image=is_image)}"><div>{item.label}</div>{html}</div>'
+    return f'<div{name} style="{format_strip_item_style(is_image=is_image)}"><div style="overflow-wrap:anywhere">{item.label}</div>{html}</div>'
 
 
 # -- the numbers of a template
@@ -325,7 +325,7 @@ def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int], steps:
     if len(ranks) <= _MAX_TABLE_RANKS:
         cells = "".join(f'<th scope="col" style="{_CELL_STYLE};{QUIET_STYLE}">{rank}</th>' for rank in ranks)
         head = f'<tr><th scope="col" style="{_CELL_STYLE};{QUIET_STYLE}">rank</th><td style="{_CELL_STYLE}"></td>{cells}</tr>'
-    return f'<div style="overflow-x:auto"><table style="{_TABLE_STYLE}">{head}{rows}</table></div>'
+    return f'<div tabindex="0" style="overflow-x:auto"><table style="{_TABLE_STYLE}">{head}{rows}</table></div>'
 
 
 def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int], steps: str) -> str:
@@ -333,8 +333,11 @@ def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int], steps: str) ->
     if len(ranks) <= _MAX_TABLE_RANKS:
         return f'{start};{QUIET_STYLE}">{steps}</td>{"".join(_format_value_cells(slot))}</tr>'
     summary, values = summarise_slot(slot, ranks), escape(format_values(slot, ranks), quote=False)
-    values_html = f"<details><summary>{escape(summary)}</summary>{values}</details>" if summary else values
-    return f'{start};white-space:normal">{_place_beside(steps, values_html)}</td></tr>'
+    if summary:
+        # The folds of several rows are directly below each other, and each is to be hit.
+        label = f'<summary style="cursor:pointer;padding:5px 0">{escape(summary)}</summary>'
+        values = f"<details>{label}{values}</details>"
+    return f'{start};white-space:normal">{_place_beside(steps, values)}</td></tr>'
 
 
 def _place_beside(steps: str, content: str) -> str:
@@ -362,7 +365,7 @@ def _format_repeated_lines(
     if brief and curves and len(run.columns) * min(len(ranks), _MAX_TABLE_RANKS) > _MAX_LIVE_CELLS:
         return form + drawn
     tables = "".join(_format_repeated_table(run, table, note, brief=brief) for table in build_tables(run, ranks, names))
-    return f'{form}{drawn}<div style="{_TABLES_STYLE}">{tables}</div>'
+    return f'{form}{drawn}<div tabindex="0" style="{_TABLES_STYLE}">{tables}</div>'
 
 
 def _format_curves(curves: Sequence[Curve]) -> str:

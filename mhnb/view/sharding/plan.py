@@ -277,7 +277,7 @@ def format_reshard_html(
 ) -> str:
     """Format a reshard as HTML; `uid` is unique in the notebook."""
     layouts = "".join(
-        f'<div style="margin:0 24px 0 0">{format_layout_html(layout, name=word, locations=locations, uid=f"{uid}-{word}")}</div>'
+        f'<div style="margin:0 24px 0 0;min-width:0;max-width:100%">{format_layout_html(layout, name=word, locations=locations, uid=f"{uid}-{word}")}</div>'
         for word, layout in _layouts(plan)
     )
     moves = format_pre("\n".join(_format_moves(plan)) or "nothing moves")
