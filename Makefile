@@ -21,7 +21,7 @@ READY = $(VENV)/.ready
 PEERS = .bench/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help venv demo lab test quick check format picture soak bench other-python pins clean
+.PHONY: help venv demo lab test quick check format picture gallery soak bench other-python pins clean
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ format: $(READY) ## let ruff set the code
 
 picture: $(READY) ## take README's picture from the running product
 	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/system/browser/test_tour_in_lab.py -k picture
+
+gallery: $(READY) ## take a picture of every view, light and dark, narrow and wide, at 1 to 64 ranks, into build/gallery
+	MHNB_GALLERY=build/gallery $(RUN) pytest tests/system/browser/test_view_gallery.py $(PYTEST)
 
 soak: $(READY) ## run many hostile cells on real ranks; CELLS and SEED choose them
 	MHNB_HOSTILE_CELLS=$(CELLS) MHNB_HOSTILE_SEED=$(SEED) $(RUN) pytest tests/integration/ranks/test_hostile.py $(PYTEST)

@@ -1,0 +1,297 @@
+"""Every view of sample results, at a chosen number of ranks, and a page that shows all of them as a notebook does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import mhnb.view.live
+from mhnb.core.guard.value_check import CheckRow
+from mhnb.core.hang_report import HangReport, RankLocation
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
+from mhnb.core.ranks import pluralize
+from mhnb.core.variables import VariableInfo, VariableRow
+from mhnb.sharding.layout import Layout
+from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.plan import Plan, Refusal, plan_reshard
+from mhnb.sharding.report import Report
+from mhnb.types import PHASES, DeviceRef, RankError, RankInfo, StartProgress
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.html import RankLocations
+from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
+from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
+from mhnb.view.sharding.layout import format_layout_html
+from mhnb.view.sharding.mesh import format_mesh_html
+from mhnb.view.sharding.plan import format_plan_html, format_reshard_html
+from mhnb.view.tables.reports import format_collectives_html, format_hang_html, format_preflight_html
+from mhnb.view.tables.start import StartSummary, format_start_html, format_summary_html
+from mhnb.view.tables.tables import Status, format_check_html, format_status_html, format_vars_html
+from tests.support.view_samples import (
+    after_a_failure,
+    cell,
+    failed,
+    lesson_samples,
+    out,
+    rank_died,
+    shown,
+    value,
+    with_states,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+__all__ = ["Theme", "live_views", "open_page", "stored_views"]
+
+Theme = Literal["light", "dark"]
+
+LOSS_LINES = 200
+FEW = 4
+"""The number of ranks at which the views are shown that always have the same ranks."""
+_MISMATCH = (
+    "nothing was launched, the cluster is clean\n"
+    "  launch 3 of cell 14 differs\n"
+    "  rank 0 jit(add) f32[8] → f32[]     line 2:  got = [float(f(x)) for f in order]\n"
+    "  the others jit(top) f32[8] → f32[]     line 2:  got = [float(f(x)) for f in order]\n"
+    "  order is a set: its order depends on the process. Sort it."
+)
+
+
+def _locations(count: int) -> RankLocations:
+    ranks = range(count)
+    return RankLocations(
+        hosts={rank: f"host{rank // 4 if count > 4 else rank}" for rank in ranks},
+        logs={rank: f"/data/mhnb/logs/rank{rank}.log" for rank in ranks},
+        cluster="demo",
+    )
+
+
+def _loss_lines(rank: int, odd: int) -> str:
+    shift = 0.4 if rank == odd else 0.002 * rank
+    return "".join(
+        f"step {step:4d}  loss {2.4 / (1 + step / 20) + shift:.4f}  grad norm {1 / (1 + step):.3f}\n"
+        for step in range(LOSS_LINES)
+    )
+
+
+def _svg_figure(rank: int) -> str:
+    bars = "".join(
+        f'<rect x="{10 + 30 * at}" y="{100 - 9 * (at + rank % 3)}" width="22" height="{9 * (at + rank % 3)}" fill="#0072b2"/>'
+        for at in range(8)
+    )
+    return f'<svg xmlns="http://www.w3.org/2000/svg" width="260" height="110"><rect width="260" height="110" fill="#fff"/>{bars}</svg>'
+
+
+def _html_table(rank: int) -> str:
+    head = "".join(f"<th>measure {column}</th>" for column in range(16))
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{rank}.{row}{column}</td>" for column in range(16)) + "</tr>" for row in range(3)
+    )
+    return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+_BOX_TABLE = """\
+┏━━━━━━━━┳━━━━━━━━━┓
+┃ layer  ┃ seconds ┃
+┡━━━━━━━━╇━━━━━━━━━┩
+│ dense  │ {:7.3f} │
+│ conv   │ {:7.3f} │
+└────────┴─────────┘
+"""
+
+
+def _results(count: int) -> dict[str, CellResult]:
+    """Return a result of each kind that users meet, by a name that says what happened."""
+    ranks, odd = range(count), count // 2
+    mismatch = [
+        replace(
+            failed(rank, "OrderMismatch"),
+            outputs=(),
+            error=RankError("OrderMismatch", _MISMATCH, (), line=2, code="got = [float(f(x)) for f in order]"),
+        )
+        for rank in ranks
+    ]
+    return {
+        "every rank printed the same": cell(*[[out("f32[8,8] on mesh (data 4, model 2)\n")] for _ in ranks]),
+        "each rank printed its own number": cell(*[[out(f"process {rank} of {count}\n")] for rank in ranks]),
+        "numbers differ": cell(*[[out(f"loss {0.3 + rank / 100:.3f} pid {4711 + rank}\n")] for rank in ranks]),
+        "one rank differs": cell(*[[out(f"loss {0.731 if rank == odd else 0.312}\n")] for rank in ranks]),
+        "a training loop": cell(*[[out(_loss_lines(rank, odd))] for rank in ranks], wall_s=21.0),
+        "long different outputs": cell(
+            *[[out("".join(f"{chr(97 + (rank + n) % 26) * 9} line {n}\n" for n in range(64)))] for rank in ranks]
+        ),
+        "a value and standard error": cell(*[[out("warning: slow\n", "stderr"), value("Array([0., 1.])")] for _ in ranks]),
+        "figures": cell(*[[shown(image__svg=_svg_figure(rank), text__plain="<Figure>")] for rank in ranks]),
+        "a wide table": cell(*[[value(f"table of {rank}", **{"text/html": _html_table(rank)})] for rank in ranks]),
+        "a table drawn with boxes": cell(*[[out(_BOX_TABLE.format(rank + 0.5, 2.0))] for rank in ranks]),
+        "one rank failed": cell(*[failed(rank) if rank == odd else [out("done\n")] for rank in ranks]),
+        "a hint": cell(*[failed(rank, hint="reshape to a size that divides 64") for rank in ranks]),
+        "different launches": cell(*mismatch),
+        "after a failure": after_a_failure(*[[value("2")] for _ in ranks]),
+        "a note": cell(
+            *[[out("2\n")] for _ in ranks], notes=("Variables set after line 3 exist on ranks 0,1,3 only.",)
+        ),
+        "messages of libraries": cell(
+            *[replace(RankResult(rank, "ok", (out("2\n"),)), noise="[Gloo] Rank 0 is connected to 3 peer ranks\n") for rank in ranks]
+        ),
+    }  # fmt: skip
+
+
+def _report(count: int) -> HangReport:
+    absent = count // 2
+    waiting = tuple(rank for rank in range(count) if rank != absent)
+    places = (
+        RankLocation(waiting, "launch", "jit(step)", 4, "loss = step(params, batch)"),
+        RankLocation((absent,), "sleep", "sleep", 3, "batch = next(batches)", "data.py:31 read_shard"),
+    )
+    lines = {rank: 3 if rank == absent else 4 for rank in range(count)}
+    memory_nbytes = {rank: (1 + rank) * 2**26 for rank in range(count)}
+    return HangReport(
+        12, waiting, (absent,), "jit(step)", lines, 6.2, progress=False, known=True, stuck=True, places=places,
+        memory_nbytes=memory_nbytes,
+    )  # fmt: skip
+
+
+def _table_views(count: int) -> dict[str, str]:
+    ranks = tuple(
+        RankInfo(rank, f"host{rank}", pid=4711 + rank, phase=PHASES[-1], devices=(DeviceRef(rank, 0), DeviceRef(rank, 1)))
+        for rank in range(count)
+    )  # fmt: skip
+    variables = (
+        VariableRow("x", (((0,), VariableInfo("global", "Array", "", (8, 8), "float32", "P('data')", None, 32)),)),
+        VariableRow("words", (((0,), VariableInfo("host", "str")),)),
+    )
+    preflight = PreflightReport(
+        ("host0", "host1"),
+        (Column("login", {0: ReportCell("ok"), 1: ReportCell("failed", "failure")}), Column("jax", {0: ReportCell("0.10.2")})),
+        (Finding("failure", "login", ("host1",), "host1: does not answer", "switch it on"),),
+    )  # fmt: skip
+    checks = (
+        CheckRow("w", "f32[2]", True, "value held by every rank: equal"),
+        CheckRow("b", "f32[2]", False, "differs"),
+    )
+    return {
+        "a start": format_start_html(StartProgress(ranks, 1.2)),
+        "the summary of a start": format_summary_html(
+            StartSummary(ranks, 3.1, "0.10.2", "lockstep", log_dir="/data/logs")
+        ),
+        "status": format_status_html(Status("default · clean · generation 1", "clean", ranks)),
+        "variables": format_vars_html(variables),
+        "check": format_check_html(checks),
+        "preflight": format_preflight_html(preflight),
+        "a hang": format_hang_html(_report(count), name="demo") if count > 1 else "",
+    }
+
+
+def _sharding_views(count: int) -> dict[str, str]:
+    mesh = MeshShape.row_major({"data": count, "model": 2}, devices_per_host=2)
+    layout = Layout.of((64, 6), mesh, "P('data', None)")
+    cube = Layout.of((2, 64, 6), mesh, "P(None, 'data', 'model')")
+    return {
+        "layout": format_layout_html(layout, name="x", uid="mhnb-layout"),
+        "layout by slices": format_layout_html(cube, name="c", uid="mhnb-cube"),
+        "mesh": format_mesh_html(mesh, name="mesh"),
+        "resharding": format_reshard_html(
+            plan_reshard(layout, Layout.of((64, 6), mesh, "P()")), name="x", uid="mhnb-reshard"
+        ),
+        "plan": format_plan_html(Plan(count, 2, mesh, (("x", layout), ("y", Refusal("8 is not a multiple of 3"))))),
+        "collectives": format_collectives_html([Report("jit(f)", ())]),
+    }
+
+
+def stored_views(count: int) -> dict[str, str]:
+    """Return the HTML of every stored view by name; results of cells in each layout of the ranks."""
+    locations = _locations(count)
+    views: dict[str, str] = {}
+    for at, (name, result) in enumerate(_results(count).items()):
+        views[name] = format_cell_html(replace(result, execution_count=7), uid=f"mhnb-fold-{at}", locations=locations)
+    for view in ("tabs", "grid"):
+        for name in ("numbers differ", "one rank failed", "figures"):
+            uid = f"mhnb-{view}-{len(views)}"
+            views[f"{name}, as {view}"] = format_cell_html(
+                _results(count)[name], view=view, uid=uid, locations=locations
+            )
+    running = replace(_running(count), where=None)
+    views["a cell that was saved while it ran"] = format_first_placeholder(
+        running, uid="mhnb-saved", locations=locations
+    )["text/html"]
+    views["a panel without its kernel"] = format_replacement(
+        _results(count)["numbers differ"], locations, uid="mhnb-gone"
+    )["text/html"]
+    if count == FEW:
+        views |= {"a rank died": format_cell_html(rank_died(), locations=locations)} | lesson_samples()
+    return {name: html for name, html in (views | _table_views(count) | _sharding_views(count)).items() if html}
+
+
+def _running(count: int) -> CellResult:
+    said = [[out(f"rank {rank} reads shard {rank}\nstep {7 + rank % 2} loss 0.5\n")] for rank in range(count)]
+    return cell(*said, done=False, wall_s=6.2)
+
+
+def live_views(count: int) -> dict[str, dict[str, str]]:
+    """Return the parts of the live view of running cells by name."""
+    locations = _locations(count)
+    loop = cell(*[[out(_loss_lines(rank, -1))] for rank in range(count)], done=False, wall_s=4.0)
+    done = tuple(replace(rank, outcome="ok", wall_s=1.5) if rank.rank % 3 == 0 else rank for rank in _running(count))
+    views = {
+        "all ranks run": build_frame(_running(count), locations),
+        "a loop runs": build_frame(loop, locations),
+        "some ranks have ended": build_frame(replace(_running(count), ranks=done), locations),
+        "each rank by itself": build_frame(_running(count), locations, view="rows"),
+    }
+    if count > 1:
+        views["ranks in many states"] = build_frame(with_states(count), locations)
+        views["one rank is absent"] = build_frame(replace(_running(count), where=_report(count)), locations)
+    return {name: frame_parts(frame) for name, frame in views.items()}
+
+
+# -- the page
+
+
+_MOUNT = """async ([source, css, all]) => {
+  const style = document.head.appendChild(document.createElement("style"));
+  style.textContent = css;
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  const { default: widget } = await import(url);
+  for (const [at, values] of Object.entries(all)) {
+    const model = { get: (name) => values[name], on: () => {}, off: () => {}, send: () => {} };
+    widget.render({ model, el: document.getElementById(`live-${at}`) });
+  }
+}"""
+
+
+def open_page(browser: Browser, count: int, *, theme: Theme = "light", width: int = 1600) -> Page:
+    """Open a page with every view, with the styles of a notebook that nbconvert exported in JupyterLab's theme.
+
+    Args:
+        browser: where to open it.
+        count: number of ranks.
+        theme: of the page.
+        width: of the window, in pixels.
+    """
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    live = live_views(count)
+    parts = stored_views(count) | {f"live: {name}": f'<div id="live-{at}"></div>' for at, name in enumerate(live)}
+    cells = [
+        nbformat.v4.new_code_cell(
+            f"# {pluralize(count, 'rank')}: {name}",
+            outputs=[nbformat.v4.new_output("display_data", {"text/html": html})],
+        )
+        for name, html in parts.items()
+    ]
+    html, _ = HTMLExporter(template_name="lab", theme=theme).from_notebook_node(nbformat.v4.new_notebook(cells=cells))
+    page = browser.new_page(viewport={"width": width, "height": 1000})
+    # The page would load MathJax from the network.
+    page.route("**/*", lambda route: route.abort())
+    page.set_content(html, wait_until="commit")
+    page.wait_for_selector(".mhnb", state="attached")
+    folder = Path(mhnb.view.live.__file__).parent
+    fixed = {"mode": "live", "blocks": MAX_BLOCKS, "draft": "mhnb-draft"}
+    values = [fixed | parts for parts in live.values()]
+    sources = [(folder / name).read_text(encoding="utf-8") for name in ("panel.js", "panel.css")]
+    page.evaluate(_MOUNT, [*sources, values])
+    return page
