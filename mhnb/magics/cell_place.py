@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mhnb.core.cell_name import NO_PLACE, CellPlace, find_first_line
-from mhnb.core.cell_request import strip_leading_blank_lines
+from mhnb.core.cell_request import lift_cell_magic, strip_leading_blank_lines
 
 
 class CellTracker:
@@ -44,7 +44,9 @@ class CellTracker:
         running = self._running
         if running is None or not running.store_history:
             return NO_PLACE
-        first_line = find_first_line(running.raw_cell, strip_leading_blank_lines(source))
+        # Comments above the magic come to the magic as lines of the source.
+        raw_cell = "".join(lift_cell_magic([f"{line.strip()}\n" for line in running.raw_cell.splitlines()]))
+        first_line = find_first_line(raw_cell, strip_leading_blank_lines(source))
         count = self._find_number()
         return NO_PLACE if first_line is None or count is None else CellPlace(count, first_line)
 

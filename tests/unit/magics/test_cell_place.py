@@ -44,6 +44,9 @@ def place_in(shell: InteractiveShell, cell: str, *, store_history: bool = True) 
         ("%%time\n%%mhjax\nx = 1", 3),
         ("%%capture said\n%%mhjax\nx = 1", 3),
         ("%%mhjax\n%%time\nx = 1", 2),
+        ("# why\n%%mhjax\nx = 1", 2),
+        ("\n# why\n\n%%mhjax --ranks 0\n\nx = 1\n", 3),
+        ("# why\n%%mhjax\n%%time\nx = 1", 3),
     ],
 )
 def test_lines_above_the_source_count(shell: InteractiveShell, cell: str, first_line: int) -> None:
