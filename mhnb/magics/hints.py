@@ -82,6 +82,9 @@ class CellHints:
         self._had_backend = backend_is_initialized()
 
     def _after_cell(self, result: Any) -> None:
+        if result is None:
+            # IPython passes none if it was interrupted before it had one.
+            return
         if hint := hint_at_magic(result.error_before_exec or result.error_in_exec):
             # IPython writes its own line there, too.
             print(hint, file=sys.stderr)

@@ -77,6 +77,13 @@ def test_misspelt_word_of_a_magic_line_gets_a_hint(shell: InteractiveShell, cell
     assert said in str(error)
 
 
+def test_cell_without_a_result_gets_no_hint(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    """IPython reports none of a cell that was interrupted before it had one."""
+    shell.events.trigger("post_run_cell", None)
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == ""
+
+
 def test_unloading_ends_the_hints(capsys: pytest.CaptureFixture[str]) -> None:
     """After the extension is unloaded, IPython's error stands alone."""
     bare = new_shell()
