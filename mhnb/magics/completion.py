@@ -293,7 +293,9 @@ class ShellHooks:
         answers = self._request_all("inspect", rank=rank, name=name, detail=detail)
         found = {each: value["data"] for each, value in answers.items() if value["found"]}
         if not found:
-            return {} if all_ranks else self._request_inspection(name, detail, all_ranks=True)
+            # A rank that did not answer is busy, and so are the others: asking them would only take more time.
+            may_be_elsewhere = bool(answers) and not all_ranks
+            return self._request_inspection(name, detail, all_ranks=True) if may_be_elsewhere else {}
         texts = {each: data["text/plain"] for each, data in found.items()}
         missing = sorted(answers.keys() - found.keys())
         shown, where = choose_description(texts, missing, self._inspected_rank)
