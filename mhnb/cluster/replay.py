@@ -66,7 +66,7 @@ def replay(
         to: the number of the last cell to run; None for all.
         on_step: called before each cell and push.
         on_result: called after each cell, also after one that behaved differently from before.
-        on_wait: called in this thread about once a second while a cell runs.
+        on_wait: called in this thread at least once a second while a cell runs, and after each message of a push.
 
     Raises:
         ReplayStopped: a cell behaved differently from before; `report` has what was done. The cluster stays as it is judged.
@@ -108,7 +108,7 @@ def _run_steps(
             stop_reason = (
                 _run_cell(cluster, step, left_out, on_result, on_wait=on_wait)
                 if isinstance(step, CellRecord)
-                else _repeat_push(cluster, step)
+                else _repeat_push(cluster, step, on_wait=on_wait)
             )
         except MhnbError as error:
             stop_reason = f"{step_name(step)} was not done again\n{error}"
@@ -151,11 +151,12 @@ def _describe_new_errors(before: CellRecord, result: CellResult, left_out: Seque
     )
 
 
-def _repeat_push(cluster: Cluster, record: PushRecord) -> str:
+def _repeat_push(cluster: Cluster, record: PushRecord, *, on_wait: Callable[[], None] | None) -> str:
     try:
         packed = cluster.journal.read_push(record)
     except OSError as error:
         return f"{step_name(record)} could not be done again\n{error}"
-    transfer.push_payload(cluster, packed, ranks=record.ranks)
+    on_progress = None if on_wait is None else lambda *_: on_wait()
+    transfer.push_payload(cluster, packed, ranks=record.ranks, on_progress=on_progress)
     cluster.journal.write(make_replayed_record(record, cluster.generation))
     return ""
