@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mhnb.core.cell_request import route_cell
+from mhnb.core.cell_request import lift_cell_magic, route_cell
 from mhnb.core.ranks import describe_ranks, resolve_ranks
 from mhnb.errors import InvalidRequest
 
@@ -546,7 +546,8 @@ def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> N
 
     Args:
         notebook: the JSON of an .ipynb file.
-        without: what to leave out: numbers of code cells, counted from 1, and names that are pushed.
+        without: what to leave out: code cells, counted from 1 or by the number that is stored beside them, as `In[3]`; and names
+            that are pushed.
 
     Raises:
         InvalidRequest: the file is not a notebook, or a `%%mhjax` line is invalid.
@@ -562,7 +563,8 @@ def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> N
         source = cell.get("source", "")
         text = source if isinstance(source, str) else "".join(source)
         name = f"code cell {number}"
-        if str(number) in without:
+        names = {str(number), f"cell{number}", f"In[{cell.get('execution_count')}]"}
+        if not names.isdisjoint(without):
             found.left_out.append(f"{name}: as asked")
         else:
             _read_cell(found, name, text, cell)
@@ -606,10 +608,10 @@ def _read_cell(found: NotebookSteps, name: str, text: str, cell: Mapping[str, An
 
 def _split_flags(text: str) -> tuple[str | None, str]:
     """Split a cell into the flags of its `%%mhjax` line and the rest; the flags are None for a plain cell."""
-    lines = text.lstrip("\n").split("\n")
-    if lines[0].split()[:1] != ["%%mhjax"]:
+    lines = lift_cell_magic(text.lstrip("\n").splitlines(keepends=True))
+    if not lines or lines[0].split()[:1] != ["%%mhjax"]:
         return None, text
-    return lines[0].removeprefix("%%mhjax"), "\n".join(lines[1:])
+    return lines[0].removeprefix("%%mhjax").strip(), "".join(lines[1:])
 
 
 def _flag_value(words: str, name: str) -> str | None:

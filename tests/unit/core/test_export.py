@@ -319,6 +319,21 @@ def test_a_notebook_is_read() -> None:
     ]
 
 
+def test_comments_above_the_magic_are_part_of_the_cell() -> None:
+    """They stay above its code, as on the ranks, and its lines keep their numbers."""
+    found = read_notebook({"cells": [_code("# why\n\n%%mhjax --ranks 1\nx = 1")]})
+    assert found.steps == [CellStep("code cell 1", "# why\n\nx = 1", (1,), first_line=2)]
+
+
+@pytest.mark.parametrize("named", ["2", "cell 2", "In[7]"])
+def test_cell_of_a_notebook_is_left_out_by_either_number(named: str) -> None:
+    """Its place among the code cells, or the number that is stored beside it."""
+    cells = [_code("%%mhjax\nx = 1") | {"execution_count": count} for count in (6, 7)]
+    found = read_notebook({"cells": cells}, parse_without(named))
+    assert [step.name for step in found.steps if isinstance(step, CellStep)] == ["code cell 1"]
+    assert found.left_out == ["code cell 2: as asked"]
+
+
 @pytest.mark.parametrize(
     ("flags", "shape"),
     [
