@@ -297,7 +297,7 @@ class Session:
         The cell that runs is the last one. A panel on the last result stays live: it also shows the cells that run next.
         """
         running = self._running
-        found = running if running is not None and _is_named(running[0], cell) else self._find_result(cell)
+        found = self._find_result(cell, running)
         if found is None:
             return False
         result, places = found
@@ -308,25 +308,25 @@ class Session:
 
     def describe_results(self) -> str:
         """Name the cells whose results a panel can show; empty if there are none."""
-        return format_cell_names((result.seq, result.execution_count) for result, _ in self._results.values())
+        return format_cell_names((result.seq, result.execution_count) for result, _ in self._results.copy().values())
 
-    def _find_result(self, cell: int | CellArgument | None) -> tuple[CellResult, RankLocations] | None:
+    def _find_result(
+        self, cell: int | CellArgument | None, running: tuple[CellResult, RankLocations] | None
+    ) -> tuple[CellResult, RankLocations] | None:
+        # A copy, because the cell of another thread may end meanwhile.
+        known = list(reversed(self._results.copy().items()))
+        latest_first = [*([running] if running is not None else []), *(found for _, found in known)]
         if isinstance(cell, CellArgument):
             # A user who sees `In [7]` types 7.
-            found = [each for each in reversed(self._results.values()) if each[0].execution_count == cell.number]
-            if found and not cell.is_own:
-                return found[0]
-            if cell.is_shown:
-                return None
+            shown = next((found for found in latest_first if found[0].execution_count == cell.number), None)
+            if cell.is_shown or (shown is not None and not cell.is_own):
+                return shown
         seq = cell.number if isinstance(cell, CellArgument) else cell
-        keys = [key for key in reversed(self._results) if seq in (None, key[1])]
-        # Not simply the later of the two: the user most likely means the cluster in use.
-        last = next(reversed(self._results), None)
-        return (
-            next((self._results[key] for key in sorted(keys, key=lambda key: key[0] != last[0])), None)
-            if last
-            else None
-        )
+        if running is not None and seq in (None, running[0].seq):
+            return running
+        matching = [(cluster, found) for (cluster, number), found in known if seq in (None, number)]
+        # Not simply the later of two: the user most likely means the cluster in use.
+        return next((found for cluster, found in sorted(matching, key=lambda each: each[0] != known[0][0][0])), None)
 
     def close_panel(self) -> bool:
         """Replace the panel by its stored output; return False if no panel is open."""
@@ -393,15 +393,6 @@ class Session:
 
         cluster.on_late(show_late)
         cluster.on_notice(print_notice)
-
-
-def _is_named(result: CellResult, cell: int | CellArgument | None) -> bool:
-    """Return whether a result is that of a cell as a user named it; None names the last one."""
-    if not isinstance(cell, CellArgument):
-        return cell in (None, result.seq)
-    if not cell.is_own and result.execution_count == cell.number:
-        return True
-    return not cell.is_shown and result.seq == cell.number
 
 
 def _call_safely(view_method: Callable[..., None], *arguments: Any) -> bool:

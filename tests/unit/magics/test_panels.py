@@ -93,6 +93,18 @@ def test_panel_shows_the_cell_that_runs(monkeypatch: pytest.MonkeyPatch) -> None
     assert notebook._running is None
 
 
+def test_number_of_the_notebook_comes_before_that_of_the_cell_that_runs() -> None:
+    """`panel 5` is `In [5]`, also while cell 5 of the cluster runs, which is `In [8]`."""
+    notebook = Session(shell=None)
+    earlier = replace(cell([out("a")]), seq=2, execution_count=5)
+    running = replace(cell([out("b")], done=False, wall_s=1.0), seq=5, execution_count=8)
+    notebook._store_result("a", earlier, RankLocations())
+    notebook._make_snapshot_callback(CellView(screen=RecordingScreen()), RankLocations())(running)
+    for text, wanted in (("5", earlier), ("cell 5", running), ("8", running), ("In[8]", running), ("2", earlier)):
+        found = notebook._find_result(parse_cell_argument(text), notebook._running)
+        assert found is not None and found[0] is wanted, text
+
+
 @pytest.mark.parametrize(
     ("session_name", "is_local", "folder"),
     [("/nb/train.ipynb", True, "/nb"), ("/nb/train.ipynb", False, ""), ("train.ipynb", True, ""), ("", True, "")],
