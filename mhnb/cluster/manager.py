@@ -163,7 +163,7 @@ def promote_standby(
                 if on_wait is not None:
                     on_wait()
                 standby.start_thread.join(_WAIT_STEP_S)
-        except KeyboardInterrupt:
+        except BaseException:
             # Nothing else refers to it any more.
             standby.stop()
             raise
