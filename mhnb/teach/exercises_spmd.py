@@ -185,7 +185,7 @@ def _pull_each(process: ProcessInfo, labels: Any) -> str:
     del process
     if not isinstance(labels, list):
         raise WrongAnswer(
-            f"the answer is {type(labels).__name__} {labels!r}", expected="a list with one label for each rank"
+            f"the answer is a {type(labels).__name__}, {labels!r}", expected="a list with one label for each rank"
         )
     if len(labels) < 2:
         raise WrongAnswer(f"the list has {len(labels)} labels", expected="one for each rank")

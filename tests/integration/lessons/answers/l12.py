@@ -23,7 +23,7 @@ ANSWERS = {
         _RESTORE.format("return jax.make_array_from_callback(shape, sharding, read)"),
         [
             (_RESTORE.format(f"{_ALL}\n    return jax.device_put(everything, sharding)"), "bytes, expected at most"),
-            (_RESTORE.format(f"{_ALL}\n    return everything"), "is numpy ndarray, expected a jax.Array"),
+            (_RESTORE.format(f"{_ALL}\n    return everything"), "is a numpy ndarray, expected a jax.Array"),
             (
                 _RESTORE.format(
                     "return jax.make_array_from_callback(shape, NamedSharding(sharding.mesh, P('data')), read)"
