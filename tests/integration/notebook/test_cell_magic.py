@@ -121,10 +121,10 @@ def test_only_the_next_cell_is_marked_after_a_cell_that_ended_on_some_ranks(nb: 
     assert outcome.out.splitlines()[-2] == last, "below the error, in its report"
     (winner,) = [rank.rank for rank in nb.run("failed").value if rank.outcome == "ok"]
     heading, value = nb.run("%%mhjax\n1 + 1").out.splitlines()
-    mark = f"[cell {nb.run('failed.seq').value} ended on rank {winner} only: variables may differ]"
+    mark = f"[{nb.run('failed.name').value} finished on rank {winner} only: variables may differ]"
     assert re.fullmatch(rf"ranks 0-1 · [\d.]+ m?s   {re.escape(mark)}", heading)
     assert value == "  2"
-    assert "ended on" not in nb.run("%%mhjax\n1 + 1").out
+    assert "finished on" not in nb.run("%%mhjax\n1 + 1").out
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_note_names_the_unfinished_cell(cluster: Cluster) -> None:
     first = cluster.run("if jax.process_index() == 1: raise ValueError('only here')")
     assert first.notes == ("the ranks are in step; variables that this cell sets may differ",)
     second, third = cluster.run("1 + 1"), cluster.run("1 + 1")
-    mark = f"cell {first.seq} ended on ranks 0,2-3 only: variables may differ"
+    mark = f"cell {first.seq} finished on ranks 0,2-3 only: variables may differ"
     assert (second.notes, str(second.carried)) == ((), mark)
     heading, shown = format_cell_text(second).splitlines()
     assert (heading.partition("   ")[2], shown) == (f"[{mark}]", "  2")

@@ -170,7 +170,7 @@ def test_error_below_the_report_is_one_short_line(ran: RunNotebook) -> None:
 def test_next_cell_has_one_chip_in_its_status_line(ran: RunNotebook) -> None:
     """The cell after the one that failed on rank 2 has a chip on the line of its ranks, and no line of its own for it."""
     area = ran.area(LONG)
-    chip = area.get_by_text("ended on ranks 0-1,3 only: variables may differ")
+    chip = area.get_by_text("finished on ranks 0-1,3 only: variables may differ")
     heading = area.get_by_text(re.compile(r"ranks 0-3 · [\d.]+ s"))
     box, line = chip.bounding_box(), heading.bounding_box()
     assert box is not None

@@ -239,7 +239,7 @@ def test_error_on_one_rank_is_noted_on_this_and_the_next_cell(driver: Driver) ->
     assert result.notes
     driver.submit(2)
     second = finished(driver(ended(0, 2), ended(1, 2))).result
-    assert (second.notes, str(second.carried)) == ((), "cell 1 ended on rank 1 only: variables may differ")
+    assert (second.notes, str(second.carried)) == ((), "cell 1 finished on rank 1 only: variables may differ")
     assert second.carried is not None
     assert second.carried.details == (
         "ValueError on rank 0 · rank 1 finished; the ranks are in step; variables that it sets may differ"
