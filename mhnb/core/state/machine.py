@@ -431,7 +431,11 @@ class ClusterStateMachine:
         if ticket not in tickets or cell is None:
             return ""
         is_replay = cell.request.replayed_seq is not None
-        return format_cell_wait(cell.result(now, self.process_count), tickets.index(ticket), is_replay=is_replay)
+        # Without outputs, which may be large and are not needed.
+        ranks = tuple(RankResult(rank, part.outcome) for rank, part in cell.parts.items())
+        count = cell.request.place.execution_count
+        running = CellResult(cell.seq, "", ranks, now - cell.started_at, done=False, execution_count=count)
+        return format_cell_wait(running, tickets.index(ticket), is_replay=is_replay)
 
     def _refuse_queued(self) -> list[Command]:
         refused = [
