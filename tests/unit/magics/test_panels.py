@@ -102,7 +102,8 @@ def test_number_of_the_notebook_comes_before_that_of_the_cell_that_runs() -> Non
     notebook._make_snapshot_callback(CellView(screen=RecordingScreen()), RankLocations())(running)
     for text, wanted in (("5", earlier), ("cell 5", running), ("8", running), ("In[8]", running), ("2", earlier)):
         found = notebook._find_result(parse_cell_argument(text), notebook._running)
-        assert found is not None and found[0] is wanted, text
+        assert found is not None
+        assert found[0] is wanted, text
 
 
 @pytest.mark.parametrize(
