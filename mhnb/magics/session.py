@@ -228,6 +228,8 @@ class Session:
             CellError: the cell failed on a rank; its output is already shown.
             ClusterError: the cell was rejected.
         """
+        # Before any wait, because a subshell may run other cells meanwhile.
+        place = self.find_place(source)
         cluster = self._wait_for_cluster()
         self._register_callbacks(cluster)
         locations = self._locations_of(cluster)
@@ -241,7 +243,7 @@ class Session:
                     guard=flags.guard,
                     timeout_s=flags.timeout_s,
                     on_snapshot=on_snapshot,
-                    place=self.find_place(source),
+                    place=place,
                 )
             finally:
                 self._forget_running(view)
