@@ -556,7 +556,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
             # The allocation of a scheduler, so that the next generation need not queue.
             park_allocation(newest.name, newest.launched)
         try:
-            on_wait = _report_wait(cluster, "waiting until the ranks before have ended", began, on_progress)
+            on_wait = _report_wait(cluster, "waiting until the previous ranks have ended", began, on_progress)
             cluster.stop(on_wait=on_wait)
             newest.stop(on_wait=on_wait)
         except BaseException:
