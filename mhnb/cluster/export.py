@@ -127,7 +127,7 @@ def _find_cells(without: Sequence[str], plan: ReplayPlan) -> set[int]:
 
 
 def _name_once(record: CellRecord, used: set[str]) -> str:
-    """Return the name of a cell, or mhnb's if an earlier cell has it: one may be run with a number that its kernel has reset."""
+    """Return the name of a cell, or mhnb's own if an earlier cell has that name, because `%reset` makes a kernel count anew."""
     name = format_cell_name(record.seq, None) if record.name in used else record.name
     used.add(name)
     return name

@@ -78,7 +78,7 @@ from mhnb.transport.server import SocketServer
 from mhnb.types import RankInfo, StartProgress
 
 _WAIT_STEP_S = 0.2
-"""Seconds between two looks at a thread that is waited for."""
+"""Poll interval while waiting for a thread, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def _format_detached_hint() -> str:
 
 
 def wait_for_current(on_wait: Callable[[str], None]) -> Cluster:
-    """Return the current cluster, once no other thread starts, restarts or replays it, or the first one.
+    """Return the current cluster, once no other thread restarts or replays it; if none runs, once no other thread starts one.
 
     Args:
         on_wait: called each second with a line that says for what the caller waits.

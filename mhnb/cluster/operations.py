@@ -42,7 +42,7 @@ def announce(cluster: str, text: str) -> Iterator[None]:
 
 
 def has_operations() -> bool:
-    """Whether there is anything to wait for. A cell asks this first, because there rarely is."""
+    """Return whether there is anything to wait for. A cell checks this first, because there rarely is."""
     return bool(_under_way)
 
 

@@ -94,7 +94,7 @@ def number_lines(source: str, first_line: int) -> str:
 
 
 def find_first_line(raw_cell: str, source: str) -> int | None:
-    r"""Return the number in a notebook's cell of the first line of a source; None if the cell does not end in the source.
+    r"""Return the number in a notebook's cell of the first line of a source; None if the cell does not end with the source.
 
     Magics stand above the source, and may have removed its indent.
 
