@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.cell_name import parse_cell_argument
+from mhnb.core.cell_name import NO_PLACE, CellPlace, parse_cell_argument
+from mhnb.errors import NotStarted
+from mhnb.magics.magics import parse_cell_flags
 from mhnb.magics.session import Session, locations_from_cluster
 from mhnb.view.html import RankLocations
 from mhnb.view.live.view import CellView
@@ -104,6 +106,24 @@ def test_number_of_the_notebook_comes_before_that_of_the_cell_that_runs() -> Non
         found = notebook._find_result(parse_cell_argument(text), notebook._running)
         assert found is not None
         assert found[0] is wanted, text
+
+
+def test_place_of_a_cell_is_found_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that a subshell runs during the wait must not give its number to the one that waits."""
+    order: list[str] = []
+
+    def find_place(_: str) -> CellPlace:
+        order.append("place")
+        return NO_PLACE
+
+    def wait(_: object) -> None:
+        order.append("wait")
+        raise NotStarted("there is no cluster")
+
+    monkeypatch.setattr("mhnb.magics.session.wait_for_current", wait)
+    with pytest.raises(NotStarted):
+        Session(shell=None, find_place=find_place).run_cell("x = 1", parse_cell_flags(""))
+    assert order == ["place", "wait"]
 
 
 @pytest.mark.parametrize(

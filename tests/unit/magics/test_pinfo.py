@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -46,3 +47,23 @@ def test_unloading_restores_the_magics(shell: InteractiveShell) -> None:
     magics.unload(shell)
     for name in ("pinfo", "pinfo2"):
         assert type(shell.find_line_magic(name).__self__).__name__ == "NamespaceMagics"
+
+
+def test_other_ranks_are_asked_only_if_the_first_answered(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that does not answer is busy, and a second wait would keep the user from typing."""
+    hooks: Any = shell.mhnb_assist  # type: ignore[attr-defined]
+    asked: list[int | None] = []
+    found = {"found": True, "data": {"text/plain": "int 1"}}
+    answers: dict[int | None, dict[int, Any]] = {0: {}, None: {0: {"found": False}, 1: found}}
+
+    def request_all(*_: object, rank: int | None = None, **__: object) -> dict[int, Any]:
+        asked.append(rank)
+        return answers[rank]
+
+    monkeypatch.setattr(hooks, "_request_all", request_all)
+    assert (hooks._request_inspection("x", 0), asked) == ({}, [0])
+    answers[0] = {0: {"found": False}}
+    assert hooks._request_inspection("x", 0)["text/plain"] == "On rank 1; not on rank 0\nint 1"
+    assert asked == [0, 0, None]
