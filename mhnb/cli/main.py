@@ -272,9 +272,7 @@ def _build_parser() -> argparse.ArgumentParser:
     export.add_argument("-o", metavar="SCRIPT", help="the script; the notebook's name with .py, here")
     export.add_argument("--sbatch", action="store_true", help="write a batch script for Slurm beside it")
     export.add_argument(
-        "--without",
-        metavar="N,NAME,...",
-        help="leave out these code cells, counted from 1 or as In[3], and pushed names",
+        "--without", metavar="N,NAME,...", help="leave out code cells, counted from 1 or as In[3], and pushed names"
     )
     functions = {
         "demo": _demo,
