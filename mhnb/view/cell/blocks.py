@@ -28,7 +28,7 @@ from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.rich import merge_bars
 from mhnb.core.output.tables import is_table_row
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, find_unit, split_numbers
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.measures import is_label, is_step
@@ -44,6 +44,8 @@ _OMITTED_LINE = re.compile(
 _SPARK_LEVELS = "▁▂▃▄▅▆▇█"
 _MIN_STEPS = 4
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
+_TABLE_NBYTES = 1500
+"""What a folded table takes beside its rows: it is three tables and a fold."""
 MAX_ODD_VALUES = 6
 """Maximum number of odd values on top of a block; the others are marked where they are."""
 _MAX_LISTED_RANKS = 16
@@ -187,8 +189,8 @@ def arrange_block(block: OutputGroup, limit_nbytes: int, *, where: str) -> list[
     share = (limit_nbytes - rest) // max(1, len(runs))
     if rest + sum(run.nbytes for run in runs) <= limit_nbytes:
         return [item if isinstance(item, RepeatedLines) else _label_gap(item, where) for item in items]
-    if not runs or share * 4 * len(runs) < limit_nbytes:
-        # The other lines are most of the text.
+    if not runs or share * 4 * len(runs) < limit_nbytes or sum(run.least_nbytes for run in runs) > limit_nbytes - rest:
+        # The other lines are most of the text, or there are too many loops to show the ends of each.
         return find_repeated_lines(clip_items(lines, limit_nbytes, where=where), block.ranks)
     return [_clip_run(item, share) if isinstance(item, RepeatedLines) else _label_gap(item, where) for item in items]
 
@@ -196,6 +198,7 @@ def arrange_block(block: OutputGroup, limit_nbytes: int, *, where: str) -> list[
 def _clip_run(run: RepeatedLines, limit_nbytes: int) -> RepeatedLines:
     """Leave out rows in the middle of repeated lines that are folded, never any that are shown."""
     sizes = run.row_nbytes
+    limit_nbytes -= run.tables_nbytes
     if not run.is_folded or sum(sizes) <= limit_nbytes:
         return run
     head = max(HEAD_LINES, _count_fitting(sizes, limit_nbytes // 2))
@@ -378,11 +381,11 @@ def find_odd_values(items: Sequence[BlockItem | RepeatedLines], ranks: Sequence[
 def _odd_values_of(line: BlockLine, at: int, ranks: Sequence[int]) -> Iterator[OddValue]:
     slot = line.slots[at]
     outliers = slot.outliers
+    if not 0 < len(outliers) <= max(1, len(ranks) // 4) or slot.is_bar:
+        return
     pieces = strip_ansi(line.text).split(SLOT_MARK)
     is_time = find_unit(pieces[at], f" {slot.values[0].strip()}", pieces[at + 1])[0] == "time"
-    if not 0 < len(outliers) <= max(1, len(ranks) // 4) or slot.is_bar or is_time:
-        return
-    if is_label(pieces[at], slot.values, pieces[at + 1]):
+    if is_time or is_label(pieces[at], slot.values, pieces[at + 1]):
         return
     others = [
         (number, value.strip())
@@ -416,7 +419,7 @@ def format_more_odd_values(more: Sequence[OddValue]) -> str:
     '… and 1 more number of rank 2, marked ≠'
     """
     ranks = sorted({rank for one in more for rank in one.ranks})
-    return f"… and {len(more)} more {'number' if len(more) == 1 else 'numbers'} of {describe_ranks(ranks)}, marked ≠"
+    return f"… and {pluralize(len(more), 'more number')} of {describe_ranks(ranks)}, marked ≠"
 
 
 def _end_of(text: str) -> str:
@@ -498,7 +501,19 @@ class RepeatedLines:
     @property
     def nbytes(self) -> int:
         """Return roughly how many bytes it takes to store all rows."""
-        return len(self.text) + sum(self.row_nbytes)
+        return len(self.text) + self.tables_nbytes + sum(self.row_nbytes)
+
+    @property
+    def least_nbytes(self) -> int:
+        """Return roughly how many bytes it takes to store only the rows that are shown without a click."""
+        sizes = self.row_nbytes
+        return len(self.text) + self.tables_nbytes + sum(sizes[:HEAD_LINES]) + sum(sizes[-TAIL_LINES:])
+
+    @property
+    def tables_nbytes(self) -> int:
+        """Return roughly how many bytes the tables take beside their rows."""
+        fields = 0 if self.lines else sum(isinstance(column[0], Slot) for column in self.columns)
+        return _TABLE_NBYTES * fields if self.is_folded else 0
 
     @property
     def pieces(self) -> list[str]:

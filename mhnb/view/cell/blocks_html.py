@@ -71,6 +71,8 @@ _STEPS_PER_LINE = 64
 _MAX_LIVE_CELLS = 96
 """Maximum number of values in a row while the cell runs; curves alone stand for more."""
 _MAX_EQUAL_LINES = 3
+_MAX_PAGE_CURVES = 16
+"""Maximum number of curves of a page: those of many blocks, or of one with many loops, would take more space than their text."""
 _SMALL_NBYTES = 512
 _MAX_FITTING_WIDTH = 640
 """A single image of this width fits almost every page."""
@@ -82,10 +84,11 @@ CURVES_CLASS = "mhnb-curves"
 
 
 class Pictures:
-    """The figures of a page. A figure that was shown already is named instead of stored again."""
+    """The figures and curves of a page. A figure that was shown already is named instead of stored again."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, str] = {}
+        self._curves_left = _MAX_PAGE_CURVES
 
     def show(self, output: Output, ranks_label: str, *, may_shrink: bool = False) -> str:
         """Format an output, or name the ranks that have the same figure. `may_shrink` means that it may get little room."""
@@ -100,6 +103,12 @@ class Pictures:
     def show_rich(self, output: Output, ranks_label: str, *, may_shrink: bool = False) -> str:
         """Format an output; only outputs other than plain text are remembered."""
         return output_to_html(output) if is_text(output) else self.show(output, ranks_label, may_shrink=may_shrink)
+
+    def build_curves(self, run: RepeatedLines, ranks: Sequence[int], names: Sequence[str]) -> list[Curve]:
+        """Return the curves of repeated lines, as many as the page has room for."""
+        curves = build_curves(run, ranks, names, limit=self._curves_left)
+        self._curves_left -= len(curves)
+        return curves
 
 
 def _format_image(output: Output, ranks_label: str, *, may_shrink: bool) -> str:
@@ -129,7 +138,7 @@ def block_to_html(
         brief: whether to show only the one progress bar that stands for all, for now.
     """
     if block.rows:
-        return "".join(_format_differences(block, limit_nbytes, escape(where)))
+        return "".join(_format_differences(block, pictures, limit_nbytes, escape(where)))
     items = arrange_block(block.output_group, limit_nbytes, where=where)
     return items_to_html(items, block.ranks, pictures, where=where, notebook_dir=notebook_dir, brief=brief)
 
@@ -153,11 +162,12 @@ def items_to_html(
             lines = [replace(line, bar_texts=()) for line in lines] if brief else lines
             named_slots = [[(next(names), slot) for slot in line.slots] for line in lines]
             named += [one for slots in named_slots for one in slots]
-            steps |= {
-                name: draw_steps(line, at)
-                for line, slots in zip(lines, named_slots, strict=True)
-                for at, (name, _) in enumerate(slots)
-            }
+            if table:
+                steps |= {
+                    name: draw_steps(line, at)
+                    for line, slots in zip(lines, named_slots, strict=True)
+                    for at, (name, _) in enumerate(slots)
+                }
             for answer, begin, end in _split_answers(lines) if channel == "value" else [("", 0, len(lines))]:
                 body = ""
                 if begin < end:
@@ -169,16 +179,10 @@ def items_to_html(
             if isinstance(item, RichPart):
                 parts.append(_format_picture(item, pictures))
             elif isinstance(item, RepeatedLines):
-                parts.append(
-                    _format_repeated_lines(
-                        item,
-                        ranks,
-                        [next(names) for _ in item.columns],
-                        where=where,
-                        notebook_dir=notebook_dir,
-                        brief=brief,
-                    )
-                )
+                own_names = [next(names) for _ in item.columns]
+                curves = pictures.build_curves(item, ranks, own_names) if item.is_folded else []
+                note = _format_left_out(item, where, notebook_dir)
+                parts.append(_format_repeated_lines(item, ranks, own_names, curves, note, brief=brief))
     odd = "" if brief else _format_odd_values(find_odd_values(items, ranks))
     return (
         odd + "".join(parts) + (_format_slot_table(named, ranks, steps) if table else _format_all_values(named, ranks))
@@ -315,7 +319,9 @@ def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -
 
 _CURVES_STYLE = "display:flex;flex-wrap:wrap;gap:2px 1.5em;margin:2px 0 2px 1em"
 _TABLES_STYLE = "display:flex;flex-wrap:wrap;gap:0 1.5em;overflow-x:auto"
-_TABLE_STYLE = "border-collapse:collapse;margin:2px 0 4px 1em;font-family:monospace;font-size:1em;border:0"
+_TABLE_STYLE = "border-collapse:collapse;font-family:monospace;font-size:1em;border:0;margin:2px 0 4px 1em"
+_PART_STYLE = _TABLE_STYLE.replace("2px 0 4px", "0 0 0")
+"""Style of a part of a folded table."""
 
 
 def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int], steps: Mapping[str, str]) -> str:
@@ -352,14 +358,18 @@ def _place_beside(steps: str, content: str) -> str:
 
 
 def _format_repeated_lines(
-    run: RepeatedLines, ranks: Sequence[int], names: Sequence[str], *, where: str, notebook_dir: str, brief: bool
+    run: RepeatedLines,
+    ranks: Sequence[int],
+    names: Sequence[str],
+    curves: Sequence[Curve],
+    note: str,
+    *,
+    brief: bool,
 ) -> str:
-    """Format lines of one form: the form, a curve per field, and the rows; of many rows the middle is folded."""
-    curves = build_curves(run, ranks, names) if run.is_folded else []
+    """Format lines of one form: the form, the curves, and the rows; of many rows the middle is folded, with the note in it."""
     drawn = _format_curves(curves)
     count = f'<span style="{QUIET_STYLE}">{run.count_label}</span>'
     form = _pre_lines(run.channel, [f"{_insert_names(ansi_to_html(run.text), names)}   {count}"])
-    note = _format_left_out(run, where, notebook_dir)
     if run.lines:
         return form + drawn + _format_equal_lines(run, ranks, note, brief=brief)
     if brief and curves and len(run.columns) * min(len(ranks), _MAX_TABLE_RANKS) > _MAX_LIVE_CELLS:
@@ -430,8 +440,7 @@ def _format_all_row_values(run: RepeatedLines, table: Table) -> str:
 
 
 def _wrap_table(rows: str, *, is_part: bool) -> str:
-    style = f"{_TABLE_STYLE};margin:0 0 0 1em" if is_part else _TABLE_STYLE
-    return f'<table class="mhnb-run" style="{style}">{rows}</table>'
+    return f'<table class="mhnb-run" style="{_PART_STYLE if is_part else _TABLE_STYLE}">{rows}</table>'
 
 
 def _format_rank_rows(table: Table, rows: slice, *, has_head: bool, is_part: bool) -> str:
@@ -507,7 +516,7 @@ def _format_value_cells(slot: Slot) -> Iterator[str]:
 # -- differences
 
 
-def _format_differences(block: Block, limit_nbytes: int, where: str) -> Iterator[str]:
+def _format_differences(block: Block, pictures: Pictures, limit_nbytes: int, where: str) -> Iterator[str]:
     """Format how a block differs; where a loop's lines differ, as a curve with the first and the last of these lines."""
     marked = any(row.kind in ("added", "missing") for row in block.rows)
     lines = comparable_lines(block.output_group)
@@ -523,7 +532,7 @@ def _format_differences(block: Block, limit_nbytes: int, where: str) -> Iterator
             yield _pre_lines("stdout", clip_lines(part_lines, limit_nbytes, where=where))
             continue
         names = [slot_letter(at) for at in range(len(part.run.columns))]
-        yield _format_curves(build_curves(part.run, part.ranks, names))
+        yield _format_curves(pictures.build_curves(part.run, part.ranks, names))
         yield _pre_lines("stdout", part_lines[:HEAD_LINES])
         folded = _pre_lines("stdout", clip_lines(middle, limit_nbytes, where=where))
         yield _fold(f"… {len(middle)} lines more", folded)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
-from statistics import median, median_low
+from statistics import median_high, median_low
 from typing import TypeAlias
 
 from mhnb.core.output.template import Slot, parse_number
@@ -95,19 +95,24 @@ class Curve:
         return f"{self.title} ‹{self.name}›" if self.title else f"‹{self.name}›"
 
 
-def build_curves(run: RepeatedLines, ranks: Sequence[int], names: Sequence[str]) -> list[Curve]:
+def build_curves(
+    run: RepeatedLines, ranks: Sequence[int], names: Sequence[str], *, limit: int = MAX_CURVES
+) -> list[Curve]:
     """Return a curve for each field that measures something: not for labels, counters, or a value that never changes.
 
     Args:
         run: the lines.
         ranks: the ranks that printed them.
         names: of the run's columns.
+        limit: the number of curves that there is room for.
     """
+    if limit <= 0:
+        return []
     axis, steps = _find_axis(run)
     rows = _pick_rows(run.line_indexes, len(ranks))
     curves: list[Curve] = []
     for at in range(len(run.columns)):
-        if len(curves) < MAX_CURVES and _is_measure(run, at):
+        if len(curves) < min(limit, MAX_CURVES) and _is_measure(run, at):
             texts = [_texts_of(run.columns[at][row], len(ranks)) for row in rows]
             curve = _build_curve(texts, ranks, axis, (steps[0], steps[-1]))
             if curve is not None:
@@ -203,7 +208,8 @@ def _middle(values: Sequence[float]) -> float:
 
 def _middle_or_none(row: _Series) -> float | None:
     values = _only(row)
-    return median(values) if values else None
+    # Halved, because the sum of two finite numbers may not be finite.
+    return median_low(values) / 2 + median_high(values) / 2 if values else None
 
 
 def _median_text(row: _Series, line: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from mhnb.core.output.folding import group_outputs
 from mhnb.core.output.results import CellResult
 from mhnb.view.cell.blocks import RepeatedLines, block_items, find_repeated_lines
 from mhnb.view.cell.curves import MAX_CURVES, Curve, build_curves, draw_braille, draw_svg, format_curve_text
-from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.text import format_cell_text
 from tests.support.view_samples import StrictPage, cell, equal_loop, loop, out
 
@@ -164,3 +164,37 @@ def test_braille_has_no_gaps() -> None:
     assert draw_braille([0, 0, 3, 3], 0, 3, 2) == "⣀⠏"
     assert draw_braille([0, 0, None, None, 3, 3], 0, 3, 3) == "⣀⠀⠉"
     assert draw_braille([1.5, 1.5], 1.5, 1.5) == "⣀"
+
+
+def test_curves_of_many_loops_leave_a_cell_small() -> None:
+    """A loop per epoch, or a loop of other words on each rank, stores little more than the limit of a cell's text."""
+    by_epoch = "".join(
+        "".join(f"epoch {epoch} step {step} loss {{:.5f}} acc {{:.4f}}\n" for step in range(15)) + "evaluated\n"
+        for epoch in range(40)
+    )
+    epochs = [[out(by_epoch.format(*[1 / (1 + at) + rank / 1000 for at in range(1200)]))] for rank in range(4)]
+    fields = " ".join(f"{name} {{:.4f}}" for name in ("loss", "acc", "norm", "rate"))
+    words = ("alpha", "beta", "gamma", "delta") * 4
+    loops = [
+        [
+            out(
+                "".join(
+                    f"{word * (rank + 1)} step {step} {fields}\n".format(*[step / (n + 7) for n in range(4)])
+                    for step in range(20)
+                )
+            )
+        ]
+        for rank, word in enumerate(words)
+    ]
+    for said in (epochs, loops):
+        html = format_cell_html(cell(*said))
+        assert html.count("<img") == 16
+        assert len(html) < 1.4 * MAX_CELL_NBYTES
+
+
+def test_numbers_near_the_largest_have_a_curve() -> None:
+    """The median of two numbers is finite, also where their sum is not."""
+    said = [[out("".join(f"step {step} loss {low + step % 2 / 10}e308\n" for step in range(20)))] for low in (1.6, 1.5)]
+    (curve,) = _curves(cell(*said))
+    assert (curve.low, curve.high) == ("1.5e308", "1.7000000000000002e308")
+    assert draw_svg(curve)
