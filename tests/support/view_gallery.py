@@ -22,6 +22,7 @@ from mhnb.view.cell.html import format_cell_html
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
+from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.sharding.layout import format_layout_html
 from mhnb.view.sharding.mesh import format_mesh_html
 from mhnb.view.sharding.plan import format_plan_html, format_reshard_html
@@ -234,10 +235,12 @@ def live_views(count: int) -> dict[str, dict[str, str]]:
     """Return the parts of the live view of running cells by name."""
     locations = _locations(count)
     loop = cell(*[[out(_loss_lines(rank, -1))] for rank in range(count)], done=False, wall_s=4.0)
+    history = RepeatedHistory()
+    history.read(loop)
     done = tuple(replace(rank, outcome="ok", wall_s=1.5) if rank.rank % 3 == 0 else rank for rank in _running(count))
     views = {
         "all ranks run": build_frame(_running(count), locations),
-        "a loop runs": build_frame(loop, locations),
+        "a loop runs": build_frame(loop, locations, history=history),
         "some ranks have ended": build_frame(replace(_running(count), ranks=done), locations),
         "each rank by itself": build_frame(_running(count), locations, view="rows"),
     }

@@ -156,7 +156,7 @@ class PlaceholderDisplay:
     def _update_all(self, snapshot: CellResult) -> None:
         if shows_all(snapshot):
             return
-        clipped = _clip_snapshot(snapshot, self._locations)
+        clipped = clip_snapshot(snapshot, self._locations)
         # A rank that is a line ahead at this moment does not count as different.
         cell_summary = replace(summarise_cell(clipped), difference="", outliers=frozenset())
         content = (cell_summary.blocks, cell_summary.failures)
@@ -247,26 +247,33 @@ def format_widget_text(snapshot: CellResult, *, locations: RankLocations | None 
     return f"{format_heading(snapshot)}\n  {_format_saved_note(snapshot, locations or RankLocations())}"
 
 
-def add_unsaved_note(html: str, seq: int) -> str:
+def add_unsaved_note(html: str, result: CellResult) -> str:
     """Add to the stored form of a cell that the page which shows it cannot save it.
 
     Only the page that ran the cell has its display. A page that was loaded later has the placeholder from the file, and saves that.
     """
-    note = f"the notebook's file has this only as it was while the cell ran: %mhjax panel {seq}, in a cell of its own, saves it"
+    note = (
+        "the notebook's file has this only as it was while the cell ran: "
+        f"{_format_panel_command(result)}, in a cell of its own, saves it"
+    )
     return f'{html}<div style="{QUIET_STYLE}">{escape(note, quote=False)}</div>'
+
+
+def _format_panel_command(result: CellResult) -> str:
+    return f"%mhjax panel {format_cell_argument(result.seq, result.execution_count)}"
 
 
 def _format_saved_note(snapshot: CellResult, locations: RankLocations) -> str:
     logs = sorted({str(PurePath(path).parent) for path in locations.logs.values()})
     log_hint = f"; all of it is in {', '.join(logs)}" if logs else ""
-    cell = format_cell_argument(snapshot.seq, snapshot.execution_count)
     return (
-        f"saved while it ran: %mhjax panel {cell} shows its output while it is among the last {MAX_RESULTS} "
+        f"saved while it ran: {_format_panel_command(snapshot)} shows its output while it is among the last {MAX_RESULTS} "
         f"of the kernel{log_hint}"
     )
 
 
-def _clip_snapshot(snapshot: CellResult, locations: RankLocations) -> CellResult:
+def clip_snapshot(snapshot: CellResult, locations: RankLocations) -> CellResult:
+    """Keep the beginning and the end of much text, so that a running cell can be summarised in the thread that waits for it."""
     limit = max(_MIN_READ_NBYTES, _READ_NBYTES // max(1, len(snapshot.ranks)))
     return replace(
         snapshot,

@@ -31,6 +31,7 @@ from mhnb.view.cell.blocks import (
     RepeatedLines,
     block_items,
     find_repeated_lines,
+    shorten_line,
 )
 
 _MIN_LINES = 3
@@ -43,6 +44,14 @@ _MAX_COMPARED = 2048
 """Maximum number of lines of all ranks that are compared for one frame."""
 _MAX_PENDING_NBYTES = 64 * 1024
 """Of more new text of a rank, only the end is read."""
+_MAX_FRAME_NBYTES, _MIN_PENDING_NBYTES = 256 * 1024, 4 * 1024
+"""New text of all ranks together that is read for one frame, and at least of each rank."""
+_FIRST_FACTOR = 4
+"""How many times as much is read for the first frame, because without their beginning the lines of several ranks are not shown."""
+_MAX_LINE_NCHARS = 1000
+"""A longer line is not one of a loop, and only its ends are kept, so that a frame stays small."""
+_MAX_BLOCKS = 4
+"""More blocks with curves of their own would be more than can be sent several times per second."""
 _LAG_LINES = TAIL_LINES
 """A rank that is further behind is named."""
 _WHITESPACE = re.compile(r"\s+")
@@ -71,11 +80,17 @@ class RepeatedHistory:
         """Read what is new. A snapshot of another cell starts anew."""
         if snapshot.seq != self._seq:
             self._seq, self._readers = snapshot.seq, {}
+        share = max(_MIN_PENDING_NBYTES, _MAX_FRAME_NBYTES // max(1, len(snapshot.ranks)))
+        if not self._readers:
+            share *= _FIRST_FACTOR
         for rank in snapshot.ranks:
-            self._readers.setdefault(rank.rank, _RankLines()).read(rank.outputs)
+            self._readers.setdefault(rank.rank, _RankLines()).read(rank.outputs, min(share, _MAX_PENDING_NBYTES))
 
     def find_blocks(self, ranks: Sequence[RankResult]) -> list[RepeatedBlock]:
-        """Return blocks that show what ranks print now; empty if it is not the same repeated lines on all of them."""
+        """Return blocks that show what ranks print now; empty if it is not the same repeated lines on all of them.
+
+        Also empty if these would be too many blocks.
+        """
         readers = [self._readers.get(rank.rank) for rank in ranks]
         views = [reader.view() for reader in readers if reader is not None]
         known = [view for view in views if view is not None]
@@ -84,7 +99,8 @@ class RepeatedHistory:
         if len(ranks) > 1 and known[0].run.start < 0:
             # Which of their lines belong together is not known.
             return []
-        return _build_blocks([rank.rank for rank in ranks], known)
+        blocks = _build_blocks([rank.rank for rank in ranks], known)
+        return blocks if len(blocks) <= _MAX_BLOCKS else []
 
 
 # -- the lines of one rank
@@ -146,15 +162,15 @@ class _RankLines:
             return _View(self._long, tuple(after))
         return _View(current, ()) if current is not None and current.count >= _MIN_LINES else None
 
-    def read(self, outputs: Sequence[Output]) -> None:
-        """Read the complete lines that are new."""
-        if not self._continues(outputs):
+    def read(self, outputs: Sequence[Output], limit_nbytes: int) -> None:
+        """Read the complete lines that are new; if they have more than `limit_nbytes`, begin anew with the last ones."""
+        if not self._continues(outputs, limit_nbytes):
             # The output was cleared, or its middle left out, or it came too fast. Reading all of it may take long.
             self.__init__()  # type: ignore[misc]
-            if sum(len(_text_of(one)) for one in outputs) > _MAX_PENDING_NBYTES:
+            if sum(len(_text_of(one)) for one in outputs) > limit_nbytes:
                 self._output, self._line_count = len(outputs) - 1, -1
                 text = _text_of(outputs[-1])
-                self._position = text.find("\n", max(0, len(text) - _MAX_PENDING_NBYTES)) + 1
+                self._position = text.find("\n", max(0, len(text) - limit_nbytes)) + 1
         while self._output < len(outputs):
             output, is_last = outputs[self._output], self._output == len(outputs) - 1
             self._read_output(output, is_last=is_last)
@@ -162,13 +178,13 @@ class _RankLines:
                 break
             self._output, self._position, self._guard = self._output + 1, 0, ""
 
-    def _continues(self, outputs: Sequence[Output]) -> bool:
+    def _continues(self, outputs: Sequence[Output], limit_nbytes: int) -> bool:
         if self._output >= len(outputs):
             return self._output == 0
         text = _text_of(outputs[self._output])
         if not text.startswith(self._guard, max(0, self._position - len(self._guard))):
             return False
-        return sum(len(_text_of(one)) for one in outputs[self._output :]) - self._position <= _MAX_PENDING_NBYTES
+        return sum(len(_text_of(one)) for one in outputs[self._output :]) - self._position <= limit_nbytes
 
     def _read_output(self, output: Output, *, is_last: bool) -> None:
         text = _text_of(output)
@@ -188,7 +204,7 @@ class _RankLines:
             self._current = (
                 _Run(form, self._line_count, list(self._recent)[-_MAX_BEFORE:]) if form is not None else None
             )
-        self._recent.append(line)
+        self._recent.append((line[0], shorten_line(line[1], _MAX_LINE_NCHARS)))
         self._since_long += 1
         self._line_count += self._line_count >= 0
         if self._current is not None:
@@ -204,7 +220,9 @@ def _text_of(output: Output) -> str:
 
 
 def _form_of(line: _Line) -> _Form | None:
-    """Return what lines of one form share; None for a line without numbers, or with a progress bar."""
+    """Return what lines of one form share; None for a long line, one without numbers, or one with a progress bar."""
+    if len(line[1]) > _MAX_LINE_NCHARS:
+        return None
     skeleton, numbers = split_numbers(strip_ansi(line[1]))
     if not numbers or any(number.lstrip().startswith("|") for number in numbers):
         return None

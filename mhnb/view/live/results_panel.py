@@ -15,7 +15,7 @@ from mhnb.view.cell.summary import find_odd_ranks, summarise_cell, without_error
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations, host_color, new_uid
 from mhnb.view.live.frame import ByteBudget, build_frame, frame_to_html
-from mhnb.view.live.placeholder import WIDGET_TEXT, format_replacement
+from mhnb.view.live.placeholder import WIDGET_TEXT, clip_snapshot, format_replacement
 from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.widget import make_panel_widget
 from mhnb.view.mime import format_pre
@@ -82,7 +82,8 @@ class ResultPanel:
         remaining = self._budget.spend(len(html), max(self._budget.at_s, snapshot.wall_s))
         if remaining is not None:
             self._budget, self._result, self._locations = remaining, snapshot, locations
-            self._refresh({**build_panel_state(snapshot, locations, uid=self._uid, view=self._view, page=html)})
+            clipped = clip_snapshot(snapshot, locations)
+            self._refresh(build_panel_state(clipped, locations, uid=self._uid, view=self._view, page=html))
 
     def finish(self, result: CellResult, locations: RankLocations) -> None:
         """Show a cell that has ended."""

@@ -30,7 +30,7 @@ _RANGES_IN_SHORT_LABEL = 4
 _FULL, _WITHOUT_VALUES, _COUNTED = range(3)
 """Forms of a chip: with time and memory, without, and with a number of ranks in place of their names."""
 MAX_EACH = 256
-"""Ranks that are listed one by one at most."""
+"""Maximum number of ranks that are listed one by one."""
 
 
 @dataclass(frozen=True, slots=True)

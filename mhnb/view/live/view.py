@@ -379,7 +379,7 @@ class CellView:
     def _show_end(self) -> None:
         if self._retired is not None and self._latest is not None:
             self._is_end_requested = True
-            self._retired.show_end(add_unsaved_note(self._bundle(self._latest)["text/html"], self._latest.seq))
+            self._retired.show_end(add_unsaved_note(self._bundle(self._latest)["text/html"], self._latest))
 
     # -- when a view fails
 

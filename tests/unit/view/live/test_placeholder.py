@@ -47,7 +47,7 @@ def test_widget_placeholder_says_where_the_output_is() -> None:
 
 
 def test_long_cell_is_drafted_beside_its_widget() -> None:
-    """The draft has the last lines once the buttons appear, in a form that needs no widget, and again each second."""
+    """The draft has the last lines once the buttons appear, in a form that needs no widget, and again if there is new output."""
     first, later = "".join(f"step {i}\n" for i in range(40)), "and more\n"
     early = [running(at / 10, first, first) for at in (2, 9, 10, 11, 19)]
     screen = show(*early, running(2.1, first + later, first), running(2.2, first + later, first))

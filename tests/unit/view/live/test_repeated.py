@@ -142,6 +142,38 @@ def test_a_flood_is_not_read_line_by_line() -> None:
     assert _run_of(block).count < 4000
 
 
+def test_a_flood_of_many_ranks_is_read_in_part() -> None:
+    """What is read for one frame is shared by the ranks, so that it costs as much for many as for a few."""
+    history = RepeatedHistory()
+    for lines in (10, 60_000):
+        text = "".join(f"step {at} loss {at / 7:.3f}\n" for at in range(lines))
+        history.read(cell(*[[out(text)]] * 64, done=False))
+    views = [reader.view() for reader in history._readers.values()]
+    assert len(views) == 64
+    assert all(view is not None and view.run.count < 300 for view in views)
+
+
+def test_long_lines_around_a_loop_are_shortened() -> None:
+    """A frame with lines that are much longer than a page is wide fits the bytes that may be sent."""
+    loop_lines = "".join(f"step {at} loss {1 / (1 + at):.3f}\n" for at in range(30))
+    snapshot = cell(*[[out(f"{'x' * 9000}\n{loop_lines}{'y' * 9000}\n")]] * 2, done=False)
+    (block,) = _blocks(snapshot)
+    lines = [item.text for item in block.items if isinstance(item, BlockLine)]
+    assert [(line[0], "left out" in line, len(line) < 1100) for line in lines] == [("x", True, True), ("y", True, True)]
+    long = cell(*[[out("".join(f"step {at} {'x' * 2000}\n" for at in range(30)))]] * 2, done=False)
+    assert _blocks(long) == []
+
+
+def test_many_blocks_with_curves_are_not_sent() -> None:
+    """Ranks that say different things after their loop are a few blocks at most; of more, the last lines are shown."""
+    loop_lines = "".join(f"step {at} loss {1 / (1 + at):.3f}\n" for at in range(30))
+    words = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
+    assert [len(_blocks(cell(*[[out(f"{loop_lines}{word}\n")] for word in words[:count]]))) for count in (4, 6)] == [
+        4,
+        0,
+    ]
+
+
 def test_frame_has_the_rows_of_the_stored_form() -> None:
     """The frame has the curve, the first two and the last five rows, and the number of lines between, without those lines."""
     result = loop(100)
