@@ -126,7 +126,7 @@ class Screen(Protocol):
     def open_live(self, frame: LiveFrame, text: str, display_id: str, on_button: ButtonHandler) -> LiveWidget | None:
         """Create a display with a widget in it; return None if widgets are not available.
 
-        `act` is called with interrupt, where, all or fold when a button is pressed, in a thread of its own, also while the cell
+        `on_button` is called with interrupt, where, all or fold when a button is pressed, in a thread of its own, also while the cell
         blocks.
         """
 
@@ -232,8 +232,8 @@ class NotebookScreen(_Streams):
                 widget: _PartsWidget | _HtmlWidget = kind(frame, display_id, on_button)
             except ImportError:
                 continue
-            widget.follow_new_pages(find_connector(getattr(self._shell, "kernel", None)))
             self.show({_WIDGET_VIEW: widget.view, "text/plain": text}, display_id)
+            widget.follow_new_pages(find_connector(getattr(self._shell, "kernel", None)))
             return widget
         return None
 
@@ -243,7 +243,7 @@ class NotebookScreen(_Streams):
 
 
 _MAX_RETIRED = 16
-"""Widgets of ended cells that are kept at most. A page that is loaded gets them all."""
+"""Maximum number of widgets of ended cells that are kept. A page that is loaded gets them all."""
 _retired: deque[_PartsWidget] = deque()
 
 
@@ -317,7 +317,7 @@ class _HtmlWidget(_Followed):
 
     hides_placeholder = False
 
-    def __init__(self, frame: LiveFrame, display_id: str, on_button: ButtonHandler) -> None:  # noqa: ARG002  # same signature as _PartsBox
+    def __init__(self, frame: LiveFrame, display_id: str, on_button: ButtonHandler) -> None:  # noqa: ARG002  # same signature as _PartsWidget
         import ipywidgets  # type: ignore[import-untyped]  # it has no types
 
         self._ipywidgets, self._on_button = ipywidgets, on_button
@@ -395,7 +395,9 @@ class _ShownErrors:
 
     def _restore(self, *_: Any) -> None:
         self._shell.events.unregister("post_run_cell", self._restore)
-        self._shell.custom_exceptions, self._shell.CustomTB = self._classes, self._handler
+        # Unless the cell registered another handler meanwhile.
+        if self._shell.CustomTB is self:
+            self._shell.custom_exceptions, self._shell.CustomTB = self._classes, self._handler
 
     def __call__(
         self, etype: type[BaseException], value: BaseException, tb: TracebackType | None, tb_offset: Any = None
@@ -403,10 +405,12 @@ class _ShownErrors:
         if any(value is error for error in self._errors):
             # `%debug` and `%tb` read these.
             sys.last_type, sys.last_value, sys.last_traceback = etype, value, tb
+            if sys.version_info >= (3, 12):
+                sys.last_exc = value
         elif isinstance(value, self._classes):
             self._handler(etype, value, tb, tb_offset)
         else:
-            self._shell.showtraceback((etype, value, tb), tb_offset=tb_offset)
+            self._shell.showtraceback((etype, value, tb), tb_offset=tb_offset, running_compiled_code=True)
 
 
 def hide_traceback(error: BaseException) -> bool:

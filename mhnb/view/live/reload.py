@@ -2,7 +2,8 @@
 
 A page that is loaded asks the kernel for its description, and then, over a comm, for the widgets that exist. ipykernel answers
 both in the main thread, which the cell blocks; JupyterLab gives up after a few seconds, and shows no widget until the next reload.
-So while a live view is open, these messages are answered in the thread that receives them. All others go their usual way.
+So while a live view is open, these messages are answered in the thread that receives them. All others go their usual way, and once
+no view is open, so do all: the kernel's own callback is put back.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ class PageConnector:
         self._lock = threading.Lock()
         self._active = 0
         self._control_comms: set[str] = set()
-        self._usual: Any = None
+        """Comms by which a page asked for widgets, and which it has not closed."""
+        self._thread = getattr(kernel, "shell_channel_thread", None)
+        self._stream = getattr(kernel, "shell_stream", None)
+        self._usual: Any = getattr(kernel, "shell_channel_thread_main", None)
+        self._is_receiving = False
         self.comm_ids: set[str] = set()
         """Comms of widgets. A page sends its first messages to them before it has a subshell for them."""
 
@@ -38,19 +43,22 @@ class PageConnector:
         """Answer new pages from now on; calls nest."""
         with self._lock:
             self._active += 1
-            if self._usual is not None:
-                return
-            thread = getattr(self._kernel, "shell_channel_thread", None)
-            stream = getattr(self._kernel, "shell_stream", None)
-            self._usual = getattr(self._kernel, "shell_channel_thread_main", None)
-            if thread is not None and stream is not None and self._usual is not None:
-                # In the thread that owns the stream.
-                thread.io_loop.add_callback(stream.on_recv, self.receive, copy=False)
+            self._choose_receiver()
 
     def end(self) -> None:
         """Undo one call of `begin`."""
         with self._lock:
             self._active -= 1
+            self._choose_receiver()
+
+    def _choose_receiver(self) -> None:
+        """Receive messages while a view is open, or a page that asked then has not got its answer. Call it with the lock."""
+        is_needed = bool(self._active or self._control_comms)
+        if self._thread is None or self._stream is None or self._usual is None or is_needed == self._is_receiving:
+            return
+        self._is_receiving = is_needed
+        # In the thread that owns the stream.
+        self._thread.io_loop.add_callback(self._stream.on_recv, self.receive if is_needed else self._usual, copy=False)
 
     async def receive(self, message: list[Any]) -> None:
         """Answer a message of a new page, or pass it on."""
@@ -71,12 +79,14 @@ class PageConnector:
             found = session.deserialize(frames, content=False, copy=False)
             kind, is_for_main = found["header"]["msg_type"], found["header"].get("subshell_id") is None
             content = session.unpack(found["content"]) if kind in _COMM_MESSAGES else {}
-        except (ValueError, TypeError, LookupError):
+            comm_id = str(content.get("comm_id", ""))
+        except (ValueError, TypeError, LookupError, AttributeError):
             # ipykernel reports what is wrong with it.
             return None
-        comm_id = str(content.get("comm_id", ""))
         if kind == "comm_open" and content.get("target_name") == _CONTROL_TARGET and is_for_main and self._active:
-            self._control_comms.add(comm_id)
+            with self._lock:
+                self._control_comms.add(comm_id)
+                self._choose_receiver()
         is_answered = comm_id in self._control_comms or (
             self._active
             and is_for_main
@@ -96,7 +106,9 @@ class PageConnector:
         # A page takes an answer as complete only once the kernel is idle again.
         self._publish_idle(request)
         if kind == "comm_close":
-            self._control_comms.discard(comm_id)
+            with self._lock:
+                self._control_comms.discard(comm_id)
+                self._choose_receiver()
 
     def _handle(self, identities: list[bytes], request: dict[str, Any]) -> Any:
         kernel = self._kernel

@@ -237,6 +237,14 @@ def test_only_the_error_that_was_shown_is_not_drawn(
     assert "later" in capsys.readouterr().out
 
 
+def test_handler_that_the_cell_registers_is_kept(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cell that caught the error and then registered a handler of its own keeps it."""
+    assert hide_traceback(ValueError("shown"))
+    shell.run_cell("get_ipython().set_custom_exc((ZeroDivisionError,), lambda *_, **__: print('the new handler'))")
+    shell.run_cell("1 / 0")
+    assert "the new handler" in capsys.readouterr().out
+
+
 def test_without_a_shell_nothing_is_hidden() -> None:
     """In a script the error is all that is seen."""
     InteractiveShell.clear_instance()
