@@ -211,6 +211,25 @@ def host_color(locations: RankLocations, ranks: Sequence[int]) -> str:
     return _HOST_COLORS[index % len(_HOST_COLORS)]
 
 
+def format_fold(label: str, inner: str, *, is_open: bool = False, style: str = "") -> str:
+    """Format HTML that a click shows, below a quiet label.
+
+    Args:
+        label: as HTML.
+        inner: what is shown.
+        is_open: whether it is shown from the start.
+        style: more style of the label.
+    """
+    more = f";{style}" if style else ""
+    summary = f'<summary style="cursor:pointer;{QUIET_STYLE}{more}">{label}</summary>'
+    return f"<details{' open' if is_open else ''}>{summary}{inner}</details>"
+
+
+def wrap_in_scroller(html: str) -> str:
+    """Wrap a table so that it scrolls by itself, also by keyboard, if it is wider than the page."""
+    return f'<div tabindex="0" style="overflow-x:auto">{html}</div>'
+
+
 def wrap_html(body: str, *, css: str = "") -> str:
     """Wrap a view's HTML in its outer element, with the style sheet that it needs."""
     ansi = ANSI_CSS if "ansi-" in body else ""

@@ -15,7 +15,7 @@ from html import escape
 from typing import Literal, TypeAlias
 
 from mhnb.core.ranks import pluralize
-from mhnb.view.html import QUIET_STYLE, wrap_html
+from mhnb.view.html import QUIET_STYLE, wrap_html, wrap_in_scroller
 
 RIGHT_SIGN, NOT_YET_SIGN, MISSED_SIGN = "✓", "◐", "≠"
 _DONE_SIGN, _UNTRIED_SIGN = "●", "○"
@@ -399,7 +399,7 @@ def format_progress_html(states: Sequence[LessonState]) -> str:
         folds += _format_fold(
             "lessons not begun: each prediction and exercise", "".join(map(_format_task_table, others))
         )
-    return wrap_html(f'{head}<div tabindex="0" style="overflow-x:auto">{table}</div>{folds}')
+    return wrap_html(f"{head}{wrap_in_scroller(table)}{folds}")
 
 
 def _format_progress_row(state: LessonState) -> str:

@@ -54,7 +54,9 @@ from mhnb.view.html import (
     STRIP_CLASS,
     STRIP_IMAGE_WIDTH,
     STRIP_STYLE,
+    format_fold,
     format_strip_item_style,
+    wrap_in_scroller,
 )
 from mhnb.view.lesson import find_answer, format_answer_html
 from mhnb.view.mime import (
@@ -275,8 +277,7 @@ def _collapse_values(rows: Sequence[str]) -> str:
     """Format the rows of every value, collapsed because there are many."""
     if not rows:
         return ""
-    summary = f'<summary style="cursor:pointer;{QUIET_STYLE}">every value of every rank</summary>'
-    return f"<details>{summary}{_pre_lines('stdout', rows)}</details>"
+    return format_fold("every value of every rank", _pre_lines("stdout", rows))
 
 
 def _format_picture(picture: RichPart, pictures: Pictures) -> str:
@@ -311,7 +312,8 @@ def format_strip(items: Sequence[StripItem], pictures: Pictures) -> str:
 def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -> str:
     name = f' class="{item.name}"' if item.name else ""
     html = pictures.show(item.output, describe_ranks(item.ranks), may_shrink=is_image)
-    return f'<div{name} style="{format_strip_item_style(is_image=is_image)}"><div style="overflow-wrap:anywhere">{item.label}</div>{html}</div>'
+    label = f'<div style="overflow-wrap:anywhere">{item.label}</div>'
+    return f'<div{name} style="{format_strip_item_style(is_image=is_image)}">{label}{html}</div>'
 
 
 # -- the numbers of a template
@@ -331,7 +333,7 @@ def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int], steps:
     if len(ranks) <= _MAX_TABLE_RANKS:
         cells = "".join(f'<th scope="col" style="{_CELL_STYLE};{QUIET_STYLE}">{rank}</th>' for rank in ranks)
         head = f'<tr><th scope="col" style="{_CELL_STYLE};{QUIET_STYLE}">rank</th><td style="{_CELL_STYLE}"></td>{cells}</tr>'
-    return f'<div tabindex="0" style="overflow-x:auto"><table style="{_TABLE_STYLE}">{head}{rows}</table></div>'
+    return wrap_in_scroller(f'<table style="{_TABLE_STYLE}">{head}{rows}</table>')
 
 
 def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int], steps: str) -> str:
@@ -405,11 +407,7 @@ def _fold_middle(run: RepeatedLines, inner: str, *, brief: bool) -> str:
     label = f"… {run.count - HEAD_LINES - TAIL_LINES} lines more"
     if brief:
         return f'<div style="{QUIET_STYLE}">{label}</div>'
-    return _fold(label, inner)
-
-
-def _fold(label: str, inner: str) -> str:
-    return f'<details><summary style="cursor:pointer;{QUIET_STYLE}">{label}</summary>{inner}</details>'
+    return format_fold(label, inner)
 
 
 def _format_equal_lines(run: RepeatedLines, ranks: Sequence[int], note: str, *, brief: bool) -> str:
@@ -535,7 +533,7 @@ def _format_differences(block: Block, pictures: Pictures, limit_nbytes: int, whe
         yield _format_curves(pictures.build_curves(part.run, part.ranks, names))
         yield _pre_lines("stdout", part_lines[:HEAD_LINES])
         folded = _pre_lines("stdout", clip_lines(middle, limit_nbytes, where=where))
-        yield _fold(f"… {len(middle)} lines more", folded)
+        yield format_fold(f"… {len(middle)} lines more", folded)
         yield _pre_lines("stdout", part_lines[-TAIL_LINES:])
 
 

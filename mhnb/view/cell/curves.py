@@ -1,4 +1,4 @@
-"""Curves of the fields of repeated lines over the steps: the median of the ranks, the band from least to most, and the odd ranks.
+"""Curves of the fields of repeated lines over the steps: the median of the ranks, the band from lowest to highest, and the odd ranks.
 
 Decides which fields have a curve, which ranks are odd, and how a curve is drawn, as a picture and in one line of text. A picture is an
 image of its own, because an untrusted notebook drops elements of SVG from HTML. It does not know the page's theme, so its colours are
@@ -25,7 +25,7 @@ from mhnb.view.html import QUIET_STYLE
 MAX_CURVES = 6
 """Maximum number of fields with a curve; the rows have the values of all."""
 _MAX_POINTS = 64
-"""Of more lines, successive ones share a point, whose band has the least and the most of them."""
+"""Of more lines, successive ones share a point, whose band has the lowest and the highest of them."""
 _MAX_PARSED = 40_000
 """Maximum number of values that are read for a curve; of more, lines in regular distances are read."""
 _MAX_ODD = 2
@@ -61,11 +61,11 @@ class Curve:
     """Number of lines."""
     ranks: tuple[int, ...]
     lows: tuple[float | None, ...]
-    """By point, least of all ranks; None where no rank has a finite value."""
+    """By point, the lowest of all ranks; None where no rank has a finite value."""
     medians: tuple[float | None, ...]
     highs: tuple[float | None, ...]
     low: str
-    """The least value, as it was printed."""
+    """The lowest value, as it was printed."""
     high: str
     first: str
     """The first median, as it was printed."""
@@ -329,7 +329,7 @@ _ODD_COLORS = ("#d55e00", "#b565b5")
 
 
 def format_curve_html(curve: Curve) -> str:
-    """Format a curve as a picture with its least and most value, its steps, and the last values beside it."""
+    """Format a curve as a picture with its lowest and highest value, its steps, and the last values beside it."""
     uri = base64.b64encode(draw_svg(curve).encode()).decode()
     image = (
         f'<img alt="{escape(describe_curve(curve))}" src="data:image/svg+xml;base64,{uri}" '
@@ -379,7 +379,7 @@ def describe_curve(curve: Curve) -> str:
     odd = "".join(f"; rank {one.rank} ends at {one.last}" for one in curve.odd)
     return (
         f"{curve.title or curve.name} over {curve.count} lines, {curve.axis} {curve.begin} to {curve.end}: {of}"
-        f"from {curve.first} to {curve.last}, least {curve.low}, most {curve.high}{odd}"
+        f"from {curve.first} to {curve.last}, lowest {curve.low}, highest {curve.high}{odd}"
     )
 
 

@@ -44,6 +44,7 @@ from mhnb.view.html import (
     TABS_CSS,
     RankLocations,
     format_error,
+    format_fold,
     format_hosts_of,
     format_strip_item_style,
     host_color,
@@ -191,8 +192,7 @@ def _format_trace_part(text: str, label: str) -> str:
 
 
 def _format_details(label: str, inner: str, *, is_open: bool = False, indent: str = "") -> str:
-    style = ";".join(filter(None, ("cursor:pointer", QUIET_STYLE, indent)))
-    return f'<details{" open" if is_open else ""}><summary style="{style}">{escape(label)}</summary>{inner}</details>'
+    return format_fold(escape(label), inner, is_open=is_open, style=indent)
 
 
 def format_ranks_html(ranks: Sequence[int], locations: RankLocations) -> str:
@@ -379,7 +379,7 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
         return _format_heading(cell_summary) + "".join(rows)
     odd = [block.ranks[0] in cell_summary.marked_outliers for block in blocks]
     opened = _open_indexes(blocks, has_majority=any(odd))
-    long_count = sum(not _is_short(blocks[at]) for at in opened)
+    long_count = sum(not (_is_short(blocks[at]) or _has_figures_only(blocks[at])) for at in opened)
     folds = [
         _format_collapsible(
             block, body, locations, is_open=at in opened, mark=" ≠" if odd[at] else "", long_count=long_count

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mhnb.core.output.diff import DiffRow
+from mhnb.core.output.diff import Line as SaidLine
 from mhnb.core.output.folding import RichPart
 from mhnb.core.output.results import CellResult
 from mhnb.core.output.template import RANK_PLACEHOLDER
@@ -14,6 +15,7 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import (
     HEAD_LINES,
+    LINE_NBYTES,
     MAX_ODD_VALUES,
     OWN_MARK,
     SLOT_MARK,
@@ -330,24 +332,33 @@ def _format_differences(block: Block, painter: _Colorizer, limit_nbytes: int, wh
     """Format a block's differences from the majority, `loss 0.731 ← 0.312 elsewhere`; of a loop a curve and a few lines."""
     marked = any(row.kind in ("added", "missing") for row in block.rows)
     parts = split_differences(block)
-    for part in parts:
-        lines = list(_format_difference_rows(part, block, painter, "  " if marked else ""))
+    said = comparable_lines(block.output_group)
+    written = [
+        list(_format_difference_rows(part, said, block.majority_ranks, painter, "  " if marked else ""))
+        for part in parts
+    ]
+    if sum(len(line) + LINE_NBYTES for lines in written for line in lines) > limit_nbytes:
+        limit_nbytes //= len(parts)
+    for part, lines in zip(parts, written, strict=True):
         if part.run is not None and len(lines) > HEAD_LINES + TAIL_LINES + 1:
             names = [slot_letter(at) for at in range(len(part.run.columns))]
             yield from map(format_curve_text, build_curves(part.run, part.ranks, names))
             note = format_omitted_line(lines[HEAD_LINES:-TAIL_LINES], where=where)
-            lines = [*lines[:HEAD_LINES], painter(_DIM, note), *lines[-TAIL_LINES:]]
-        yield from clip_lines(lines, limit_nbytes // len(parts), where=where)
+            yield from (*lines[:HEAD_LINES], painter(_DIM, note), *lines[-TAIL_LINES:])
+        else:
+            yield from clip_lines(lines, limit_nbytes, where=where)
 
 
-def _format_difference_rows(part: DifferencePart, block: Block, painter: _Colorizer, indent: str) -> Iterator[str]:
-    lines, at = comparable_lines(block.output_group), part.start
+def _format_difference_rows(
+    part: DifferencePart, lines: Sequence[SaidLine], majority_ranks: Sequence[int], painter: _Colorizer, indent: str
+) -> Iterator[str]:
+    at = part.start
     for row in part.rows:
         if row.kind == "same":
             if row.count <= _MAX_EQUAL_LINES:
                 yield from (f"{indent}{text}" for _, text in lines[at : at + row.count])
             else:
-                yield painter(_DIM, f"… {row.count} lines as on {describe_ranks(block.majority_ranks)} …")
+                yield painter(_DIM, f"… {row.count} lines as on {describe_ranks(majority_ranks)} …")
         elif row.kind == "added":
             yield f"+ {row.here}"
         elif row.kind == "missing":

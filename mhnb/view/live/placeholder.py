@@ -21,7 +21,7 @@ from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.summary import CellSummary, clip_outputs, format_heading, summarise_cell
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.html import QUIET_STYLE, RankLocations, format_seconds, wrap_html
+from mhnb.view.html import QUIET_STYLE, RankLocations, format_fold, format_seconds, wrap_html
 from mhnb.view.live.frame import (
     BUTTONS_AFTER_S,
     LiveFrame,
@@ -58,8 +58,7 @@ def format_replacement(result: CellResult, locations: RankLocations, *, uid: str
         "run the cell again, then %mhjax panel brings it back"
     )
     page = format_cell_html(result, uid=f"{uid}-page", locations=locations)
-    summary = f'<summary style="cursor:pointer;{QUIET_STYLE}">what it showed</summary>'
-    collapsed = f"<details>{summary}{page}</details>" if page else ""
+    collapsed = format_fold("what it showed", page) if page else ""
     body = f'<div class="{uid}"><div style="{QUIET_STYLE}">{escape(line, quote=False)}</div>{collapsed}</div>'
     text = format_cell_text(result, locations=locations)
     return {"text/html": wrap_html(body, css=_CSS.format(uid=uid)), "text/plain": f"{line}\n{text}".rstrip()}
@@ -204,11 +203,10 @@ def format_placeholder(
     name, heading = placeholder_id(uid), f"all output so far, after {format_seconds(snapshot.wall_s)}"
     # Another id than the class, because the cell's styles are for everything of that class.
     html = format_cell_html(snapshot, uid=f"{name}-all", locations=known_locations, cell_summary=cell_summary)
-    summary = f'<summary style="cursor:pointer;{QUIET_STYLE}">{heading}</summary>'
     text = format_cell_text(snapshot, locations=known_locations, cell_summary=cell_summary)
     return {
         # The class hides it together with the last lines, while the widget is up to date.
-        "text/html": f'<div class="{name}"><details>{summary}{html}</details></div>',
+        "text/html": f'<div class="{name}">{format_fold(heading, html)}</div>',
         "text/plain": f"{heading}\n{text}",
     }
 

@@ -20,7 +20,7 @@ from mhnb.sharding.boxes import Box, Range, format_box
 from mhnb.sharding.layout import Layout, format_device_count, format_dtype_and_shape, format_nbytes, format_replicas
 from mhnb.sharding.mesh import format_axes
 from mhnb.types import DeviceRef
-from mhnb.view.html import QUIET_STYLE, TABS_CSS, RankLocations, host_color, wrap_html
+from mhnb.view.html import QUIET_STYLE, TABS_CSS, RankLocations, format_fold, host_color, wrap_html
 from mhnb.view.mime import format_pre
 
 _MAX_LISTED_DEVICES = 8
@@ -432,7 +432,7 @@ def format_layout_html(
     head = f'<div><b>{escape(grid.title)}</b> <span style="{QUIET_STYLE}">{escape(grid.cost)}</span></div>'
     notes_html = "".join(f'<div style="{QUIET_STYLE}">{escape(note)}</div>' for note in grid.notes)
     text = format_pre(format_layout_text(layout, name=name, locations=locations, notes=notes))
-    text_html = f'<details><summary style="cursor:pointer;{QUIET_STYLE}">as text</summary>{text}</details>'
+    text_html = format_fold("as text", text)
     return wrap_html(
         head + _format_panes(grid, assigned, uid) + notes_html + text_html,
         css=_CSS + TABS_CSS.format(uid=uid) * (len(grid.panes) > 1),

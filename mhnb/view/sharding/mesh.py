@@ -12,10 +12,10 @@ from html import escape
 from mhnb.sharding.layout import LayoutRow, LayoutTree, format_device_count, format_dtype_and_shape, format_nbytes
 from mhnb.sharding.mesh import AxisReach, MeshShape, find_axis_reach, format_axes, warn_cross_host_axes
 from mhnb.types import DeviceRef
-from mhnb.view.html import QUIET_STYLE, RankLocations, host_color, wrap_html
+from mhnb.view.html import QUIET_STYLE, RankLocations, format_fold, host_color, wrap_html, wrap_in_scroller
 from mhnb.view.mime import format_pre
 from mhnb.view.sharding.layout import assign_hosts
-from mhnb.view.tables.tables import NO_BREAK_STYLE, find_widest_cells, format_table_text, wrap_in_scroller
+from mhnb.view.tables.tables import NO_BREAK_STYLE, find_widest_cells, format_table_text
 
 _MAX_MAP_ROWS, _MAX_MAP_COLUMNS = 64, 16
 """Maximum numbers of rows and columns. Further rows, and columns in the middle, are left out; the map says how many."""
@@ -97,7 +97,7 @@ def format_mesh_html(mesh: MeshShape, *, name: str = "", locations: RankLocation
         f'<div style="{QUIET_STYLE}">{escape(_format_directions(mesh))}</div>'
         f'<table style="border-collapse:separate;border-spacing:2px;font-family:monospace">{body}</table>{more}'
         f'<div style="{QUIET_STYLE}">{escape(_format_reach(reach))}</div>{warned}'
-        f'<details><summary style="cursor:pointer;{QUIET_STYLE}">as text</summary>{text}</details>'
+        f"{format_fold('as text', text)}"
     )
 
 

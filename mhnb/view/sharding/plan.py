@@ -20,7 +20,7 @@ from mhnb.sharding.layout import Layout, format_dtype_and_shape, format_nbytes
 from mhnb.sharding.mesh import find_axis_reach, format_axes, warn_cross_host_axes
 from mhnb.sharding.plan import Move, Plan, PlannedArray, Refusal, Reshard, example_arrays
 from mhnb.sharding.report import Report
-from mhnb.view.html import QUIET_STYLE, RankLocations, wrap_html
+from mhnb.view.html import QUIET_STYLE, RankLocations, format_fold, wrap_html
 from mhnb.view.mime import format_pre
 from mhnb.view.sharding.layout import format_layout_html, format_layout_text
 from mhnb.view.sharding.mesh import format_tree_html, format_tree_text
@@ -277,12 +277,15 @@ def format_reshard_html(
 ) -> str:
     """Format a reshard as HTML; `uid` is unique in the notebook."""
     layouts = "".join(
-        f'<div style="margin:0 24px 0 0;min-width:0;max-width:100%">{format_layout_html(layout, name=word, locations=locations, uid=f"{uid}-{word}")}</div>'
-        for word, layout in _layouts(plan)
+        f'<div style="margin:0 24px 0 0;min-width:0;max-width:100%">{html}</div>'
+        for html in (
+            format_layout_html(layout, name=word, locations=locations, uid=f"{uid}-{word}")
+            for word, layout in _layouts(plan)
+        )
     )
     moves = format_pre("\n".join(_format_moves(plan)) or "nothing moves")
     return wrap_html(
         f'<div><b>{escape(_format_reshard_title(plan, name))}</b> <span style="{QUIET_STYLE}">{escape(_format_sums(plan))}</span></div>'
         f'<div style="display:flex;flex-wrap:wrap">{layouts}</div>'
-        f'<details><summary style="cursor:pointer;{QUIET_STYLE}">what moves</summary>{moves}</details>'
+        f"{format_fold('what moves', moves)}"
     )

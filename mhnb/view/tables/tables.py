@@ -14,7 +14,7 @@ from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.variables import VariableRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import ClusterState, RankInfo
-from mhnb.view.html import QUIET_STYLE, name_hosts, wrap_html
+from mhnb.view.html import QUIET_STYLE, name_hosts, wrap_html, wrap_in_scroller
 from mhnb.view.mime import format_pre
 
 
@@ -88,11 +88,6 @@ def find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
         if len(cells[longest]) <= _SHORT_CHARS:
             found[longest].add(column)
     return found
-
-
-def wrap_in_scroller(table: str) -> str:
-    """Wrap a table so that it scrolls by itself, also by keyboard, if it is wider than the page."""
-    return f'<div tabindex="0" style="overflow-x:auto">{table}</div>'
 
 
 def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[int]:

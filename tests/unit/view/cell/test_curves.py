@@ -72,7 +72,7 @@ def test_picture_survives_the_sanitiser_and_is_described() -> None:
     assert len(drawing.getElementsByTagName("path")) == 3  # the band, the median, the odd rank
     assert re.fullmatch(
         r"loss over 200 lines, step 0 to 199: median of ranks 0-3 from 2\.\d+ to 0\.1\d+, "
-        r"least 0\.1\d+, most 2\.\d+; rank 2 ends at 0\.\d+",
+        r"lowest 0\.1\d+, highest 2\.\d+; rank 2 ends at 0\.\d+",
         str(image["alt"]),
     )
 
@@ -86,7 +86,7 @@ def test_size_does_not_depend_on_the_number_of_lines() -> None:
 
 
 def test_band_keeps_a_single_peak() -> None:
-    """Lines that share a point keep their least and their most value: one bad line of a thousand is still seen."""
+    """Lines that share a point keep their lowest and their highest value: one bad line of a thousand is still seen."""
     rows = [[1.5 + at % 3 * 0.1 + rank * 0.01 for rank in range(4)] for at in range(1000)]
     rows[501][1] = 99.5
     (curve,) = _curves(_printed("step {} loss {:.2f}", rows))

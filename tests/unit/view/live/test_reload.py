@@ -20,23 +20,29 @@ class Kernel:
         self.shell_stream = SimpleNamespace(on_recv=self._set_receiver)
         loop = SimpleNamespace(add_callback=lambda act, *arguments, **named: act(*arguments, **named))
         self.shell_channel_thread = SimpleNamespace(io_loop=loop)
-        self.session = SimpleNamespace(
-            feed_identities=lambda message, copy: ([], message),
-            deserialize=self._deserialize,
-            unpack=lambda content: content,
-        )
+        self.session = self
         self.shell_handlers = dict.fromkeys(("comm_open", "comm_msg", "comm_close"), lambda *_: None)
         self.iopub_socket, self.ident = None, "k"
-        self.session.send = lambda *_, **__: None
 
     def _set_receiver(self, callback: Any, *, copy: bool) -> None:
         assert not copy
         self.receiver = callback
 
-    def _deserialize(self, frames: list[Any], *, content: bool, copy: bool) -> Any:
-        assert not copy
-        kind, data = frames
-        return {"header": {"msg_type": kind}, "content": data}
+    def feed_identities(self, message: list[Any], **_: Any) -> tuple[list[bytes], list[Any]]:
+        """Split a message, as a session does."""
+        return [], message
+
+    def deserialize(self, frames: list[Any], **_: Any) -> dict[str, Any]:
+        """Read a message; its content stays as it is."""
+        kind, content = frames
+        return {"header": {"msg_type": kind}, "content": content}
+
+    def unpack(self, content: Any) -> Any:
+        """Read the content."""
+        return content
+
+    def send(self, *_: Any, **__: Any) -> None:
+        """Send nothing."""
 
     async def shell_channel_thread_main(self, message: list[Any]) -> None:
         """Handle a message as usual."""
