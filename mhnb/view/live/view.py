@@ -170,7 +170,8 @@ class CellView:
             if self._is_finished:
                 return
             if snapshot.waiting:
-                self._run_guarded(self._wait_line.show, snapshot.waiting)
+                if not self._quiet:
+                    self._run_guarded(self._wait_line.show, snapshot.waiting)
                 return
             self._run_guarded(self._wait_line.close)
             self._run_guarded(self._update, snapshot)

@@ -162,9 +162,10 @@ def test_a_badge_is_shown_for_a_silent_cell() -> None:
 
 @pytest.mark.parametrize(("result", "names"), [(FINISHED, []), (cell([out("a")], failed(1)), ["show"])])
 def test_quiet_shows_only_errors(result: CellResult, names: list[str]) -> None:
-    """`--quiet` opens no widget, and shows the cell only if it failed."""
+    """`--quiet` opens no widget, says nothing about a wait, and shows the cell only if it failed."""
     screen = RecordingScreen()
     view = make_view(screen, quiet=True)
+    view.update(WAITING)
     view.update(RUNNING)
     view.finish(result)
     assert screen.call_names == names
