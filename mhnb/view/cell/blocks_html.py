@@ -319,7 +319,7 @@ def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -
 # -- the numbers of a template
 
 
-_CURVES_STYLE = "display:flex;flex-wrap:wrap;gap:2px 1.5em;margin:2px 0 2px 1em"
+_CURVES_STYLE = "display:flex;flex-wrap:wrap;margin:2px 0 2px 1em"
 _TABLES_STYLE = "display:flex;flex-wrap:wrap;gap:0 1.5em;overflow-x:auto"
 _TABLE_STYLE = "border-collapse:collapse;font-family:monospace;font-size:1em;border:0;margin:2px 0 4px 1em"
 _PART_STYLE = _TABLE_STYLE.replace("2px 0 4px", "0 0 0")
@@ -354,7 +354,7 @@ def _place_beside(steps: str, content: str) -> str:
         return f"<div>{content}</div>"
     lines = "<br>".join(steps[at : at + _STEPS_PER_LINE] for at in range(0, len(steps), _STEPS_PER_LINE))
     return (
-        f'<div style="display:flex;flex-wrap:wrap;gap:0 1em"><div style="white-space:pre;{QUIET_STYLE}">{lines}</div>'
+        f'<div style="display:flex;flex-wrap:wrap"><div style="white-space:pre;margin-right:1em;{QUIET_STYLE}">{lines}</div>'
         f"<div>{content}</div></div>"
     )
 

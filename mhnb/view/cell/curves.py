@@ -342,7 +342,8 @@ def format_curve_html(curve: Curve) -> str:
         f'<div style="{QUIET_STYLE}">{_text(curve.low)}</div></div>'
     )
     axis = f'<div style="{between};{QUIET_STYLE}"><div>{_text(curve.axis)} {_text(curve.begin)}</div><div>{_text(curve.end)}</div></div>'
-    small = f"display:flex;font-size:.85em;line-height:{_LABEL_PX}px;white-space:nowrap"
+    # Not a gap between curves, which an untrusted notebook drops.
+    small = f"display:flex;margin:0 1.5em 2px 0;font-size:.85em;line-height:{_LABEL_PX}px;white-space:nowrap"
     return f'<div style="{small}">{left}<div style="min-width:0">{image}{axis}</div>{_format_ends(curve)}</div>'
 
 

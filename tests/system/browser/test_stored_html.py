@@ -425,7 +425,7 @@ FIGURES_IN_PANEL = """async (source) => {
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const heard = {};
   const values = {
-    kind: "result", view: "grid", number: 1, head: "cell 1", runs: false, page: html,
+    mode: "panel", view: "grid", number: 1, head: "cell 1", runs: false, page: html,
     ranks: [0, 1, 2, 3].map((rank) => ({ rank, host: "", mark: "", odd: false, color: "" })),
   };
   const model = { get: (name) => values[name], on: (name, act) => { heard[name] = act; }, off: () => {}, send: () => {} };
