@@ -44,8 +44,8 @@ _OMITTED_LINE = re.compile(
 _SPARK_LEVELS = "▁▂▃▄▅▆▇█"
 _MIN_STEPS = 4
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
-_TABLE_NBYTES = 1500
-"""What a folded table takes beside its rows: it is three tables and a fold."""
+_TABLE_NBYTES, _FOLDED_LINES_NBYTES = 1500, 600
+"""What a folded table, or folded lines, take beside their rows: each is three elements and a fold."""
 MAX_ODD_VALUES = 6
 """Maximum number of odd values on top of a block; the others are marked where they are."""
 _MAX_LISTED_RANKS = 16
@@ -511,9 +511,12 @@ class RepeatedLines:
 
     @property
     def tables_nbytes(self) -> int:
-        """Return roughly how many bytes the tables take beside their rows."""
-        fields = 0 if self.lines else sum(isinstance(column[0], Slot) for column in self.columns)
-        return _TABLE_NBYTES * fields if self.is_folded else 0
+        """Return roughly how many bytes the tables, or the folded lines, take beside their rows."""
+        if not self.is_folded:
+            return 0
+        if self.lines:
+            return _FOLDED_LINES_NBYTES
+        return _TABLE_NBYTES * sum(isinstance(column[0], Slot) for column in self.columns)
 
     @property
     def pieces(self) -> list[str]:
