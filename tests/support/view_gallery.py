@@ -293,7 +293,7 @@ def open_page(browser: Browser, count: int, *, theme: Theme = "light", width: in
     page.set_content(html, wait_until="commit")
     page.wait_for_selector(".mhnb", state="attached")
     folder = Path(mhnb.view.live.__file__).parent
-    fixed = {"mode": "live", "blocks": MAX_BLOCKS, "draft": "mhnb-draft"}
+    fixed = {"mode": "live", "blocks": MAX_BLOCKS, "draft": "mhnb-draft", "runs": True, "page": ""}
     values = [fixed | parts for parts in live.values()]
     sources = [(folder / name).read_text(encoding="utf-8") for name in ("panel.js", "panel.css")]
     page.evaluate(_MOUNT, [*sources, values])
