@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import mhnb.view.live
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.hang_report import HangReport, RankLocation
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
-from mhnb.core.ranks import pluralize
+from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.plan import Plan, Refusal, plan_reshard
 from mhnb.sharding.report import Report
 from mhnb.types import PHASES, DeviceRef, RankError, RankInfo, StartProgress
-from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.html import View, format_cell_html
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
 from mhnb.view.live.repeated import RepeatedHistory
+from mhnb.view.live.results_panel import ResultPanel, build_panel_state
 from mhnb.view.sharding.layout import format_layout_html
 from mhnb.view.sharding.mesh import format_mesh_html
 from mhnb.view.sharding.plan import format_plan_html, format_reshard_html
@@ -51,13 +52,19 @@ Theme = Literal["light", "dark"]
 LOSS_LINES = 200
 FEW = 4
 """The number of ranks at which the views are shown that always have the same ranks."""
-_MISMATCH = (
-    "nothing was launched, the cluster is clean\n"
-    "  launch 3 of cell 14 differs\n"
-    "  rank 0 jit(add) f32[8] → f32[]     line 2:  got = [float(f(x)) for f in order]\n"
-    "  the others jit(top) f32[8] → f32[]     line 2:  got = [float(f(x)) for f in order]\n"
-    "  order is a set: its order depends on the process. Sort it."
-)
+EXECUTION_COUNT = 7
+"""The number of every cell, as JupyterLab shows it."""
+
+
+def _mismatch(count: int) -> str:
+    """Return the message of the guard where rank 0 launches another program than the others."""
+    return (
+        "nothing was launched, the cluster is clean\n"
+        f"  launch 3 of In[{EXECUTION_COUNT}] differs\n"
+        "  rank 0    jit(add) f32[8] → f32[]     line 2:  got = [float(f(x)) for f in order]\n"
+        f"  {describe_ranks(range(1, count))} jit(top) f32[8] → f32[]     line 2:  got = [float(f(x)) for f in order]\n"
+        "  order is a set: its order depends on the process. Sort it."
+    )
 
 
 def _locations(count: int) -> RankLocations:
@@ -110,11 +117,11 @@ def _results(count: int) -> dict[str, CellResult]:
         replace(
             failed(rank, "OrderMismatch"),
             outputs=(),
-            error=RankError("OrderMismatch", _MISMATCH, (), line=2, code="got = [float(f(x)) for f in order]"),
+            error=RankError("OrderMismatch", _mismatch(count), (), line=2, code="got = [float(f(x)) for f in order]"),
         )
         for rank in ranks
     ]
-    return {
+    results = {
         "every rank printed the same": cell(*[[out("f32[8,8] on mesh (data 4, model 2)\n")] for _ in ranks]),
         "each rank printed its own number": cell(*[[out(f"process {rank} of {count}\n")] for rank in ranks]),
         "numbers differ": cell(*[[out(f"loss {0.3 + rank / 100:.3f} pid {4711 + rank}\n")] for rank in ranks]),
@@ -129,7 +136,8 @@ def _results(count: int) -> dict[str, CellResult]:
         "a table drawn with boxes": cell(*[[out(_BOX_TABLE.format(rank + 0.5, 2.0))] for rank in ranks]),
         "one rank failed": cell(*[failed(rank) if rank == odd else [out("done\n")] for rank in ranks]),
         "a hint": cell(*[failed(rank, hint="reshape to a size that divides 64") for rank in ranks]),
-        "different launches": cell(*mismatch),
+        # One rank alone has nobody to differ from.
+        **({"different launches": cell(*mismatch)} if count > 1 else {}),
         "after a failure": after_a_failure(*[[value("2")] for _ in ranks]),
         "a note": cell(
             *[[out("2\n")] for _ in ranks], notes=("Variables set after line 3 exist on ranks 0,1,3 only.",)
@@ -138,6 +146,7 @@ def _results(count: int) -> dict[str, CellResult]:
             *[replace(RankResult(rank, "ok", (out("2\n"),)), noise="[Gloo] Rank 0 is connected to 3 peer ranks\n") for rank in ranks]
         ),
     }  # fmt: skip
+    return {name: replace(result, execution_count=EXECUTION_COUNT) for name, result in results.items()}
 
 
 def _report(count: int) -> HangReport:
@@ -207,7 +216,7 @@ def stored_views(count: int) -> dict[str, str]:
     locations = _locations(count)
     views: dict[str, str] = {}
     for at, (name, result) in enumerate(_results(count).items()):
-        views[name] = format_cell_html(replace(result, execution_count=7), uid=f"mhnb-fold-{at}", locations=locations)
+        views[name] = format_cell_html(result, uid=f"mhnb-fold-{at}", locations=locations)
     for view in ("tabs", "grid"):
         for name in ("numbers differ", "one rank failed", "figures"):
             uid = f"mhnb-{view}-{len(views)}"
@@ -228,13 +237,14 @@ def stored_views(count: int) -> dict[str, str]:
 
 def _running(count: int) -> CellResult:
     said = [[out(f"rank {rank} reads shard {rank}\nstep {7 + rank % 2} loss 0.5\n")] for rank in range(count)]
-    return cell(*said, done=False, wall_s=6.2)
+    return replace(cell(*said, done=False, wall_s=6.2), execution_count=EXECUTION_COUNT)
 
 
-def live_views(count: int) -> dict[str, dict[str, str]]:
-    """Return the parts of the live view of running cells by name."""
+def live_views(count: int) -> dict[str, dict[str, Any]]:
+    """Return the state of mhnb's widget by name, over running cells and, as a panel, over a result."""
     locations = _locations(count)
     loop = cell(*[[out(_loss_lines(rank, -1))] for rank in range(count)], done=False, wall_s=4.0)
+    loop = replace(loop, execution_count=EXECUTION_COUNT)
     history = RepeatedHistory()
     history.read(loop)
     done = tuple(replace(rank, outcome="ok", wall_s=1.5) if rank.rank % 3 == 0 else rank for rank in _running(count))
@@ -245,9 +255,18 @@ def live_views(count: int) -> dict[str, dict[str, str]]:
         "each rank by itself": build_frame(_running(count), locations, view="rows"),
     }
     if count > 1:
-        views["ranks in many states"] = build_frame(with_states(count), locations)
+        views["ranks in many states"] = build_frame(
+            replace(with_states(count), execution_count=EXECUTION_COUNT), locations
+        )
         views["one rank is absent"] = build_frame(replace(_running(count), where=_report(count)), locations)
-    return {name: frame_parts(frame) for name, frame in views.items()}
+    fixed = {"mode": "live", "blocks": MAX_BLOCKS, "draft": "mhnb-draft", "runs": True, "page": ""}
+    live: dict[str, dict[str, Any]] = {name: fixed | frame_parts(frame) for name, frame in views.items()}
+    result = _results(count)["one rank differs"]
+    bodies = {rank: ResultPanel(result, locations).format_body(rank) for rank in range(count)}
+    for view in get_args(View):
+        state = build_panel_state(result, locations, uid=f"mhnb-panel-{view}", view=view)
+        live[f"panel as {view}"] = {"mode": "panel", "number": 0, "bodies": bodies, **state}
+    return live
 
 
 # -- the page
@@ -259,9 +278,20 @@ _MOUNT = """async ([source, css, all]) => {
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const { default: widget } = await import(url);
   for (const [at, values] of Object.entries(all)) {
-    const model = { get: (name) => values[name], on: () => {}, off: () => {}, send: () => {} };
-    widget.render({ model, el: document.getElementById(`live-${at}`) });
+    const handlers = {};
+    const model = {
+      get: (name) => values[name],
+      on: (name, handler) => { handlers[name] = handler; },
+      off: () => {},
+      // The kernel answers later, never while it is asked.
+      send: ({ ask }) => { if (ask) setTimeout(() => handlers["msg:custom"]({ bodies: values.bodies })); },
+    };
+    const el = document.getElementById(`live-${at}`);
+    // JupyterLab shows a widget in an output of its own, which has not the styles of HTML.
+    el.closest(".jp-RenderedHTMLCommon").className = "jp-OutputArea-output";
+    widget.render({ model, el });
   }
+  await new Promise((done) => setTimeout(done));
 }"""
 
 
@@ -293,8 +323,6 @@ def open_page(browser: Browser, count: int, *, theme: Theme = "light", width: in
     page.set_content(html, wait_until="commit")
     page.wait_for_selector(".mhnb", state="attached")
     folder = Path(mhnb.view.live.__file__).parent
-    fixed = {"mode": "live", "blocks": MAX_BLOCKS, "draft": "mhnb-draft", "runs": True, "page": ""}
-    values = [fixed | parts for parts in live.values()]
     sources = [(folder / name).read_text(encoding="utf-8") for name in ("panel.js", "panel.css")]
-    page.evaluate(_MOUNT, [*sources, values])
+    page.evaluate(_MOUNT, [*sources, list(live.values())])
     return page
