@@ -19,7 +19,7 @@ from mhnb.sharding.plan import Plan, Refusal, plan_reshard
 from mhnb.sharding.report import Report
 from mhnb.types import PHASES, DeviceRef, RankError, RankInfo, StartProgress
 from mhnb.view.cell.html import View, format_cell_html
-from mhnb.view.html import RankLocations
+from mhnb.view.html import RankLocations, wrap_html
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
 from mhnb.view.live.repeated import RepeatedHistory
@@ -191,7 +191,7 @@ def _table_views(count: int) -> dict[str, str]:
         "variables": format_vars_html(variables),
         "check": format_check_html(checks),
         "preflight": format_preflight_html(preflight),
-        "a hang": format_hang_html(_report(count), name="demo") if count > 1 else "",
+        "a hang": wrap_html(format_hang_html(_report(count), name="demo")) if count > 1 else "",
     }
 
 
@@ -290,6 +290,8 @@ _MOUNT = """async ([source, css, all]) => {
     // JupyterLab shows a widget in an output of its own, which has not the styles of HTML.
     el.closest(".jp-RenderedHTMLCommon").className = "jp-OutputArea-output";
     widget.render({ model, el });
+    // The pictures take longer than the widget waits for its kernel.
+    setInterval(() => handlers.change?.(), 1000);
   }
   await new Promise((done) => setTimeout(done));
 }"""

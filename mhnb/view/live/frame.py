@@ -45,7 +45,7 @@ from mhnb.view.live.strip import (
     format_strip_text,
     is_unusual,
 )
-from mhnb.view.tables.reports import format_hang_html, format_hang_text
+from mhnb.view.tables.reports import MAX_PLACES, format_hang_html, format_hang_text
 
 # -- the frame and its blocks
 
@@ -124,7 +124,7 @@ def build_frame(
         strip if is_unusual(strip) else (),
         tuple(_build_live_block(block, errors, known_locations, budget, labelled=len(groups) > 1) for block in shown),
         f"… and {describe_ranks(rest)}, shown when the cell ends" if rest else "",
-        format_hang_html(report, name=known_locations.cluster)
+        format_hang_html(report, name=known_locations.cluster, max_places=None if expanded else MAX_PLACES)
         if report and (expanded or shows_hang(report, has_recent_output=has_recent_output))
         else "",
         format_each_html(snapshot, known_locations) if expanded else "",
@@ -406,7 +406,8 @@ def _format_hang(snapshot: CellResult, locations: RankLocations, *, has_recent_o
     report = snapshot.where
     if report is None or not shows_hang(report, has_recent_output=has_recent_output):
         return []
-    return format_hang_text(report, name=locations.cluster, how_to_end="Ctrl-C").splitlines()
+    text = format_hang_text(report, name=locations.cluster, how_to_end="Ctrl-C", max_places=MAX_PLACES)
+    return text.splitlines()
 
 
 # -- as HTML without mhnb's own widget

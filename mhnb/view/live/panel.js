@@ -289,7 +289,8 @@ class Panel {
     rove(this.tabs, (node) => this.choose(Number(node.dataset.rank)));
     this.id = `mhnb-panel-${Math.random().toString(36).slice(2)}`;
     this.body = make("div", { class: "mhnb-shown", id: this.id });
-    this.root = make("div", { class: "mhnb mhnb-panel", role: "region", "aria-label": "outputs of the ranks", "data-lm-suppress-shortcuts": "true" },
+    // No landmark, because a notebook may have several panels.
+    this.root = make("div", { class: "mhnb mhnb-panel", role: "group", "aria-label": "outputs of the ranks", "data-lm-suppress-shortcuts": "true" },
       this.head, this.tools, this.tabs, this.body);
     this.root.addEventListener("keydown", (event) => this.key(event));
   }

@@ -8,7 +8,9 @@ The HTML of the hang report is for the live view.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from html import escape
+from itertools import groupby
 
 from mhnb.core.hang_report import UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
 from mhnb.core.preflight_facts import Finding, PreflightReport, ReportCell
@@ -16,7 +18,7 @@ from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
 from mhnb.view.html import QUIET_STYLE, format_seconds, wrap_html
-from mhnb.view.mime import PRE_STYLE, format_pre
+from mhnb.view.mime import format_pre
 from mhnb.view.tables.tables import format_table_html, format_table_text
 
 _HEADER = ("axis", "count", "bytes/device", "across hosts", "line")
@@ -207,6 +209,10 @@ def _format_cell_html(tag: str, text: str, column: int) -> str:
 
 
 _MAX_CODE_CHARS = 110
+_ABSENT = "absent"
+"""The heading of ranks that others wait for."""
+MAX_PLACES = 4
+"""Number of places that are shown for each heading while the cell runs; all are shown on request."""
 _WORKING = ("compiling", "computing")
 _ACTIVITY_WORDS = {
     "ended": "ended the cell",
@@ -223,7 +229,11 @@ _ACTIVITY_WORDS = {
 
 
 def format_hang_text(
-    report: HangReport, *, name: str = "", how_to_end: str = "the stop button or %mhjax interrupt"
+    report: HangReport,
+    *,
+    name: str = "",
+    how_to_end: str = "the stop button or %mhjax interrupt",
+    max_places: int | None = None,
 ) -> str:
     """Format which ranks wait where, which are missing and where those are, and how to end the cell.
 
@@ -231,40 +241,125 @@ def format_hang_text(
         report: the hang report.
         name: the cluster's name, for the command that shows the report in a terminal.
         how_to_end: how the user can end the cell.
+        max_places: number of places for each heading; None for all. If there are more, those that differ only in their line share one.
     """
-    rows = list(_report_rows(report))
-    width = max(len(head) for head, _ in rows)
-    lines = [f"{head:<{width}} · {text}" for head, text in rows]
-    return "\n".join([*lines, _format_last_line(report, name, how_to_end)])
+    rows = list(_report_rows(report, max_places))
+    width = max(len(row.heading) for row in rows)
+    previous, lines = "", []
+    for row in rows:
+        lines.append(f"{'' if row.heading == previous else row.heading:<{width}} · {row.text}")
+        previous = row.heading
+    return "\n".join([*lines, " · ".join(_last_words(report, name, how_to_end))])
 
 
-def format_hang_html(report: HangReport, *, name: str = "") -> str:
+def format_hang_html(report: HangReport, *, name: str = "", max_places: int | None = None) -> str:
     """Format the report for the live view, below the cell's output.
 
     It names the buttons, because a command would wait behind the cell that it should interrupt.
     """
-    text = escape(format_hang_text(report, name=name, how_to_end="the stop button or Interrupt"), quote=False)
-    return f'<div style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px"><pre style="{PRE_STYLE}">{text}</pre></div>'
+    rows = list(_report_rows(report, max_places, where_all_are=": Where"))
+    body = "".join(
+        _format_places_html(heading, [row.text for row in same])
+        for heading, same in groupby(rows, key=lambda row: row.heading)
+    )
+    first, *words = _last_words(report, name, "the stop button or Interrupt")
+    # The command stays in one piece, so that it can be copied.
+    unbroken = "".join(f' · <span style="white-space:nowrap">{escape(word, quote=False)}</span>' for word in words)
+    last = f'<tr style="background:none"><td colspan="2" style="{_PLACE_STYLE}">{escape(first, quote=False)}{unbroken}</td></tr>'
+    return (
+        '<div class="mhnb-hang" style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px;font-family:monospace">'
+        f'<table style="border-collapse:collapse;border:0;margin:0;font-size:1em">{body}{last}</table></div>'
+    )
 
 
-def _report_rows(report: HangReport) -> Iterator[tuple[str, str]]:
-    """Yield each place with its heading: ranks that wait first, then the ranks they wait for, then the others."""
+_PLACE_STYLE = (
+    "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0;font-size:1em;font-weight:normal"
+)
+
+
+def _format_places_html(heading: str, texts: Sequence[str]) -> str:
+    """Format the rows of one heading, which are in the error colour if others wait for their ranks."""
+    bad = ' class="mhnb-bad"' if heading == _ABSENT else ""
+    head = f'<th scope="rowgroup" rowspan="{len(texts)}" style="{_PLACE_STYLE};white-space:nowrap">{heading}</th>'
+    rows = (
+        f'<td style="{_PLACE_STYLE};white-space:pre-wrap;overflow-wrap:anywhere">{escape(text, quote=False)}</td>'
+        for text in texts
+    )
+    return "".join(
+        f'<tr{bad} style="background:none">{head if not at else ""}{row}</tr>' for at, row in enumerate(rows)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _PlaceRow:
+    heading: str
+    text: str
+
+
+def _report_rows(report: HangReport, max_places: int | None, where_all_are: str = "") -> Iterator[_PlaceRow]:
+    """Yield each place with its heading: ranks that wait first, then the ranks they wait for, then the others.
+
+    `where_all_are` ends the row that says how many are not shown.
+    """
     age = format_seconds(report.age_s)
     others = "elsewhere" if report.waiting else f"running {age}"
     headings = {rank: others for place in report.places for rank in place.ranks}
-    headings |= dict.fromkeys(report.waiting, f"waiting {age}") | dict.fromkeys(report.absent, "absent")
+    headings |= dict.fromkeys(report.waiting, f"waiting {age}") | dict.fromkeys(report.absent, _ABSENT)
     headings |= {
         rank: "unknown" for place in report.places if place.activity in UNKNOWN_ACTIVITIES for rank in place.ranks
     }
-    order = [f"waiting {age}", "absent", "unknown", others]
-    rows = [(head, ranks, place) for place in report.places for head, ranks in _split_by_heading(place, headings)]
-    previous = ""
-    for head, ranks, place in sorted(rows, key=lambda row: (order.index(row[0]), row[1])):
-        yield ("" if head == previous else head), f"{describe_ranks(ranks)} {_describe_location(place)}"
-        for thread in place.threads:
-            thread_label = f"thread {thread.name}" if thread.count == 1 else f"{thread.count} threads {thread.name}"
-            yield "", f"  {thread_label} {_describe_location(thread)}"
-        previous = head
+    order = [f"waiting {age}", _ABSENT, "unknown", others]
+    found = [(head, ranks, place) for place in report.places for head, ranks in _split_by_heading(place, headings)]
+    found.sort(key=lambda row: (order.index(row[0]), row[1]))
+    for head, same in groupby(found, key=lambda row: row[0]):
+        places = [_Places(ranks, (place,)) for _, ranks, place in same]
+        merged = places if max_places is None or len(places) <= max_places else _merge_lines(places)
+        for each in merged[:max_places]:
+            yield _PlaceRow(
+                head, f"{describe_ranks(each.ranks)} {_describe_location(each.first, each.lines, each.numbers)}"
+            )
+            for thread in each.first.threads:
+                thread_label = f"thread {thread.name}" if thread.count == 1 else f"{thread.count} threads {thread.name}"
+                yield _PlaceRow(head, f"  {thread_label} {_describe_location(thread)}")
+        if len(merged) > len(merged[:max_places]):
+            more = pluralize(len(merged) - len(merged[:max_places]), "more place")
+            yield _PlaceRow(head, f"… and {more}{where_all_are}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Places that are shown together, with their ranks."""
+
+    ranks: tuple[int, ...]
+    places: tuple[RankLocation, ...]
+
+    @property
+    def first(self) -> RankLocation:
+        """Return the place, without the code if it is not the same for all of them."""
+        place = self.places[0]
+        return place if len({each.code for each in self.places}) == 1 else replace(place, code="")
+
+    @property
+    def lines(self) -> list[int]:
+        return [place.line for place in self.places if place.line is not None]
+
+    @property
+    def numbers(self) -> list[int]:
+        return [place.number for place in self.places if place.number is not None]
+
+
+def _merge_lines(places: Sequence[_Places]) -> list[_Places]:
+    """Merge places that differ only in the line and in the launch's number."""
+    merged: dict[RankLocation, list[_Places]] = {}
+    for each in places:
+        key = replace(each.first, ranks=(), line=None if each.lines == [] else 0, code="", number=None)
+        merged.setdefault(key, []).append(each)
+    return [
+        _Places(
+            tuple(rank for each in same for rank in each.ranks), tuple(place for each in same for place in each.places)
+        )
+        for same in merged.values()
+    ]
 
 
 def _split_by_heading(place: RankLocation, headings: dict[int, str]) -> list[tuple[str, tuple[int, ...]]]:
@@ -273,8 +368,16 @@ def _split_by_heading(place: RankLocation, headings: dict[int, str]) -> list[tup
     return [(word, tuple(rank for rank in place.ranks if headings[rank] == word)) for word in distinct]
 
 
-def _describe_location(place: RankLocation | ThreadLocation) -> str:
-    """Format where a rank is, as `in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)`."""
+def _describe_location(
+    place: RankLocation | ThreadLocation, lines: Sequence[int] = (), numbers: Sequence[int] = ()
+) -> str:
+    """Format where a rank is, as `in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)`.
+
+    Args:
+        place: where it is.
+        lines: the lines, if other ranks are at the same place in other lines.
+        numbers: the numbers of the launches, likewise.
+    """
     word = _ACTIVITY_WORDS.get(place.activity)
     if word is None:
         word = f"in {place.what or 'a call'}" if place.what else _describe_unnamed(place.activity)
@@ -282,20 +385,28 @@ def _describe_location(place: RankLocation | ThreadLocation) -> str:
         word = f"{word} {'in ' if place.activity in _WORKING else ''}{place.what}"
     number = ""
     if isinstance(place, RankLocation) and place.number is not None:
-        number = f" (launch {place.number} of the cell)"
+        number = f" ({_format_span('launch', 'launches', numbers or [place.number])} of the cell)"
     code = place.code if len(place.code) <= _MAX_CODE_CHARS else f"{place.code[: _MAX_CODE_CHARS - 1]}…"
-    line = f"line {place.line}:  {code}" if place.line is not None else ""
+    line = ""
+    if place.line is not None:
+        span = _format_span("line", "lines", lines or [place.line])
+        line = f"{span}:  {code}" if code or len(set(lines)) < 2 else span
     location = " ← ".join(filter(None, [place.place, line]))
     return f"{word}{number}, {location}" if location else f"{word}{number}"
+
+
+def _format_span(one: str, many: str, numbers: Sequence[int]) -> str:
+    first, last = min(numbers), max(numbers)
+    return f"{one} {first}" if first == last else f"{many} {first}-{last}"
 
 
 def _describe_unnamed(activity: str) -> str:
     return "in a call that waits" if activity == "blocked" else activity
 
 
-def _format_last_line(report: HangReport, name: str, how_to_end: str) -> str:
-    command = f" · mhnb where {name}" if name else ""
-    return f"{_format_progress(report)} · {how_to_end} ends it{command}"
+def _last_words(report: HangReport, name: str, how_to_end: str) -> list[str]:
+    command = [f"mhnb where {name}"] if name else []
+    return [_format_progress(report), f"{how_to_end} ends it", *command]
 
 
 def _format_progress(report: HangReport) -> str:

@@ -96,6 +96,61 @@ def test_a_long_line_is_cut() -> None:
     assert max(map(len, format_hang_text(report).splitlines())) < 200
 
 
+def _many_places(count: int) -> HangReport:
+    places = tuple(replace(STEP, ranks=(rank,), line=rank + 1) for rank in range(count - 1))
+    absent = replace(SLEEP, ranks=(count - 1,))
+    return replace(HANG, waiting=tuple(range(count - 1)), absent=(count - 1,), places=(*places, absent))
+
+
+def test_many_places_that_differ_in_the_line_share_a_row() -> None:
+    """Above the limit, ranks that do the same in different lines are shown together; up to the limit each has its line."""
+    rows = format_hang_text(_many_places(8), max_places=4).splitlines()[:-1]
+    assert rows == [
+        "waiting 6.2 s · ranks 0-6 in jit(step), lines 1-7:  loss = step(params, batch)",
+        "absent        · rank 7 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
+    ]
+    assert len(format_hang_text(_many_places(5), max_places=4).splitlines()) == 6
+    report = _many_places(8)
+    other = replace(report, places=(replace(report.places[0], code="warm_up(params)"), *report.places[1:]))
+    assert format_hang_text(other, max_places=4).startswith("waiting 6.2 s · ranks 0-6 in jit(step), lines 1-7\n")
+    numbered = replace(report, places=tuple(replace(place, number=3 + at) for at, place in enumerate(report.places)))
+    assert "ranks 0-6 in jit(step) (launches 3-9 of the cell), lines 1-7:" in format_hang_text(numbered, max_places=4)
+
+
+def test_further_places_are_counted_and_shown_on_request() -> None:
+    """At most so many places are shown for each heading, with the number of the others; without a limit all are shown."""
+    report = _many_places(8)
+    different = replace(report, places=tuple(replace(place, what=f"jit(f{place.ranks[0]})") for place in report.places))
+    rows = format_hang_text(different, max_places=4).splitlines()
+    assert [row.partition(" · ")[2][:16] for row in rows[3:6]] == [
+        "rank 3 in jit(f3",
+        "… and 3 more pla",
+        "rank 7 in jit(f7",
+    ]
+    assert "… and 3 more places: Where" in format_hang_html(different, max_places=4)
+    everything = format_hang_text(different)
+    assert "more place" not in everything
+    assert all(f"jit(f{rank})" in everything for rank in range(8))
+
+
+def test_where_shows_every_place() -> None:
+    """The button Where shows the places that the report had left out."""
+    report = _many_places(8)
+    different = replace(report, places=tuple(replace(place, what=f"jit(f{place.ranks[0]})") for place in report.places))
+    snapshot = replace(cell(*[[]] * 8, wall_s=6.2, done=False), where=different)
+    assert "jit(f6)" not in format_live_html(snapshot)
+    assert "jit(f6)" in format_live_html(snapshot, expanded=True)
+
+
+def test_absent_ranks_are_in_the_error_colour() -> None:
+    """Each place is a row beside its heading, those of the absent ranks in the error colour; the command is not broken."""
+    page = format_hang_html(HANG, name="demo")
+    rows = page.split("<tr")[1:]
+    assert ["mhnb-bad" in row for row in rows] == [False, True, False]
+    assert ">absent</th>" in rows[1]
+    assert '<span style="white-space:nowrap">mhnb where demo</span>' in rows[2]
+
+
 def test_report_is_below_the_running_cell() -> None:
     """The live view shows the report once ranks hang, with the command that shows it in a terminal."""
     snapshot = replace(cell([out("step 3\n")], [out("step 3\n")], wall_s=6.2, done=False), where=HANG)
