@@ -72,6 +72,8 @@ class LiveBlock:
     color: str
     html: str
     failed: bool = False
+    host: str = ""
+    """The host of the ranks, beside their label; empty without a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +277,9 @@ def _build_live_block(
     if failed is not None and failed.error is not None:
         error_html = escape(f"✗ {format_error(failed.error)}", quote=False)
         html += f'<div class="mhnb-bad">{error_html}</div>'
-    host = format_hosts_of(locations, block.ranks)
-    label = " ".join(filter(None, (describe_ranks(block.ranks), host))) if labelled else ""
-    return LiveBlock(label, host_color(locations, block.ranks), html, failed is not None)
+    label = describe_ranks(block.ranks) if labelled else ""
+    host = format_hosts_of(locations, block.ranks) if labelled else ""
+    return LiveBlock(label, host_color(locations, block.ranks), html, failed is not None, host)
 
 
 def _format_tail(block: OutputGroup, budget: int) -> str:
@@ -440,8 +442,9 @@ def frame_to_html(frame: LiveFrame) -> str:
 def _format_live_block(block: LiveBlock) -> str:
     if not block.label:
         return block.html
+    host = f' <span style="{QUIET_STYLE}">{escape(block.host)}</span>' if block.host else ""
     return (
         f'<div style="display:flex;align-items:baseline;border-left:3px solid {block.color};margin:1px 0;padding-left:8px">'
-        f'<div style="min-width:9em;padding-right:.8em"><b>{escape(block.label)}</b></div>'
+        f'<div style="min-width:9em;padding-right:.8em"><b>{escape(block.label)}</b>{host}</div>'
         f'<div style="flex:1;min-width:0">{block.html}</div></div>'
     )

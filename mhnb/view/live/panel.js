@@ -99,7 +99,7 @@ function renderLive({ model, el }) {
     shown.forEach(({ block, at }, place) => {
       if (!tabs.children[place]) tabs.append(make("button", { type: "button", role: "tab", class: "mhnb-tab", onclick: (event) => choose(Number(event.currentTarget.dataset.at)) }));
       const tab = tabs.children[place];
-      const text = block.failed ? `${block.label} ✗` : block.label;
+      const text = [block.label, block.host, block.failed && "✗"].filter(Boolean).join(" ");
       if (tab.textContent !== text) tab.textContent = text;
       tab.dataset.at = at;
       tab.setAttribute("aria-selected", String(at === chosen));
@@ -116,13 +116,14 @@ function renderLive({ model, el }) {
     const body = make("div", { class: "mhnb-body" });
     body.innerHTML = block.html;
     place.className = isCard ? "mhnb-card" : block.label ? "mhnb-row" : "";
-    for (const [name, value] of [["role", "tabpanel"], ["aria-label", block.label]]) {
+    for (const [name, value] of [["role", "tabpanel"], ["aria-label", [block.label, block.host].filter(Boolean).join(" ")]]) {
       if (isTabbed()) place.setAttribute(name, value);
       else place.removeAttribute(name);
     }
     place.style.borderColor = "";
     place.style[isCard ? "borderTopColor" : "borderLeftColor"] = block.color;
-    const label = block.label && !isTabbed() ? [make("div", { class: "mhnb-label" }, make("b", {}, block.label))] : [];
+    const label = block.label && !isTabbed() ? [make("div", { class: "mhnb-label" }, make("b", {}, block.label),
+      ...(block.host ? [" ", make("span", { class: "mhnb-value" }, block.host)] : []))] : [];
     place.replaceChildren(...label, body);
   };
   const draw = {

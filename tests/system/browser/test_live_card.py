@@ -76,7 +76,8 @@ class Card:
     def show(self, snapshot: CellResult, **options: Any) -> None:
         """Draw a new card."""
         live = Path(view.__file__).parent / "live"
-        values = {"mode": "live", "draft": "mhnb-draft", "blocks": MAX_BLOCKS, **parts_of(snapshot, **options)}
+        fixed = {"mode": "live", "draft": "mhnb-draft", "blocks": MAX_BLOCKS, "runs": True, "page": ""}
+        values = fixed | parts_of(snapshot, **options)
         self.page.evaluate("document.querySelector('#live').replaceChildren()")
         self.page.evaluate(MOUNT, [(live / "panel.js").read_text(), (live / "panel.css").read_text(), values])
 
@@ -228,6 +229,26 @@ def test_shown_ranks_scroll_inside_the_card(card: Card) -> None:
     assert blocks.evaluate("e => [e.scrollTop, document.activeElement === e]") == [place, True]
     card.update(replace(LONG, wall_s=10.2), view="fold")
     assert blocks.count() == 0
+
+
+def test_shadow_shows_that_ranks_are_beyond_the_edge(card: Card) -> None:
+    """Where ranks are cut off, the edge has a shadow: below at first, above once the end is in sight."""
+    card.show(LONG, view="rows")
+    blocks = card.page.get_by_role("region", name="output of each rank")
+    box = blocks.bounding_box()
+    assert box is not None
+
+    def strip(share: float) -> bytes:
+        # Beside the text, left of the scrollbar.
+        y = box["y"] + share * (box["height"] - 4)
+        return card.page.screenshot(clip={"x": box["x"] + box["width"] - 120, "y": y, "width": 60, "height": 4})
+
+    plain = strip(0.5)
+    assert strip(0) == plain
+    assert strip(1) != plain
+    blocks.evaluate("e => e.scrollTo(0, e.scrollHeight)")
+    assert strip(0) != plain
+    assert strip(1) == plain
 
 
 def test_keyboard_reaches_the_buttons(card: Card) -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mhnb.core.hang_report import HangReport, RankLocation
-from mhnb.view.live.frame import MAX_BLOCKS, ByteBudget, build_frame, changed_parts, frame_parts
+from mhnb.view.html import RankLocations
+from mhnb.view.live.frame import MAX_BLOCKS, ByteBudget, build_frame, changed_parts, frame_parts, frame_to_html
 from tests.support.view_samples import cell, failed, out
 
 BAR = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"
@@ -59,6 +60,16 @@ def test_failed_rank_has_its_own_block() -> None:
     """A rank that failed has its own block, even if its output is equal."""
     labels = [block.label for block in build_frame(cell([out("a")], failed(1, said=[out("a")]), done=False)).blocks]
     assert labels == ["rank 0", "rank 1"]
+
+
+def test_hosts_are_beside_the_labels() -> None:
+    """The host stands beside the ranks' label, and is quiet in HTML; one block of all ranks has neither."""
+    running = cell([out("a")], [out("b")], done=False)
+    frame = build_frame(running, RankLocations({0: "host0", 1: "host1"}), view="rows")
+    assert [(block.label, block.host) for block in frame.blocks] == [("rank 0", "host0"), ("rank 1", "host1")]
+    assert '<b>rank 0</b> <span style="opacity:.65">host0</span>' in frame_to_html(frame)
+    (block,) = build_frame(cell([out("a")], done=False), RankLocations({0: "host0"})).blocks
+    assert (block.label, block.host) == ("", "")
 
 
 def test_the_budget_allows_a_burst_and_then_a_rate() -> None:
