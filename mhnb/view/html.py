@@ -136,6 +136,10 @@ ANSI_CSS = "".join(
 ) + ".mhnb [class*=-intense-fg]{font-weight:bold}"  # fmt: skip
 """Mixed with the text's own colour, so that they have contrast on light and on dark: the colours of nbconvert have not."""
 
+TICK_CLASS = "mhnb-right"
+_TICK_CSS = f".mhnb .{TICK_CLASS}{{color:color-mix(in srgb,#2f9e5a 70%,currentcolor)}}"
+"""Green mixed with the text's own colour. Where the style sheet is dropped, the tick has the text's colour."""
+
 REPEATED_LINES_CSS = (
     ".mhnb .mhnb-run th,.mhnb .mhnb-run td{padding:0 .7em 0 0;border:0;background:none;text-align:right;font-weight:normal;"
     "vertical-align:top}.mhnb .mhnb-run th{opacity:.75}"
@@ -238,7 +242,10 @@ def wrap_html(body: str, *, css: str = "") -> str:
     jump = JUMP_CSS if "mhnb-jump" in body else ""
     pictures = _PICTURES_CSS if PICTURE_CLASS in body else ""
     strips = _STRIP_CSS if STRIP_CLASS in body else ""
-    return f'<div class="mhnb"><style>{_CSS}{ansi}{repeated}{last}{jump}{strips}{pictures}{css}</style>{body}</div>'
+    tick = _TICK_CSS if TICK_CLASS in body else ""
+    return (
+        f'<div class="mhnb"><style>{_CSS}{ansi}{tick}{repeated}{last}{jump}{strips}{pictures}{css}</style>{body}</div>'
+    )
 
 
 # -- unique display ids

@@ -15,7 +15,7 @@ from html import escape
 from typing import Literal, TypeAlias
 
 from mhnb.core.ranks import pluralize
-from mhnb.view.html import QUIET_STYLE, wrap_html, wrap_in_scroller
+from mhnb.view.html import QUIET_STYLE, TICK_CLASS, wrap_html, wrap_in_scroller
 
 RIGHT_SIGN, NOT_YET_SIGN, MISSED_SIGN = "✓", "◐", "≠"
 _DONE_SIGN, _UNTRIED_SIGN = "●", "○"
@@ -135,10 +135,17 @@ def _format_card(tone: Tone, body: str) -> str:
 
 def _format_title_html(title: str, note: str, *, is_right: bool) -> str:
     number, _, name = title.partition(" ")
-    state = f"{RIGHT_SIGN} right" if is_right else f"{NOT_YET_SIGN} not yet"
+    state = f"{_format_sign(RIGHT_SIGN)} right" if is_right else f"{NOT_YET_SIGN} not yet"
     words = escape(f"{name} · {note}" if note else name, quote=False)
     quiet = f' <span style="{QUIET_STYLE}">{words}</span>'
     return f"<div><b>{state} · exercise {escape(number)}</b>{quiet}</div>"
+
+
+def _format_sign(sign: str) -> str:
+    # A font that lacks a sign is replaced by one whose glyph may be wider than its place.
+    if sign != RIGHT_SIGN:
+        return f'<span style="padding-right:.3em">{sign}</span>'
+    return f'<span class="{TICK_CLASS}">{sign}</span>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +262,8 @@ def format_prediction_html(
         for label, value in rows
     )
     sign, _, words = head.partition(" ") if head[0] in (RIGHT_SIGN, MISSED_SIGN) else ("", "", head)
-    parts = [f"<div>{sign} <b>{escape(words)}</b></div>", _format_table(fields) if rows else ""]
+    title = f"{_format_sign(sign)} <b>{escape(words)}</b>" if sign else f"<b>{escape(words)}</b>"
+    parts = [f"<div>{title}</div>", _format_table(fields) if rows else ""]
     parts.append(_format_prose(text) if text else "")
     parts.append(_format_fold("show it anyway", _format_prose(fold)) if fold else "")
     return _format_card(tone, "".join(parts))

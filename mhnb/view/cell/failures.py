@@ -496,6 +496,20 @@ def format_failure_heading(result: CellResult, failures: Sequence[Failure]) -> s
     return " · ".join([*(["--timeout ended it"] if result.how == "timeout" else []), *parts])
 
 
+def is_only_right(rank: RankResult) -> bool:
+    """Return whether a rank said nothing but that an answer is right, without a value that it shows, or only an error.
+
+    The card of answers that are not right yet says both.
+    """
+    if rank.omitted_nbytes:
+        return False
+    texts = [output.get("data", {}).get("text/plain") for output in rank.outputs if output["output_type"] != "error"]
+    return all(
+        isinstance(text, str) and "\n" not in text and (found := find_answer(text)) is not None and found[2]
+        for text in texts
+    )
+
+
 def _has_right_answer(rank: RankResult) -> bool:
     texts = [output["data"].get("text/plain") for output in rank.outputs if "data" in output]
     found = [find_answer(text) for text in texts if isinstance(text, str)]

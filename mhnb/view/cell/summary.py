@@ -32,7 +32,16 @@ from mhnb.view.cell.blocks import (
     shorten_line,
 )
 from mhnb.view.cell.curves import build_curves
-from mhnb.view.cell.failures import Failure, LossReport, find_failures, find_loss, format_failure_heading, is_loss
+from mhnb.view.cell.failures import (
+    Failure,
+    LossReport,
+    are_not_yet,
+    find_failures,
+    find_loss,
+    format_failure_heading,
+    is_loss,
+    is_only_right,
+)
 from mhnb.view.html import format_seconds
 
 MAX_COMPARED_NBYTES = 192 * 1024
@@ -145,6 +154,8 @@ def summarise_cell(result: CellResult) -> CellSummary:
     failures = find_failures(result)
     blocks = _build_blocks(result)
     has_output = any(not block.is_silent or block.omitted_nbytes for block in blocks)
+    if are_not_yet(failures) and all(is_only_right(r) for r in result.ranks if r.outputs or r.omitted_nbytes):
+        has_output = False  # the card of the others names the ranks that are right
     majority = find_majority([block.output_group for block in blocks])
     outliers = (
         {rank for block in blocks if block.output_group is not majority for rank in block.ranks} if majority else set()

@@ -15,8 +15,10 @@ from mhnb.view.lesson import (
     format_bar_html,
     format_bar_text,
     format_difference,
+    format_prediction_html,
     format_progress_html,
     format_progress_text,
+    format_right_html,
     parse_difference,
 )
 from tests.support.view_samples import LESSON_STATE, StrictPage, cell, failed, lesson_samples, not_yet, out, right
@@ -78,6 +80,32 @@ def test_ranks_that_are_right_are_named() -> None:
     """A rank whose answer is right is named so; one that only ended is not."""
     text = format_cell_text(cell(right(0), not_yet(1, "x is 1", "2"), [out("no answer")]))
     assert text.splitlines()[0] == "not yet · 03.1 columns_apart on rank 1 · right on rank 0 · rank 2 finished"
+
+
+def test_a_right_answer_is_not_repeated_below_the_card() -> None:
+    """Ranks of which the card says all have no block below it; with a value that is shown, or other output, they have."""
+    answers = [right(0), not_yet(1, "x is 1", "2"), not_yet(2, "x is 1", "2")]
+    page = StrictPage(format_cell_html(cell(*answers)))
+    assert "right on rank 0" in page.visible
+    assert not any(word in page.visible for word in ("no output", "said something", "each device"))
+    assert format_cell_text(cell(*answers)).splitlines()[-1] == "  expected  2"
+    with_value = StrictPage(format_cell_html(cell(right(0, "yes", "spec = P('data')"), *answers[1:])))
+    assert "spec = P('data')" in with_value.visible
+    printed = replace(answers[1], outputs=(out("reads\n"), *answers[1].outputs))
+    assert "reads" in StrictPage(format_cell_html(cell(answers[0], printed, answers[2]))).visible
+
+
+def test_signs_are_apart_and_a_tick_is_green() -> None:
+    """A tick is green where there is a style sheet; the sign of a wrong prediction does not touch the words."""
+    for html in (
+        format_right_html("01.1 my_label", "yes"),
+        format_prediction_html("right", "✓ as predicted · row_holders", []),
+        format_cell_html(cell(right(0))),
+    ):
+        assert '<span class="mhnb-right">✓</span>' in html
+    assert ".mhnb-right{color:color-mix(" in format_cell_html(cell(right(0)))
+    missed = format_prediction_html("open", "≠ not as predicted · row_holders", [])
+    assert '<span style="padding-right:.3em">≠</span> <b>not as predicted' in missed
 
 
 def test_another_error_beside_it_is_reported_as_one() -> None:
