@@ -73,9 +73,18 @@ def format_hosts_of(locations: RankLocations, ranks: Iterable[int]) -> str:
     known = [host for host in hosts if host is not None]
     if len(known) < len(hosts) or (len(known) > 1 and set(known) == set(locations.hosts.values())):
         return ""
-    named = format_hosts(known)
-    # A long list is shown as a count, because the ranks before it identify the hosts.
-    return named if len(named) <= _MAX_HOSTS_CHARS else f"{len(set(known))} hosts"
+    # The ranks before it identify the hosts of a long list.
+    return format_hosts_short(known)
+
+
+def format_hosts_short(hosts: Sequence[str]) -> str:
+    """Format hosts where there is little room: a long list is shown as a count.
+
+    >>> format_hosts_short(["host0", "host0", "host1"]), format_hosts_short([f"node-{'abcdefg'[at]}" for at in range(7)])
+    ('host[0-1]', '7 hosts')
+    """
+    named = format_hosts(hosts)
+    return named if len(named) <= _MAX_HOSTS_CHARS else f"{len(set(hosts))} hosts"
 
 
 def format_seconds(seconds: float) -> str:

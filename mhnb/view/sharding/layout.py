@@ -20,7 +20,7 @@ from mhnb.sharding.boxes import Box, Range, format_box
 from mhnb.sharding.layout import Layout, format_device_count, format_dtype_and_shape, format_nbytes, format_replicas
 from mhnb.sharding.mesh import format_axes
 from mhnb.types import DeviceRef
-from mhnb.view.html import QUIET_STYLE, TABS_CSS, RankLocations, format_fold, host_color, wrap_html
+from mhnb.view.html import QUIET_STYLE, TABS_CSS, RankLocations, format_fold, format_hosts_short, host_color, wrap_html
 from mhnb.view.mime import format_pre
 
 _MAX_LISTED_DEVICES = 8
@@ -310,8 +310,7 @@ def _row_labels(pane: Pane, grid: LayoutGrid) -> list[str]:
 
 
 def _format_hosts_text(tiles: Sequence[Tile | None]) -> str:
-    hosts = list(dict.fromkeys(host for tile in tiles if tile for host in tile.hosts))
-    return " ".join(hosts) if len(hosts) <= 4 else f"{len(hosts)} hosts"
+    return format_hosts_short([host for tile in tiles if tile for host in tile.hosts])
 
 
 # -- SVG
@@ -472,7 +471,7 @@ def _format_pane_html(pane: Pane, grid: LayoutGrid, locations: RankLocations, *,
             _format_tile_html(tile, locations, has_stops=has_stops, is_short=len(tiles) > 8) for tile in tiles
         )
         rows.append(
-            f'<tr><th scope="row">{label}</th>{cells}<td style="{QUIET_STYLE}">{_format_hosts_html(tiles)}</td></tr>'
+            f'<tr><th scope="row">{label}</th>{cells}<td style="{QUIET_STYLE}">{escape(_format_hosts_text(tiles))}</td></tr>'
         )
     return (
         '<div class="lay" tabindex="0" style="overflow-x:auto;padding-bottom:1.6em"><table style="border-collapse:separate;'
@@ -511,8 +510,3 @@ def _tile_background(tile: Tile, locations: RankLocations) -> str:
         f"{host_color(locations, (rank,))}40 {at * share:g}% {(at + 1) * share:g}%" for at, rank in enumerate(ranks)
     )
     return f"linear-gradient(90deg,{stripes})"
-
-
-def _format_hosts_html(tiles: Sequence[Tile | None]) -> str:
-    hosts = list(dict.fromkeys(host for tile in tiles if tile for host in tile.hosts))
-    return escape(" ".join(hosts)) if len(hosts) <= 4 else f"{len(hosts)} hosts"

@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from mhnb.core.ranks import pluralize
 from mhnb.sharding.layout import LayoutRow, LayoutTree, format_device_count, format_dtype_and_shape, format_nbytes
 from mhnb.sharding.mesh import AxisReach, MeshShape, find_axis_reach, format_axes, warn_cross_host_axes
 from mhnb.types import DeviceRef
-from mhnb.view.html import QUIET_STYLE, RankLocations, format_fold, host_color, wrap_html, wrap_in_scroller
+from mhnb.view.html import (
+    QUIET_STYLE,
+    RankLocations,
+    format_fold,
+    format_hosts_short,
+    host_color,
+    wrap_html,
+    wrap_in_scroller,
+)
 from mhnb.view.mime import format_pre
 from mhnb.view.sharding.layout import assign_hosts
-from mhnb.view.tables.tables import NO_BREAK_STYLE, find_widest_cells, format_table_text
+from mhnb.view.tables.tables import NO_BREAK_STYLE, find_widest_cells, format_table_text, split_rows
 
 _MAX_MAP_ROWS, _MAX_MAP_COLUMNS = 64, 16
 """Maximum numbers of rows and columns. Further rows, and columns in the middle, are left out; the map says how many."""
@@ -51,8 +60,7 @@ def _rows(mesh: MeshShape) -> list[tuple[str, tuple[DeviceRef, ...]]]:
 
 
 def _format_hosts(devices: Sequence[DeviceRef], hosts: Mapping[int, str]) -> str:
-    found = list(dict.fromkeys(hosts[device.rank] for device in devices))
-    return " ".join(found) if len(found) <= 4 else f"{len(found)} hosts"
+    return format_hosts_short([hosts[device.rank] for device in devices])
 
 
 def _format_directions(mesh: MeshShape) -> str:
@@ -88,17 +96,25 @@ def format_mesh_html(mesh: MeshShape, *, name: str = "", locations: RankLocation
     assigned = assign_hosts(mesh.devices, locations)
     reach = find_axis_reach(mesh, assigned.hosts)
     rows = _rows(mesh)
-    body = "".join(_format_mesh_row(label, devices, assigned) for label, devices in rows[:_MAX_MAP_ROWS])
+    shown, rest = split_rows(rows[:_MAX_MAP_ROWS])
+    body = _format_map(shown, assigned)
+    if rest:
+        body += format_fold(pluralize(len(rest), "more line"), _format_map(rest, assigned))
     more = f"<div>… {len(rows) - _MAX_MAP_ROWS} more lines</div>" if len(rows) > _MAX_MAP_ROWS else ""
     warned = "".join(f'<div class="mhnb-bad">{escape(text)}</div>' for text in warn_cross_host_axes(reach))
     text = format_pre(format_mesh_text(mesh, name=name, locations=locations))
     return wrap_html(
         f"<div><b>{escape(_format_mesh_title(mesh, assigned.hosts, name))}</b></div>"
         f'<div style="{QUIET_STYLE}">{escape(_format_directions(mesh))}</div>'
-        f'<table style="border-collapse:separate;border-spacing:2px;font-family:monospace">{body}</table>{more}'
+        f"{body}{more}"
         f'<div style="{QUIET_STYLE}">{escape(_format_reach(reach))}</div>{warned}'
         f"{format_fold('as text', text)}"
     )
+
+
+def _format_map(rows: Sequence[tuple[str, tuple[DeviceRef, ...]]], locations: RankLocations) -> str:
+    body = "".join(_format_mesh_row(label, devices, locations) for label, devices in rows)
+    return f'<table style="border-collapse:separate;border-spacing:2px;font-family:monospace">{body}</table>'
 
 
 def _format_mesh_row(label: str, devices: Sequence[DeviceRef], locations: RankLocations) -> str:

@@ -12,6 +12,8 @@ from mhnb.view.html import QUIET_STYLE, RankLocations, format_seconds, host_colo
 
 _MAX_ROWS = 16
 _RANKS_PER_LINE = 4
+_CHAR_EM = 0.52
+"""Width of a character of a label, about, in most fonts of pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,13 @@ def format_summary_text(summary: StartSummary) -> str:
 def format_summary_html(summary: StartSummary) -> str:
     """Format the summary as HTML; the ranks are collapsed if there are many."""
     logs = f' <span style="{QUIET_STYLE}">logs {escape(summary.log_dir)}</span>' if summary.log_dir else ""
+    labels = _format_ranks(summary.ranks)
+    # As wide as the longest, so that they stand in columns although the number of a rank may have more digits.
+    width = f"min-width:{max(map(len, labels)) * _CHAR_EM:.0f}em;font-variant-numeric:tabular-nums"
     rows = "".join(
         # Block elements, so that they stay lines where styles are dropped.
-        f'<div style="{_bar_style(rank)};margin-right:14px;display:inline-block">{escape(words)}</div> '
-        for rank, words in zip(summary.ranks, _format_ranks(summary.ranks), strict=True)
+        f'<div style="{_bar_style(rank)};{width};margin-right:14px;display:inline-block">{escape(words)}</div> '
+        for rank, words in zip(summary.ranks, labels, strict=True)
     )
     is_open = " open" if len(summary.ranks) <= _MAX_ROWS else ""
     notes = "".join(f"<div>{escape(note, quote=False)}</div>" for note in summary.notes)

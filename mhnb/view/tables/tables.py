@@ -5,16 +5,18 @@ The check table shows for each array of a name whether the ranks hold the same, 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TypeVar
 
 from mhnb.core.guard.value_check import CheckRow
+from mhnb.core.ranks import describe_ranks
 from mhnb.core.variables import VariableRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import ClusterState, RankInfo
-from mhnb.view.html import QUIET_STYLE, name_hosts, wrap_html, wrap_in_scroller
+from mhnb.view.html import QUIET_STYLE, format_fold, name_hosts, wrap_html, wrap_in_scroller
 from mhnb.view.mime import format_pre
 
 
@@ -90,6 +92,19 @@ def find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
     return found
 
 
+_MAX_OPEN_ROWS, _OPEN_ROWS = 16, 8
+_Row = TypeVar("_Row")
+
+
+def split_rows(rows: Sequence[_Row]) -> tuple[Sequence[_Row], Sequence[_Row]]:
+    """Split many rows into those that are seen at once and those that a click shows; a few are all seen.
+
+    >>> [len(part) for part in split_rows(range(16))], [len(part) for part in split_rows(range(64))]
+    ([16, 0], [8, 56])
+    """
+    return (rows, rows[len(rows) :]) if len(rows) <= _MAX_OPEN_ROWS else (rows[:_OPEN_ROWS], rows[_OPEN_ROWS:])
+
+
 def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[int]:
     return {
         column
@@ -136,8 +151,26 @@ def format_status_html(status: Status) -> str:
     """Format the status as HTML."""
     color = ' class="mhnb-bad"' if status.state in ("dead", "tainted", "split") else ""
     notes = "".join(f"<div>{escape(note, quote=False)}</div>" for note in status.notes)
-    table = format_table_html(*_build_status_table(status))
+    header, rows = _build_status_table(status)
+    shown, rest = split_rows(_order_by_state(status.ranks))
+    table = format_table_html(header, [rows[at] for at in shown])
+    if rest:
+        states = {status.ranks[at].state for at in rest}
+        label = f"{describe_ranks(status.ranks[at].rank for at in rest)} · {', '.join(sorted(states))}"
+        table += format_fold(label, format_table_html(header, [rows[at] for at in rest]))
     return wrap_html(f"<div{color}><b>{escape(status.heading, quote=False)}</b></div>{table}{notes}")
+
+
+def _order_by_state(ranks: Sequence[RankInfo]) -> Sequence[int]:
+    """Return the places of ranks, those in another state than most, or whose last cell ended otherwise, first if there are many."""
+    if len(ranks) <= _MAX_OPEN_ROWS:
+        return range(len(ranks))
+    usual, _ = Counter(map(_state_of, ranks)).most_common(1)[0]
+    return sorted(range(len(ranks)), key=lambda at: (_state_of(ranks[at]) == usual, at))
+
+
+def _state_of(rank: RankInfo) -> tuple[str, str]:
+    return rank.state, rank.last_cell
 
 
 def _var_cells(row: VariableRow) -> tuple[str, ...]:

@@ -73,6 +73,30 @@ def test_hosts_have_the_label_of_the_cluster() -> None:
     assert format_layout_text(ROWS, locations=locations).splitlines()[3] == "rows 2:4    1:0 1:1     tpu-a"
 
 
+def test_hosts_of_a_row_are_combined() -> None:
+    """Hosts that differ only in their number are one word; a long list of other names is counted."""
+    mesh = MeshShape.row_major({"data": 2, "model": 4}, devices_per_host=1)
+    assert format_mesh_text(mesh).splitlines()[2].endswith("host[0-3]")
+    assert ">host[0-3]</td>" in format_mesh_html(mesh)
+    layout = Layout.of((8, 6), mesh, "P('data', None)")
+    assert format_layout_text(layout).splitlines()[2].endswith("host[0-3]")
+    assert ">host[0-3]</td>" in format_layout_html(layout)
+    named = RankLocations({rank: f"machine-{'abcdefgh'[rank]}" for rank in range(8)})
+    assert format_mesh_text(mesh, locations=named).splitlines()[2].endswith("4 hosts")
+
+
+def test_rows_of_a_large_mesh_are_folded() -> None:
+    """Of more than 16 rows eight are seen without a click."""
+    large = StrictPage(format_mesh_html(MeshShape.row_major({"data": 64, "model": 2}, devices_per_host=2)))
+    assert large.unclosed == []
+    assert "data 7" in large.visible
+    assert "data 8" not in large.visible
+    assert "56 more lines" in large.visible
+    assert "data 63" in large.text
+    small = StrictPage(format_mesh_html(MeshShape.row_major({"data": 16, "model": 2}, devices_per_host=2)))
+    assert "data 15" in small.visible
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_every_form_has_the_same_content(name: str) -> None:
     """SVG and HTML contain every device, range and host of the text, and both are well-formed."""

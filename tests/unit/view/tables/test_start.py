@@ -76,6 +76,13 @@ def test_summary_has_a_line_and_the_ranks() -> None:
     ]
 
 
+def test_ranks_of_the_summary_are_in_columns() -> None:
+    """Each rank's label has the width of the longest, so that the columns do not jump where numbers get another digit."""
+    ranks = tuple(RankInfo(rank, f"host{rank}", pid=4711 + rank, platform="cpu") for rank in range(16))
+    html = format_summary_html(dataclasses.replace(SUMMARY, ranks=ranks))
+    assert html.count("min-width:17em;font-variant-numeric:tabular-nums") == 16
+
+
 def test_preflight_duration_is_in_the_line() -> None:
     """The duration is beside that of the start; there is no preflight on this machine, so none is mentioned."""
     with_preflight = format_summary_text(dataclasses.replace(SUMMARY, preflight_s=0.26)).splitlines()[0]

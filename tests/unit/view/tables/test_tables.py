@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,20 @@ def test_status_has_a_line_per_rank() -> None:
         "   1  host1        SIGKILL        2  r1.log\n"
         "%mhjax restart"
     )
+
+
+def test_status_of_many_ranks_is_folded() -> None:
+    """Of more than 16 ranks eight are seen without a click: first those that are not as most are."""
+    ranks = [RankInfo(rank, f"host{rank}", log_path=Path("r.log")) for rank in range(64)]
+    ranks[40] = replace(ranks[40], state="SIGKILL")
+    ranks[50] = replace(ranks[50], last_cell="12 failed")
+    page = StrictPage(html := format_status_html(Status("default · dead", "dead", tuple(ranks))))
+    assert re.findall(r"host\d+", page.visible) == [f"host{n}" for n in (40, 50, 0, 1, 2, 3, 4, 5)]
+    assert "ranks 6-39,41-49,51-63 · alive" in page.visible
+    assert set(re.findall(r"host\d+", page.text)) == {f"host{rank}" for rank in range(64)}
+    assert page.unclosed == []
+    assert html.count("<table") == 2
+    assert "<details" not in format_status_html(Status("default · dead", "dead", tuple(ranks[:16])))
 
 
 def test_status_of_remote_hosts_has_more_columns() -> None:
