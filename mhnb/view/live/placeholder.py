@@ -54,8 +54,8 @@ def hide_missing_widget(html: str, *, uid: str) -> str:
 def format_replacement(result: CellResult, locations: RankLocations, *, uid: str) -> dict[str, str]:
     """Format the static replacement."""
     line = (
-        f"mhjax · panel over {result.name} · {format_heading(result)} · it lives while its kernel does: "
-        "run the cell again, then %mhjax panel brings it back"
+        f"mhjax · panel over {result.name} · {format_heading(result)} · the panel needs its kernel: "
+        f"{_format_panel_command(result)} opens it again; in a new kernel, run the cell again, then %mhjax panel"
     )
     page = format_cell_html(result, uid=f"{uid}-page", locations=locations)
     collapsed = format_fold("what it showed", page) if page else ""
@@ -263,10 +263,10 @@ def _format_panel_command(result: CellResult) -> str:
 
 def _format_saved_note(snapshot: CellResult, locations: RankLocations) -> str:
     logs = sorted({str(PurePath(path).parent) for path in locations.logs.values()})
-    log_hint = f"; all of it is in {', '.join(logs)}" if logs else ""
+    log_hint = f", or the log files in {', '.join(logs)}" if logs else ""
     return (
-        f"saved while it ran: {_format_panel_command(snapshot)} shows its output while it is among the last {MAX_RESULTS} "
-        f"of the kernel{log_hint}"
+        f"saved while the cell ran; for all of its output: {_format_panel_command(snapshot)} "
+        f"(the kernel keeps its last {MAX_RESULTS} cells){log_hint}"
     )
 
 

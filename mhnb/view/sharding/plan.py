@@ -247,8 +247,8 @@ def _format_sums(plan: Reshard) -> str:
         f"{format_nbytes(plan.nbytes_across_hosts)} of it across hosts",
     ]
     words.append(f"{format_nbytes(plan.nbytes_kept)} stay")
-    chosen = plan.collective or "not known: nobody asked the compiler"
-    return " · ".join([*words, f"collective: {chosen}"])
+    # Only a compiled program says it.
+    return " · ".join([*words, f"collective: {plan.collective or 'unknown, not compiled'}"])
 
 
 def _format_moves(plan: Reshard) -> list[str]:

@@ -41,9 +41,10 @@ def test_widget_placeholder_says_where_the_output_is() -> None:
     """A file saved in the first seconds names the location of the output; without log files, none are mentioned."""
     said = format_widget_text(running(6.2), locations=LOGS)
     assert said.endswith(
-        "%mhjax panel 12 shows its output while it is among the last 16 of the kernel; all of it is in /logs"
+        "saved while the cell ran; for all of its output: %mhjax panel 12 (the kernel keeps its last 16 cells), "
+        "or the log files in /logs"
     )
-    assert format_widget_text(running(6.2)).endswith("among the last 16 of the kernel")
+    assert format_widget_text(running(6.2)).endswith("(the kernel keeps its last 16 cells)")
 
 
 def test_long_cell_is_drafted_beside_its_widget() -> None:
@@ -56,7 +57,7 @@ def test_long_cell_is_drafted_beside_its_widget() -> None:
     for text in (StrictPage(begun["text/html"]).visible, begun["text/plain"]):
         assert "ranks 0-1 · running 1.0 s" in text
         assert "step 39" in text
-        assert "saved while it ran" in text
+        assert "saved while the cell ran" in text
         assert "/logs" in text
     assert "step 2\n" not in begun["text/html"]
     for text in (StrictPage(data["text/html"]).visible, data["text/plain"]):

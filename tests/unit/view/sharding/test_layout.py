@@ -227,7 +227,7 @@ def test_reshard_shows_before_and_after() -> None:
     text = format_reshard_text(plan, name="x")
     assert text.splitlines()[0] == (
         "x  f32[8,6]  P('data', None) → P(None, 'model')     576 B move · 576 B of it across hosts · 192 B stay"
-        " · collective: not known: nobody asked the compiler"
+        " · collective: unknown, not compiled"
     )
     assert "before  f32[8,6]  P('data', None) on mesh" in text
     assert "after  f32[8,6]  P(None, 'model') on mesh" in text
