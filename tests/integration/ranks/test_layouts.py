@@ -85,7 +85,7 @@ def test_expect_draws_found_and_expected(ranks: Cluster) -> None:
     error = ranks.run("mhnb.expect(w, P(None, 'model'))")[1].error
     assert error is not None
     assert error.ename == "LayoutDiffers"
-    assert "rows 0:8    0:0 1:0 2:0 3:0     0:1 1:1 2:1 3:1     host0 host1 host2 host3" in error.evalue
+    assert "rows 0:8    0:0 1:0 2:0 3:0     0:1 1:1 2:1 3:1     host[0-3]" in error.evalue
     assert "rows 2:4    1:0 1:1     host1" in error.evalue
 
 
