@@ -105,6 +105,24 @@ def describe_ranks_short(ranks: Iterable[int]) -> str:
     return text if len(text) <= _MAX_SHORT_CHARS else f"{len(set(known))} ranks"
 
 
+_MAX_LABEL_CHARS = 40
+_RANGES_IN_LABEL = 4
+
+
+def describe_many_ranks(ranks: Iterable[int]) -> str:
+    """Describe ranks in a label: of a long list their number, the first ones and the last one.
+
+    >>> describe_many_ranks([0, 1, 3]), describe_many_ranks(range(0, 64, 2))
+    ('ranks 0-1,3', '32 ranks 0,2,4,6…62')
+    """
+    known = set(ranks)
+    label = describe_ranks(known)
+    if len(label) <= _MAX_LABEL_CHARS:
+        return label
+    ranges = format_ranks(known).split(",")
+    return f"{len(known)} ranks {','.join(ranges[:_RANGES_IN_LABEL])}…{ranges[-1]}"
+
+
 def pluralize(count: int, noun: str) -> str:
     """Format a number with its noun.
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from mhnb.core.launch.hosts import format_hosts
+from mhnb.core.ranks import describe_many_ranks, describe_ranks
 from mhnb.types import RankError, RankInfo
 
 NOT_YET = "NotYet"
@@ -186,8 +187,10 @@ _STRIP_CSS = "".join(
 
 LAST_LINE_CLASS = "mhnb-last"
 _LAST_LINE_CSS = (
-    f".mhnb .{LAST_LINE_CLASS}{{display:inline-block;max-width:75%;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;"
-    "vertical-align:bottom;font-family:monospace}"
+    f".mhnb .{LAST_LINE_CLASS}{{display:inline-block;max-width:calc(100% - 18em);overflow:hidden;text-overflow:ellipsis;"
+    "white-space:nowrap;vertical-align:bottom;font-family:monospace}"
+    # Many folds are closer together, each still high enough to hit.
+    f".mhnb summary:has(>.{LAST_LINE_CLASS}){{line-height:1.3;min-height:18px}}"
 )
 """For the last line of an output that is folded."""
 
@@ -212,6 +215,12 @@ def format_strip_item_style(*, is_image: bool) -> str:
     width = f"{STRIP_IMAGE_WIDTH}px" if is_image else "100%"
     # Not `gap`, which an untrusted notebook drops.
     return f"flex:0 1 auto;min-width:0;max-width:{width};margin:0 12px 8px 0"
+
+
+def format_ranks_label(ranks: Sequence[int]) -> str:
+    """Format ranks as a label; its tooltip has all of them if the label has not."""
+    label, all_ranks = describe_many_ranks(ranks), describe_ranks(ranks)
+    return f"<b>{label}</b>" if label == all_ranks else f'<b title="{all_ranks}">{label}</b>'
 
 
 def host_color(locations: RankLocations, ranks: Sequence[int]) -> str:

@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TypeAlias
 
 from mhnb.core.output.diff import DiffRow, DiffSpan
@@ -31,7 +31,7 @@ from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, find_unit, split_n
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.measures import is_label, is_step
+from mhnb.view.cell.measures import is_drawn, is_label, is_step, name_field
 
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Placeholders in a line's text for a rank's own number and for a slot. Unicode reserves them for use inside a program."""
@@ -312,13 +312,12 @@ def sparkline(slot: Slot) -> str:
 def draw_steps(line: BlockLine, at: int) -> str:
     """Draw the values of a line's slot as steps; an empty string where they would not help.
 
-    They help for measures of four ranks or more: fewer are read faster as numbers, and labels measure nothing.
+    They help for measures of four ranks or more that have several values: less is read faster as numbers.
     """
     slot = line.slots[at]
     pieces = strip_ansi(line.text).split(SLOT_MARK)
-    if len(slot.values) < _MIN_STEPS or is_label(pieces[at], slot.values, pieces[at + 1]):
-        return ""
-    return sparkline(slot)
+    is_shown = len(slot.values) >= _MIN_STEPS and is_drawn(pieces[at], slot.values, pieces[at + 1])
+    return sparkline(slot) if is_shown else ""
 
 
 def _step(number: float | None, low: float, span: float) -> str:
@@ -463,6 +462,8 @@ HEAD_LINES, TAIL_LINES = 2, 5
 """Rows that are shown of repeated lines whose middle is folded."""
 _MIN_OTHER_LINES = 41
 """Minimum number of equal lines that are folded if no number in them is named as the step of a loop: they may be a list to read."""
+_MAX_NAME_CHARS = 16
+"""Maximum length of words that head a column."""
 _WHITESPACE = re.compile(r"\s+")
 _DIGIT = re.compile(r"\d")
 
@@ -565,11 +566,19 @@ class Table:
     """One field of repeated lines: a row per line, a column per rank."""
 
     name: str
+    """The field's words, or the letter of its column."""
     labels: tuple[str, ...]
     """Headings of the label's columns."""
     ranks: tuple[int, ...]
     """Empty for many ranks, which have no columns."""
+    odd_ranks: tuple[int, ...]
+    """Ranks that are far from the others over the lines; their columns are marked."""
     rows: tuple[TableRow, ...]
+
+    @property
+    def heading(self) -> str:
+        """The name, beside which the ranks stand as headings of their columns."""
+        return f"{self.name} · rank" if self.ranks else self.name
 
 
 def _is_wide(ranks: Sequence[int]) -> bool:
@@ -682,32 +691,51 @@ def _build_column(fields: Sequence[_Field], ranks: int) -> tuple[str, ...] | tup
     return tuple(place if isinstance(place, Slot) else Slot((place,) * ranks) for place in fields)
 
 
-def build_tables(run: RepeatedLines, ranks: Sequence[int], names: Sequence[str]) -> Iterator[Table]:
+def name_columns(run: RepeatedLines, letters: Sequence[str]) -> list[str]:
+    """Name columns by the words beside their numbers, so that no letter must be looked up in the form.
+
+    A column keeps its letter if it has no words, long ones, or those of another column.
+    """
+    pieces = run.pieces
+    words = [name_field(before, after) for before, after in pairwise(pieces)]
+    return [
+        word if 0 < len(word) <= _MAX_NAME_CHARS and words.count(word) == 1 and word not in letters else letter
+        for word, letter in zip(words, letters, strict=True)
+    ]
+
+
+def build_tables(
+    run: RepeatedLines, ranks: Sequence[int], names: Sequence[str], odd_ranks: Mapping[str, Sequence[int]]
+) -> Iterator[Table]:
     """Yield a table for each field on which ranks differ.
 
     Args:
         run: the lines.
         ranks: the ranks that printed them.
         names: of the run's columns.
+        odd_ranks: by name of a column, the ranks that its curve has found far from the others.
     """
     pieces = run.pieces
-    label_columns = [
-        (name, column) for name, column in zip(names, run.columns, strict=True) if isinstance(column[0], str)
-    ]
-    heads = tuple(name for name, _ in label_columns) or ("line",)
-    labels = list(zip(*(column for _, column in label_columns), strict=True)) or [
-        (str(index + 1),) for index in run.line_indexes
-    ]
-    for at, (name, column) in enumerate(zip(names, run.columns, strict=True)):
+    columns = name_columns(run, names)
+    label_columns = [column for column in run.columns if isinstance(column[0], str)]
+    heads = tuple(head for head, column in zip(columns, run.columns, strict=True) if isinstance(column[0], str))
+    labels = list(zip(*label_columns, strict=True)) or [(str(index + 1),) for index in run.line_indexes]
+    for at, column in enumerate(run.columns):
         slots = [slot for slot in column if isinstance(slot, Slot)]
         if slots:
             # A curve shows more, in less space.
-            has_steps = not (run.is_folded or is_label(pieces[at], slots[0].values, pieces[at + 1]))
             rows = (
-                _build_row(tuple(map(str, label)), slot, ranks, has_steps=has_steps)
+                _build_row(
+                    tuple(map(str, label)),
+                    slot,
+                    ranks,
+                    has_steps=not run.is_folded and is_drawn(pieces[at], slot.values, pieces[at + 1]),
+                )
                 for label, slot in zip(labels, slots, strict=True)
             )
-            yield Table(name, heads, () if _is_wide(ranks) else tuple(ranks), tuple(rows))
+            shown_ranks = () if _is_wide(ranks) else tuple(ranks)
+            odd = tuple(odd_ranks.get(names[at], ()))
+            yield Table(columns[at], heads or ("line",), shown_ranks, odd, tuple(rows))
 
 
 def _build_row(label: tuple[str, ...], slot: Slot, ranks: Sequence[int], *, has_steps: bool) -> TableRow:
@@ -721,18 +749,24 @@ def _build_row(label: tuple[str, ...], slot: Slot, ranks: Sequence[int], *, has_
 
 
 def format_table(table: Table) -> list[str]:
-    """Format a table as aligned text; of a table with a column per rank, the first line has the headings."""
+    r"""Format a table as aligned text; of a table with a column per rank, the first line has the headings.
+
+    >>> print(*format_table(Table("loss", ("step",), (0, 1), (), (TableRow(("7",), "", ("0.5", "0.6"), frozenset(), ""),))), sep="\n")
+    step loss · rank   0   1
+       7             0.5 0.6
+    """
     if not table.ranks:
         return [
             "  ".join(filter(None, (table.name, *row.label, row.steps, *row.values, row.all_values)))
             for row in table.rows
         ]
-    head = [table.name, *table.labels, *map(str, table.ranks)]
-    body = [["", *row.label, *row.values] for row in table.rows]
-    for at in sorted({at for row in table.rows for at in row.outliers}):
+    head = [*table.labels, table.heading, *map(str, table.ranks)]
+    body = [[*row.label, "", *row.values] for row in table.rows]
+    marked = {at for row in table.rows for at in row.outliers}
+    for at in sorted(marked | {at for at, rank in enumerate(table.ranks) if rank in table.odd_ranks}):
         # The mark has its own position, so that the figures stay aligned.
         column = len(head) - len(table.ranks) + at
-        head[column] += "  "
+        head[column] += " ≠" if table.ranks[at] in table.odd_ranks else "  "
         for cells, row in zip(body, table.rows, strict=True):
             cells[column] += " ≠" if at in row.outliers else "  "
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]

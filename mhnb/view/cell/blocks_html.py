@@ -14,7 +14,7 @@ from mhnb.core.output.diff import DiffRow, DiffSpan
 from mhnb.core.output.diff import Line as SaidLine
 from mhnb.core.output.folding import RichPart, is_text
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize
 from mhnb.types import Output
 from mhnb.view.ansi import ansi_to_html
 from mhnb.view.cell.blocks import (
@@ -44,7 +44,7 @@ from mhnb.view.cell.blocks import (
     slot_letter,
     summarise_slot,
 )
-from mhnb.view.cell.curves import Curve, build_curves, format_curve_html
+from mhnb.view.cell.curves import Curve, build_curves, find_odd_ranks_of, format_curve_html
 from mhnb.view.cell.differences import DifferencePart, split_differences
 from mhnb.view.cell.summary import Block
 from mhnb.view.html import (
@@ -55,6 +55,7 @@ from mhnb.view.html import (
     STRIP_IMAGE_WIDTH,
     STRIP_STYLE,
     format_fold,
+    format_ranks_label,
     format_strip_item_style,
     wrap_in_scroller,
 )
@@ -75,6 +76,8 @@ _MAX_LIVE_CELLS = 96
 _MAX_EQUAL_LINES = 3
 _MAX_PAGE_CURVES = 16
 """Maximum number of curves of a page: those of many blocks, or of one with many loops, would take more space than their text."""
+_MAX_DISPLAYS = 8
+"""Maximum number of displays in a strip that are seen without a click, if they are no images."""
 _SMALL_NBYTES = 512
 _MAX_FITTING_WIDTH = 640
 """A single image of this width fits almost every page."""
@@ -285,7 +288,7 @@ def _format_picture(picture: RichPart, pictures: Pictures) -> str:
     if len(picture.variants) == 1:
         ((ranks, output),) = picture.variants
         return pictures.show(output, describe_ranks(ranks))
-    items = [StripItem(ranks, output, f"<b>{describe_ranks(ranks)}</b>") for ranks, output in picture.variants]
+    items = [StripItem(ranks, output, format_ranks_label(ranks)) for ranks, output in picture.variants]
     return format_strip(items, pictures)
 
 
@@ -302,11 +305,20 @@ class StripItem:
 
 
 def format_strip(items: Sequence[StripItem], pictures: Pictures) -> str:
-    """Format outputs side by side, as many as there is room for, each as wide as it needs, below its ranks."""
+    """Format outputs side by side, as many as there is room for, each as wide as it needs, below its ranks.
+
+    Of many tables and other displays, which may need a line each, the first ones are seen, and the others are in a fold.
+    """
     are_images = all(is_image(item.output) for item in items)
     name = f' class="{STRIP_CLASS} {STRIP_CLASS}{min(len(items), 4)}"' if are_images else ""
-    parts = "".join(_format_strip_item(item, pictures, is_image=are_images) for item in items)
-    return f'<div{name} style="{STRIP_STYLE}">{parts}</div>'
+    parts = [_format_strip_item(item, pictures, is_image=are_images) for item in items]
+    shown = len(items) if are_images else _MAX_DISPLAYS
+    strip = f'<div{name} style="{STRIP_STYLE}">{"".join(parts[:shown])}</div>'
+    if not (rest := items[shown:]):
+        return strip
+    ranks = describe_many_ranks(rank for item in rest for rank in item.ranks)
+    label = f"{ranks}: {pluralize(len(rest), 'more display')}"
+    return strip + _fold(label, f'<div style="{STRIP_STYLE}">{"".join(parts[shown:])}</div>')
 
 
 def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -> str:
@@ -337,7 +349,8 @@ def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int], steps:
 
 
 def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int], steps: str) -> str:
-    start = f'<tr><th scope="row" style="{_CELL_STYLE};vertical-align:top"><b>{name}</b></th><td style="{_CELL_STYLE};text-align:left'
+    # Its baseline is that of the values, below which a fold may open.
+    start = f'<tr><th scope="row" style="{_CELL_STYLE};vertical-align:baseline"><b>{name}</b></th><td style="{_CELL_STYLE};text-align:left'
     if len(ranks) <= _MAX_TABLE_RANKS:
         return f'{start};{QUIET_STYLE}">{steps}</td>{"".join(_format_value_cells(slot))}</tr>'
     summary, values = summarise_slot(slot, ranks), escape(format_values(slot, ranks), quote=False)
@@ -345,7 +358,7 @@ def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int], steps: str) ->
         # The folds of several rows are directly below each other, and each is to be hit.
         label = f'<summary style="cursor:pointer;padding:5px 0">{escape(summary)}</summary>'
         values = f"<details>{label}{values}</details>"
-    return f'{start};white-space:normal">{_place_beside(steps, values)}</td></tr>'
+    return f'{start};white-space:normal;vertical-align:baseline">{_place_beside(steps, values)}</td></tr>'
 
 
 def _place_beside(steps: str, content: str) -> str:
@@ -354,7 +367,8 @@ def _place_beside(steps: str, content: str) -> str:
         return f"<div>{content}</div>"
     lines = "<br>".join(steps[at : at + _STEPS_PER_LINE] for at in range(0, len(steps), _STEPS_PER_LINE))
     return (
-        f'<div style="display:flex;flex-wrap:wrap"><div style="white-space:pre;margin-right:1em;{QUIET_STYLE}">{lines}</div>'
+        '<div style="display:flex;flex-wrap:wrap;align-items:baseline">'
+        f'<div style="white-space:pre;margin-right:1em;{QUIET_STYLE}">{lines}</div>'
         f"<div>{content}</div></div>"
     )
 
@@ -376,7 +390,10 @@ def _format_repeated_lines(
         return form + drawn + _format_equal_lines(run, ranks, note, brief=brief)
     if brief and curves and len(run.columns) * min(len(ranks), _MAX_TABLE_RANKS) > _MAX_LIVE_CELLS:
         return form + drawn
-    tables = "".join(_format_repeated_table(run, table, note, brief=brief) for table in build_tables(run, ranks, names))
+    tables = "".join(
+        _format_repeated_table(run, table, note, brief=brief)
+        for table in build_tables(run, ranks, names, find_odd_ranks_of(curves))
+    )
     return f'{form}{drawn}<div tabindex="0" style="{_TABLES_STYLE}">{tables}</div>'
 
 
@@ -434,7 +451,8 @@ def _format_all_row_values(run: RepeatedLines, table: Table) -> str:
         for at, row in enumerate(table.rows)
         if row.all_values and at not in run.left_out
     ]
-    return _collapse_values([f"<b>{', '.join(table.labels)} {table.name}</b>", *all_values] if all_values else [])
+    head = f"<b>{_text(', '.join(table.labels))} · {_text(table.name)}</b>"
+    return _collapse_values([head, *all_values] if all_values else [])
 
 
 def _wrap_table(rows: str, *, is_part: bool) -> str:
@@ -450,10 +468,11 @@ def _format_rank_rows(table: Table, rows: slice, *, has_head: bool, is_part: boo
         return ""
     widths = [f' style="min-width:{width}ch"' if is_part else "" for width in _column_widths(table)]
     at_name, count = len(table.labels), len(table.rows[rows]) + has_head
-    name = f'<td rowspan="{count}"{widths[at_name]}>{f"<b>{table.name}</b>" if has_head else ""}</td>'
+    name = f'<td rowspan="{count}"{widths[at_name]}>{_format_table_name(table) if has_head else ""}</td>'
     lines: list[list[tuple[str, str]]] = []
     if has_head:
-        lines.append([('th scope="col"', head) for head in (*table.labels, *map(str, table.ranks))])
+        ranks = (f"<b>{rank}&nbsp;≠</b>" if rank in table.odd_ranks else str(rank) for rank in table.ranks)
+        lines.append([('th scope="col"', head) for head in (*map(_text, table.labels), *ranks)])
     for row in table.rows[rows]:
         # Their column has no other cells, so they head their rows without a scope, which would be stored in each.
         labels = [("th", _text(text)) for text in row.label]
@@ -469,12 +488,17 @@ def _format_rank_rows(table: Table, rows: slice, *, has_head: bool, is_part: boo
     return _wrap_table("".join(written), is_part=is_part)
 
 
+def _format_table_name(table: Table) -> str:
+    return f"<b>{_text(table.name)}</b>{_text(table.heading.removeprefix(table.name))}"
+
+
 def _column_widths(table: Table) -> list[int]:
     """Return the characters of the widest text in each column, with the mark of a value that differs."""
-    heads = [*table.labels, table.name, *map(str, table.ranks)]
-    texts = [[*row.label, table.name, *row.values] for row in table.rows]
+    heads = [*table.labels, table.heading, *map(str, table.ranks)]
+    texts = [[*row.label, "", *row.values] for row in table.rows]
     first_value = len(heads) - len(table.ranks)
     marked = {first_value + at for row in table.rows for at in row.outliers}
+    marked |= {first_value + at for at, rank in enumerate(table.ranks) if rank in table.odd_ranks}
     return [max(map(len, column)) + 2 * (at in marked) for at, column in enumerate(zip(heads, *texts, strict=True))]
 
 
@@ -488,8 +512,8 @@ def _format_summary_rows(table: Table, rows: slice, *, has_head: bool, is_part: 
     ]
     written = []
     if has_head:
-        heads = "".join(f'<th scope="col">{head}</th>' for head in table.labels)
-        written.append(f'<tr>{heads}<td style="text-align:left"><b>{table.name}</b></td></tr>')
+        heads = "".join(f'<th scope="col">{_text(head)}</th>' for head in table.labels)
+        written.append(f'<tr>{heads}<td style="text-align:left"><b>{_text(table.name)}</b></td></tr>')
     for at, row in enumerate(table.rows[rows]):
         labels = "".join(
             f"<th{widths[place] if at == 0 else ''}>{_text(text)}</th>" for place, text in enumerate(row.label)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
@@ -25,7 +25,11 @@ from mhnb.view.html import QUIET_STYLE
 MAX_CURVES = 6
 """Maximum number of fields with a curve; the rows have the values of all."""
 _MAX_POINTS = 64
-"""Of more lines, successive ones share a point, whose band has the lowest and the highest of them."""
+"""Of more lines, successive ones share a point, except the first and the last line.
+
+Where ranks differ, the point's band has the lowest and the highest of these lines. Where all agree there is no band: the line goes
+through the value that is farthest from the others, so that a peak is still seen.
+"""
 _MAX_PARSED = 40_000
 """Maximum number of values that are read for a curve; of more, lines in regular distances are read."""
 _MAX_ODD = 2
@@ -61,7 +65,7 @@ class Curve:
     """Number of lines."""
     ranks: tuple[int, ...]
     lows: tuple[float | None, ...]
-    """By point, the lowest of all ranks; None where no rank has a finite value."""
+    """By point, the lowest of all ranks, or the median where they agree; None where no rank has a finite value."""
     medians: tuple[float | None, ...]
     highs: tuple[float | None, ...]
     low: str
@@ -81,7 +85,7 @@ class Curve:
 
     @property
     def has_band(self) -> bool:
-        """Whether the ranks differ, or lines that share a point do."""
+        """Whether the ranks differ at any point."""
         return self.lows != self.highs
 
     @property
@@ -120,6 +124,11 @@ def build_curves(
                 title = name_field(pieces[at], pieces[at + 1])
                 curves.append(replace(curve, name=names[at], title=title, count=run.count))
     return curves
+
+
+def find_odd_ranks_of(curves: Sequence[Curve]) -> dict[str, tuple[int, ...]]:
+    """Return the odd ranks of each curve, by the letter of its column."""
+    return {curve.name: tuple(one.rank for one in curve.odd) for curve in curves if curve.odd}
 
 
 def _find_axis(run: RepeatedLines) -> tuple[str, Sequence[str]]:
@@ -166,17 +175,19 @@ def _build_curve(
     medians = [(row, line) for row, line in zip(rows, texts, strict=True) if any(value is not None for value in row)]
     shared = tuple(zip(*rows, strict=True)) if len(rows[0]) == len(ranks) else ()
     odd = tuple(
-        OddRank(ranks[at], _thin(shared[at], _middle), _last_text([line[at] for line in texts]))
+        OddRank(ranks[at], _thin(shared[at]), _last_text([line[at] for line in texts]))
         for at in _find_odd(rows, texts, high[0] / 2 - low[0] / 2)
     )
+    points = [_build_point(rows[slice(*ends)]) for ends in pairwise(_cuts(len(rows), min(len(rows), _MAX_POINTS)))]
+    lows, middles, highs = zip(*points, strict=True)
     return Curve(
         name="",
         title="",
         count=len(rows),
         ranks=tuple(ranks),
-        lows=_thin([min(_only(row), default=None) for row in rows], min),
-        medians=_thin([_middle_or_none(row) for row in rows], _middle),
-        highs=_thin([max(_only(row), default=None) for row in rows], max),
+        lows=lows,
+        medians=middles,
+        highs=highs,
         low=low[1].strip(),
         high=high[1].strip(),
         first=_median_text(*medians[0]),
@@ -187,6 +198,23 @@ def _build_curve(
         differs=any(len(set(line)) > 1 for line in texts),
         odd=odd,
     )
+
+
+def _build_point(rows: Sequence[_Series]) -> tuple[float | None, float | None, float | None]:
+    """Merge successive lines: the least value, the middle of the medians, and the most; one value if all ranks agree on each line."""
+    known = [values for row in rows if (values := _only(row))]
+    if not known:
+        return None, None, None
+    if all(min(values) == max(values) for values in known):
+        value = _farthest([values[0] for values in known])
+        return value, value, value
+    return min(map(min, known)), _middle([median(values) for values in known]), max(map(max, known))
+
+
+def _farthest(values: Sequence[float]) -> float:
+    """Return the least or the most, whichever is farther from the middle."""
+    middle, low, high = _middle(values), min(values), max(values)
+    return high if high / 2 - middle / 2 >= middle / 2 - low / 2 else low
 
 
 def _finite(text: str) -> float | None:
@@ -222,16 +250,23 @@ def _last_text(texts: Sequence[str]) -> str:
     return next((text.strip() for text in reversed(texts) if text), "")
 
 
-def _thin(values: _Series, merge: Callable[[Sequence[float]], float]) -> tuple[float | None, ...]:
+def _thin(values: _Series) -> tuple[float | None, ...]:
     """Merge successive values until there are at most as many as points."""
     if len(values) <= _MAX_POINTS:
         return tuple(values)
     parts = [_only(values[slice(*ends)]) for ends in pairwise(_cuts(len(values), _MAX_POINTS))]
-    return tuple(merge(part) if part else None for part in parts)
+    return tuple(_middle(part) if part else None for part in parts)
 
 
 def _cuts(count: int, parts: int) -> list[int]:
-    return [count * at // parts for at in range(parts + 1)]
+    """Return where to cut `count` values into parts of about one size, except the first and the last value, which stay alone.
+
+    >>> _cuts(10, 4), _cuts(4, 4)
+    ([0, 1, 5, 9, 10], [0, 1, 2, 3, 4])
+    """
+    if parts < 3:
+        return [count * at // parts for at in range(parts + 1)]
+    return [0, *(1 + (count - 2) * at // (parts - 2) for at in range(parts - 1)), count]
 
 
 def _find_odd(rows: Sequence[_Series], texts: Sequence[tuple[str, ...]], half_span: float) -> list[int]:
@@ -313,7 +348,12 @@ def format_curve_text(curve: Curve) -> str:
 
 
 def _bounds(curve: Curve) -> tuple[float, float]:
-    return min(_only(curve.lows)), max(_only(curve.highs))
+    """Return the values at the bottom and at the top, which are those beside the picture, also if a merged point lost one."""
+    low, high = _finite(curve.low), _finite(curve.high)
+    return (
+        min(_only(curve.lows)) if low is None else low,
+        max(_only(curve.highs)) if high is None else high,
+    )
 
 
 # -- as a picture

@@ -7,7 +7,8 @@ failures, then the ranks that only waited.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from typing import Literal, TypeAlias
@@ -17,10 +18,10 @@ from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
 from mhnb.core.output.rich import find_figure_type
 from mhnb.core.output.tables import has_table
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize
 from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.blocks import block_items, count_lines, format_omitted_line, shorten_line
+from mhnb.view.cell.blocks import BlockLine, block_items, count_lines, format_omitted_line, shorten_line
 from mhnb.view.cell.blocks_html import CURVES_CLASS, Pictures, StripItem, block_to_html, format_strip
 from mhnb.view.cell.failures import Failure, are_not_yet, collapse_traceback, has_extra_information, trim_traceback
 from mhnb.view.cell.summary import (
@@ -46,6 +47,7 @@ from mhnb.view.html import (
     format_error,
     format_fold,
     format_hosts_of,
+    format_ranks_label,
     format_strip_item_style,
     host_color,
     wrap_html,
@@ -199,7 +201,7 @@ def format_ranks_html(ranks: Sequence[int], locations: RankLocations) -> str:
     """Format ranks, and their hosts if these are known and are not all hosts."""
     host = format_hosts_of(locations, ranks)
     where = f' <span style="{QUIET_STYLE}">{escape(host)}</span>' if host else ""
-    return f"<b>{describe_ranks(ranks)}</b>{where}"
+    return f"{format_ranks_label(ranks)}{where}"
 
 
 # -- the stored form of a cell's result
@@ -216,7 +218,8 @@ MAX_VERBATIM_NBYTES = 24 * 1024
 """If blocks are merged, each rank's verbatim output is stored too, up to this much text."""
 
 _MAX_OPEN = 8
-_MAX_ROWS = 64
+_MAX_ROW_LINES = 64
+"""Maximum number of lines of short blocks that are all open beside their labels."""
 _LONG_LINES = 200
 _SHORT_LINES, _SHORT_CHARS = 6, 200
 _SCROLL_STYLE = "max-height:36em;overflow:auto"
@@ -225,6 +228,13 @@ _OPEN_EM = 28
 _MAX_FOLDS = 16
 """Maximum number of blocks that are listed; of more, those in the middle are in one fold."""
 _LAST_LINE_CHARS = 100
+_LEFT_OUT = " left out"
+"""Part of the line that stands for text of which only the beginning and the end were compared."""
+_MAX_BORDERS = 2
+"""Lines without a letter or a digit at an output's end that are passed over for its last line."""
+_WORD = re.compile(r"[^\W_]")
+_MAX_FOLD_LABEL_EM = 16
+"""Maximum width of the column of labels beside last lines: with it a last line fits into a narrow page."""
 
 
 def format_cell_html(
@@ -286,7 +296,7 @@ def _format_heading(cell_summary: CellSummary) -> str:
     tooltip, carried = _format_tooltip(cell_summary), _format_carried(cell_summary)
     # The underline shows that there is more in the tooltip than the number.
     noisy = ' style="text-decoration:underline dotted;cursor:help"' if cell_summary.noise_label else ""
-    if cell_summary.marked_outliers:
+    if cell_summary.has_named_ranks:
         head = f"<span{noisy}>{escape(cell_summary.heading)}</span> ·" if noisy else f"{escape(cell_summary.heading)} ·"
         head = f'<span style="{QUIET_STYLE}">{head}</span> ' if cell_summary.heading else ""
         return f"<div{tooltip}>{head}<b>{escape(cell_summary.difference)}</b>{carried}</div>"
@@ -364,8 +374,8 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
         return _format_heading(cell_summary) + (
             _wrap_scrolling(bodies[0]) if _is_long(blocks[0]) and CURVES_CLASS not in bodies[0] else bodies[0]
         )
-    if len(blocks) <= _MAX_ROWS and all(map(_is_short, blocks)):
-        widest = max(len(describe_ranks(b.ranks) + format_hosts_of(locations, b.ranks)) for b in blocks)
+    if sum(map(_count_shown_lines, blocks)) <= _MAX_ROW_LINES and all(map(_is_short, blocks)):
+        widest = max(len(describe_many_ranks(b.ranks) + format_hosts_of(locations, b.ranks)) for b in blocks)
         rows = (
             _format_block_row(
                 b,
@@ -380,9 +390,17 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
     odd = [block.ranks[0] in cell_summary.marked_outliers for block in blocks]
     opened = _open_indexes(blocks, has_majority=any(odd))
     long_count = sum(not (_is_short(blocks[at]) or _has_figures_only(blocks[at])) for at in opened)
+    widest = max(len(describe_many_ranks(b.ranks) + format_hosts_of(locations, b.ranks)) for b in blocks)
+    width_em = min(_MAX_FOLD_LABEL_EM, 1.5 + 0.55 * widest + 1.2 * any(odd))
     folds = [
         _format_collapsible(
-            block, body, locations, is_open=at in opened, mark=" ≠" if odd[at] else "", long_count=long_count
+            block,
+            body,
+            locations,
+            is_open=at in opened,
+            mark=" ≠" if odd[at] else "",
+            long_count=long_count,
+            width_em=width_em,
         )
         for at, (block, body) in enumerate(zip(blocks, bodies, strict=True))
     ]
@@ -395,7 +413,8 @@ def _open_indexes(blocks: Sequence[Block], *, has_majority: bool) -> set[int]:
     Short ones and figures are all open, up to a few. Others are folded, because long outputs beside each other are not read anyway.
     """
     first_and_last = {0, len(blocks) - 1} if has_majority else {0}
-    short = [at for at, block in enumerate(blocks) if _is_short(block) or _has_figures_only(block)]
+    others = (at for at in range(len(blocks)) if at not in first_and_last)
+    short = [at for at in others if _is_short(blocks[at]) or _has_figures_only(blocks[at])]
     return first_and_last | set(short[: _MAX_OPEN - len(first_and_last)])
 
 
@@ -409,7 +428,7 @@ def _fold_many(folds: Sequence[str], blocks: Sequence[Block], opened: set[int]) 
     inner = "".join(folds[at] for at in middle)
     return [
         *folds[: middle.start],
-        _format_details(f"{describe_ranks(ranks)}: {len(middle)} more outputs", inner),
+        _format_details(f"{describe_many_ranks(ranks)}: {len(middle)} more outputs", inner),
         *folds[end:],
     ]
 
@@ -422,15 +441,21 @@ def _is_long(block: Block) -> bool:
     return count_lines(block.output_group) > _LONG_LINES
 
 
+def _count_shown_lines(block: Block) -> int:
+    """Return about how many lines a block takes, at least one."""
+    if block.rows:
+        return sum(min(row.count, 3) for row in block.rows)
+    return max(1, count_lines(block.output_group))
+
+
 def _is_short(block: Block) -> bool:
     """Return whether a block is a few lines of text, so that it fits beside its label."""
     if block.omitted_nbytes:
         return False
-    if block.rows:
-        shown = sum(min(row.count, 3) for row in block.rows)
-        return shown <= _SHORT_LINES and all(len(row.here) <= _SHORT_CHARS for row in block.rows)
-    if count_lines(block.output_group) > _SHORT_LINES:
+    if _count_shown_lines(block) > _SHORT_LINES:
         return False
+    if block.rows:
+        return all(len(row.here) <= _SHORT_CHARS for row in block.rows)
     lines = block_items(block.output_group)
     texts = [getattr(line, "text", "x" * 999) for line in lines]
     return len(lines) <= _SHORT_LINES and max(map(len, texts), default=0) <= _SHORT_CHARS
@@ -452,23 +477,35 @@ def _format_block_row(block: Block, body: str, locations: RankLocations, *, is_o
 
 
 def _format_collapsible(
-    block: Block, body: str, locations: RankLocations, *, is_open: bool, mark: str, long_count: int
+    block: Block, body: str, locations: RankLocations, *, is_open: bool, mark: str, long_count: int, width_em: float
 ) -> str:
-    """Format a block that opens and closes; a closed one shows its last line, and a long one its end.
+    """Format a block that opens and closes; a closed one shows its last line, and a long one its end and how many lines it has.
 
     The long ones that are open, `long_count`, share a height. A figure or a difference has no end that says most.
     """
     name = f"mhnb-block{' mhnb-odd' if mark else ''}"
-    last = "" if is_open else _format_last_line(block)
     is_text = not block.rows and all(isinstance(part, TextPart) for part in block.output_group.parts)
     # Repeated lines are folded already.
     is_text = is_text and CURVES_CLASS not in body
     height = _OPEN_EM // max(1, long_count) if is_open and is_text else _OPEN_EM
+    label, told = f"{format_ranks_html(block.ranks, locations)}{mark}", ""
+    if not is_open and (told := _format_last_line(block)):
+        # The last lines stand below each other.
+        label = f'<span style="display:inline-block;min-width:{width_em:.1f}em">{label}</span>'
+    elif is_text and not _is_short(block):
+        told = _format_line_count(block)
     return (
-        f'<details class="{name}"{" open" if is_open else ""} style="margin:3px 0"><summary style="cursor:pointer">'
-        f"{format_ranks_html(block.ranks, locations)}{mark}{last}</summary>"
+        f'<details class="{name}"{" open" if is_open else ""}><summary style="cursor:pointer">{label}{told}</summary>'
         f"{_add_bar(body, host_color(locations, block.ranks), height_em=height, at_end=is_text)}</details>"
     )
+
+
+def _format_line_count(block: Block) -> str:
+    """Format how many lines a block has, for its summary, unless some were left out on the way to the notebook."""
+    lines = [item.text for item in block_items(block.output_group) if isinstance(item, BlockLine)]
+    if block.omitted_nbytes or any(GAP_LINE.search(line) or _LEFT_OUT in line for line in lines):
+        return ""
+    return f' <span style="{QUIET_STYLE}">{pluralize(len(lines), "line")}</span>'
 
 
 def _format_last_line(block: Block) -> str:
@@ -486,7 +523,9 @@ def _cut(text: str) -> str:
 
 
 def _last_line_of(part: TextPart) -> str:
-    return strip_ansi(part.template.display_text().rstrip().rpartition("\n")[2]).strip()
+    lines = strip_ansi(part.template.display_text()).rstrip().split("\n")
+    # The border of a table says nothing.
+    return next((line for line in reversed(lines[-_MAX_BORDERS - 1 :]) if _WORD.search(line)), lines[-1]).strip()
 
 
 def _add_bar(body: str, color: str, *, height_em: int = 36, at_end: bool = False) -> str:
@@ -550,8 +589,8 @@ def _format_tabs(
 
 
 def _initial_rank(result: CellResult, cell_summary: CellSummary) -> int:
-    """Return the rank whose tab is open: one that differs, else one that failed, else the first."""
-    failed = (r.rank for r in result.ranks if r.failure is not None)
+    """Return the rank whose tab is open: one that differs, else one that failed and has output, else the first."""
+    failed = (r.rank for r in result.ranks if r.failure is not None and without_errors(r).outputs)
     return min(cell_summary.outliers, default=next(failed, result.ranks[0].rank))
 
 
@@ -575,15 +614,29 @@ def _format_grid(
     is_sized = has_images or any(map(_is_table, outputs))
     size = f";box-sizing:border-box;{format_strip_item_style(is_image=has_images)}" if is_sized else ""
     odd = find_odd_ranks(cell_summary)
-    bodies = zip(result, _format_rank_bodies(result, locations, pictures, may_shrink=True), strict=True)
-    # Ranks that differ come first.
-    ordered = sorted(bodies, key=lambda one: one[0].rank not in cell_summary.marked_outliers | odd.keys())
+    groups = _group_grid_cells(result, cell_summary, odd)
+    # Ranks that failed come first, then those that differ.
+    marked = cell_summary.marked_outliers | odd.keys()
+    groups.sort(key=lambda same: (same[0].failure is None, same[0].rank not in marked))
+    limit = max(1024, MAX_CELL_NBYTES // len(groups))
     cells = [
-        _format_grid_cell(r, body, cell_summary, locations, difference=odd.get(r.rank, ""), size=size)
-        for r, body in ordered
+        _format_grid_cell(
+            same, cell_summary, locations, pictures, limit, difference=odd.get(same[0].rank, ""), size=size
+        )
+        for same in groups
     ]
     name = f' class="{STRIP_CLASS} {STRIP_CLASS}{min(max(len(cells), 2), 4)}"' if has_images else ""
     return f'<div{name} style="{STRIP_STYLE + ";margin-top:3px" if is_sized else GRID_STYLE}">{"".join(cells)}</div>'
+
+
+def _group_grid_cells(result: CellResult, cell_summary: CellSummary, odd: Mapping[int, str]) -> list[list[RankResult]]:
+    """Group the ranks whose cells of the grid would be equal, by the first rank of each."""
+    place = {rank: at for at, same in enumerate(group_by_outputs(map(without_errors, result))) for rank in same.ranks}
+    groups: dict[tuple[object, ...], list[RankResult]] = {}
+    for rank in result:
+        told = (_format_mark(rank, cell_summary), _format_failure_line(rank, cell_summary), odd.get(rank.rank, ""))
+        groups.setdefault((place[rank.rank], *told), []).append(rank)
+    return list(groups.values())
 
 
 def _is_table(output: Output) -> bool:
@@ -595,24 +648,31 @@ def _is_table(output: Output) -> bool:
 
 
 def _format_grid_cell(
-    rank: RankResult,
-    body: str,
+    same: Sequence[RankResult],
     cell_summary: CellSummary,
     locations: RankLocations,
+    pictures: Pictures,
+    limit_nbytes: int,
     *,
     difference: str,
     size: str,
 ) -> str:
-    """Format one rank's output; `size` is the style of a cell that is as wide as it needs, and empty for one of equal width."""
+    """Format the output of ranks that have the same.
+
+    `size` is the style of a cell that is as wide as it needs, and empty for one of equal width.
+    """
+    rank, ranks = same[0], [one.rank for one in same]
+    label = describe_ranks(ranks)
+    body = format_rank_body(rank, locations, pictures=pictures, limit_nbytes=limit_nbytes, may_shrink=True, label=label)
     name = "mhnb-block mhnb-odd" if difference or rank.rank in cell_summary.marked_outliers else "mhnb-block"
-    top = f"border-top:3px solid {host_color(locations, (rank.rank,))}"
+    top = f"border-top:3px solid {host_color(locations, ranks)}"
     mark = _format_mark(rank, cell_summary) or (" ≠" if difference else "")
     line = (
         f'<div style="font-family:monospace;overflow-wrap:anywhere">{escape(difference, quote=False)}</div>'
         if difference
         else ""
     )
-    head = f"<div>{format_ranks_html((rank.rank,), locations)}{mark}</div>{line}"
+    head = f"<div>{format_ranks_html(ranks, locations)}{mark}</div>{line}"
     limit = _SCROLL_STYLE if size else "max-height:14em;overflow:auto"
     scroll = f'<div tabindex="0" style="{limit}">{_format_failure_line(rank, cell_summary)}{body}</div>'
     return f'<div class="{name}" style="{GRID_CELL_STYLE};{top}{size}">{head}{scroll}</div>'
@@ -625,8 +685,8 @@ def _format_mark(rank: RankResult, cell_summary: CellSummary) -> str:
 
 
 def _format_failure_line(rank: RankResult, cell_summary: CellSummary) -> str:
-    """Format the error in one line; the failure report above has the rest."""
-    if rank.failure is None:
+    """Format the error in one line, where the failure report above has several; it says a single one already."""
+    if rank.failure is None or len(cell_summary.failures) == 1:
         return ""
     only_waited = any(failure.only_waited and rank.rank in failure.ranks for failure in cell_summary.failures)
     text = "waited for a rank that had failed" if only_waited else format_error(rank.failure)
@@ -634,10 +694,8 @@ def _format_failure_line(rank: RankResult, cell_summary: CellSummary) -> str:
     return f"<div{style}>{escape(text, quote=False)}</div>"
 
 
-def _format_rank_bodies(
-    result: CellResult, locations: RankLocations, pictures: Pictures, *, may_shrink: bool = False
-) -> list[str]:
-    """Format each rank's outputs; if there is too much, store equal ones once. `may_shrink` means that there may be little room."""
+def _format_rank_bodies(result: CellResult, locations: RankLocations, pictures: Pictures) -> list[str]:
+    """Format each rank's outputs; if there is too much, store equal ones once."""
     ranks = [without_errors(r) for r in result.ranks]
     limit = max(1024, MAX_CELL_NBYTES // len(ranks))
     first = {r.rank: r.rank for r in ranks}
@@ -649,7 +707,7 @@ def _format_rank_bodies(
     return [
         same.format(first[r.rank])
         if first[r.rank] != r.rank
-        else format_rank_body(r, locations, pictures=pictures, limit_nbytes=limit, may_shrink=may_shrink)
+        else format_rank_body(r, locations, pictures=pictures, limit_nbytes=limit)
         for r in ranks
     ]
 
@@ -661,6 +719,7 @@ def format_rank_body(
     pictures: Pictures | None = None,
     limit_nbytes: int = MAX_CELL_NBYTES,
     may_shrink: bool = False,
+    label: str = "",
 ) -> str:
     """Format one rank's output verbatim, without errors.
 
@@ -670,10 +729,11 @@ def format_rank_body(
         pictures: those of the page so far; by default it has no others.
         limit_nbytes: text it may store.
         may_shrink: whether its figures may get little room.
+        label: the ranks that have this output; this rank by default.
     """
     log = locations.logs.get(rank.rank)
     shown: Sequence[Output] = clip_outputs(without_errors(rank).outputs, limit_nbytes, where=log or "the log file")
-    label = describe_ranks((rank.rank,))
+    label = label or describe_ranks((rank.rank,))
     known_pictures = pictures or Pictures()
     body = "".join(known_pictures.show_rich(o, label, may_shrink=may_shrink) for o in shown)
     if log:

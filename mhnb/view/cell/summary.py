@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mhnb.core.output.diff import DiffRow, compare_lines
 from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_majority, group_outputs, is_text
@@ -42,6 +43,7 @@ from mhnb.view.cell.failures import (
     is_loss,
     is_only_right,
 )
+from mhnb.view.cell.measures import name_field
 from mhnb.view.html import format_seconds
 
 MAX_COMPARED_NBYTES = 192 * 1024
@@ -49,6 +51,8 @@ MAX_COMPARED_NBYTES = 192 * 1024
 _MAX_LINE_NBYTES = MAX_COMPARED_NBYTES // 8
 _MIN_EQUAL_SHARE = 0.3
 _MAX_TOOLTIP_LINES, _MAX_TOOLTIP_CHARS = 4, 160
+_MAX_ODD_FIELDS = 3
+"""Maximum number of fields that the status line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class CellSummary:
     heading: str
     """As `ranks 0-3 · 0.21 s`."""
     difference: str
-    """As `rank 2 differs`; empty if all ranks agree."""
+    """As `rank 2 differs` or `rank 2 differs: loss`; empty if all ranks agree."""
     blocks: tuple[Block, ...]
     """Blocks that differ come first, the majority last; by rank if there is no majority. Empty if no rank has output."""
     outliers: frozenset[int]
@@ -100,6 +104,8 @@ class CellSummary:
     """How ranks were lost; None if none was."""
     carried: CarriedNote | None = None
     """What the cell before left behind."""
+    has_odd_numbers: bool = False
+    """Whether few ranks differ in numbers of a block that all ranks share; `difference` names them."""
     noise: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks, and what C++ libraries printed on them."""
     name: str = ""
@@ -144,6 +150,11 @@ class CellSummary:
         return self.outliers if self.blocks and not self.blocks[-1].is_silent else frozenset()
 
     @property
+    def has_named_ranks(self) -> bool:
+        """Return whether `difference` names ranks that differ from most others."""
+        return bool(self.difference) and (self.has_odd_numbers or bool(self.marked_outliers))
+
+    @property
     def is_literal(self) -> bool:
         """Return whether the blocks show each rank's text verbatim."""
         return all(block.output_group.is_literal and not block.rows for block in self.blocks)
@@ -165,11 +176,14 @@ def summarise_cell(result: CellResult) -> CellSummary:
         r.rank for r in result.ranks if r.failure is not None and not (without_errors(r).outputs or r.omitted_nbytes)
     }
     loss = find_loss(result, failures)
+    odd = _describe_odd(blocks)
+    failed = frozenset(rank for failure in failures for rank in failure.ranks)
     return CellSummary(
         heading=format_heading(result),
-        difference=_format_difference(blocks, sorted(outliers)) if has_output else "",
+        difference=_format_difference(blocks, sorted(outliers), odd, failed) if has_output else "",
         blocks=blocks if has_output else (),
         outliers=frozenset(outliers),
+        has_odd_numbers=bool(odd),
         failures=failures,
         failure_heading=format_failure_heading(result, failures) if loss is None else loss.heading,
         notes=result.notes if loss is None else (),
@@ -342,48 +356,80 @@ def _error_as_text(output: Output) -> Output:
     return {"output_type": "stream", "name": "stderr", "text": "\n".join(output["traceback"]) + "\n"}
 
 
-def _format_difference(blocks: Sequence[Block], outliers: Sequence[int]) -> str:
+def _format_difference(blocks: Sequence[Block], outliers: Sequence[int], odd: str, failed: frozenset[int]) -> str:
     not_finite = _ranks_not_finite(blocks)
     suffix = f" · not a finite number on {describe_ranks(not_finite)}" if not_finite else ""
     if not outliers:
         with_output = [block for block in blocks if not block.is_silent]
         if len(blocks) == 2 and len(with_output) == 1:
-            return f"only {describe_ranks(with_output[0].ranks)} said something{suffix}"
+            return f"{_format_only(blocks, with_output[0].ranks, failed)}{suffix}".removeprefix(" · ")
         if len(blocks) > 1:
             return f"{len(blocks)} different outputs{suffix}"
         return (
-            f"{_describe_variation(blocks[0].output_group)}{suffix}"
+            f"{odd or _describe_variation(blocks[0].output_group)}{suffix}"
             if blocks and blocks[0].output_group.has_differences
             else ""
         )
-    label = describe_ranks(outliers)
     if blocks[-1].is_silent:
-        return f"only {label} said something{suffix}"
-    return (f"{label} differs" if len(outliers) == 1 else f"{label} differ") + suffix
+        return f"{_format_only(blocks, outliers, failed)}{suffix}".removeprefix(" · ")
+    return _say_differ(outliers) + suffix
+
+
+def _format_only(blocks: Sequence[Block], ranks: Sequence[int], failed: frozenset[int]) -> str:
+    """Say which ranks alone have output; nothing if those without are the ones that failed, because their report says why."""
+    silent = {rank for block in blocks if block.is_silent for rank in block.ranks}
+    return "" if silent == failed else f"only {describe_ranks(ranks)} said something"
+
+
+def _say_differ(ranks: Sequence[int]) -> str:
+    return f"{describe_ranks(ranks)} {'differs' if len(ranks) == 1 else 'differ'}"
+
+
+def _describe_odd(blocks: Sequence[Block]) -> str:
+    """Describe the few ranks whose numbers differ from most others' in output of one form, as `rank 2 differs: loss`."""
+    if len(blocks) != 1 or not _has_differing_numbers(blocks[0].output_group):
+        return ""
+    odd = list(_iter_odd(blocks[0]))
+    ranks = sorted({rank for one in odd for rank in one.ranks})
+    if not 0 < len(ranks) <= max(1, len(blocks[0].ranks) // 4):
+        return ""
+    fields = list(dict.fromkeys(one.field for one in odd))
+    named = f": {', '.join(fields)}" if all(fields) and len(fields) <= _MAX_ODD_FIELDS else ""
+    return f"{_say_differ(ranks)}{named}"
 
 
 def find_odd_ranks(cell_summary: CellSummary) -> dict[int, str]:
     """Return the first difference of each rank that differs from most others, as `loss 0.731 ← 0.312 elsewhere`."""
     found: dict[int, str] = {}
     for block in cell_summary.blocks:
-        for ranks, text in _iter_odd(block):
-            for rank in ranks:
-                found.setdefault(rank, text)
+        for one in _iter_odd(block):
+            for rank in one.ranks:
+                found.setdefault(rank, one.text)
     return found
 
 
-def _iter_odd(block: Block) -> Iterator[tuple[Sequence[int], str]]:
+class _Odd(NamedTuple):
+    ranks: Sequence[int]
+    field: str
+    """The words that name the number; empty if there are none, or if it is no number that differs."""
+    text: str
+    """As `loss 0.731 ← 0.312 elsewhere`."""
+
+
+def _iter_odd(block: Block) -> Iterator[_Odd]:
     if block.rows:
         changed = [row for row in block.rows if row.kind != "same"]
-        yield from ((block.ranks, _format_first_difference(row)) for row in changed[:1])
+        yield from (_Odd(block.ranks, "", _format_first_difference(row)) for row in changed[:1])
         return
     items = find_repeated_lines(block_items(block.output_group), block.ranks)
     for odd in find_odd_values(items, block.ranks):
-        yield odd.ranks, f"{odd.before}{odd.value} ← {odd.elsewhere} elsewhere"
+        text = f"{odd.before}{odd.value} ← {odd.elsewhere} elsewhere"
+        yield _Odd(odd.ranks, name_field(odd.before, ""), text)
     for run in (item for item in items if isinstance(item, RepeatedLines) and item.is_folded):
         for curve in build_curves(run, block.ranks, [""] * len(run.columns)):
             for one in curve.odd:
-                yield (one.rank,), f"{curve.title} {one.last} ← {curve.last} elsewhere".lstrip()
+                text = f"{curve.title} {one.last} ← {curve.last} elsewhere".lstrip()
+                yield _Odd((one.rank,), curve.title, text)
 
 
 def _format_first_difference(row: DiffRow) -> str:
@@ -400,13 +446,17 @@ def _format_first_difference(row: DiffRow) -> str:
 
 
 def _describe_variation(block: OutputGroup) -> str:
-    if any(isinstance(part, TextPart) and part.template.varying for part in block.parts):
+    if _has_differing_numbers(block):
         lines = [item for item in block_items(block) if not isinstance(item, RichPart)]
         # The speed that progress bars show always differs.
         return "numbers differ by rank" if any(line.slots for line in lines) else ""
     pictures = [part for part in block.parts if isinstance(part, RichPart) and len(part.variants) > 1]
     kinds = {kind for picture in pictures for _, output in picture.variants for kind in output.get("data", ())}
     return f"{'figures' if any(kind.startswith('image/') for kind in kinds) else 'displays'} differ by rank"
+
+
+def _has_differing_numbers(block: OutputGroup) -> bool:
+    return any(isinstance(part, TextPart) and part.template.varying for part in block.parts)
 
 
 def _ranks_not_finite(blocks: Sequence[Block]) -> list[int]:

@@ -39,7 +39,7 @@ from mhnb.view.cell.blocks import (
     slot_letter,
     summarise_slot,
 )
-from mhnb.view.cell.curves import build_curves, format_curve_text
+from mhnb.view.cell.curves import build_curves, find_odd_ranks_of, format_curve_text
 from mhnb.view.cell.differences import DifferencePart, split_differences
 from mhnb.view.cell.failures import (
     ORDER_MISMATCH,
@@ -306,10 +306,10 @@ def _format_repeated_lines(run: RepeatedLines, ranks: Sequence[int], painter: _C
     """Format lines of one form: the form, a curve per field, and the first and the last rows of many."""
     names = [slot_letter(at) for at in range(len(run.columns))]
     yield f"{_insert_names(run.text, names, painter)}   {painter(_DIM, run.count_label)}"
-    if run.is_folded:
-        yield from (f"  {format_curve_text(curve)}" for curve in build_curves(run, ranks, names))
-    tables = [[line.text for line in run.lines]] if run.lines else map(format_table, build_tables(run, ranks, names))
-    for lines in tables:
+    curves = build_curves(run, ranks, names) if run.is_folded else []
+    yield from (f"  {format_curve_text(curve)}" for curve in curves)
+    tables = build_tables(run, ranks, names, find_odd_ranks_of(curves))
+    for lines in [[line.text for line in run.lines]] if run.lines else map(format_table, tables):
         has_heading = not run.lines and len(lines) > len(run.line_indexes)
         yield from (
             f"  {_insert_names(line, (), painter)}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mhnb.core.hang_report import UNKNOWN_ACTIVITIES, HangReport
 from mhnb.core.output.results import CellResult
-from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
+from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.html import RankLocations, format_seconds
 
@@ -25,8 +25,6 @@ _CHIP_EDGE_CHARS = 5
 """Width of a chip's border and of the gap beside it, in characters."""
 _MAX_LINES_APART = 3
 """Ranks of one state that are at more different lines than these share a chip, which then has the first and the last line."""
-_MAX_LABEL_CHARS = 40
-_RANGES_IN_SHORT_LABEL = 4
 _FULL, _WITHOUT_VALUES, _COUNTED = range(3)
 """Forms of a chip: with time and memory, without, and with a number of ranks in place of their names."""
 MAX_EACH = 256
@@ -152,7 +150,7 @@ def _build_item(members: Sequence[_Rank], form: int) -> StatusItem:
     state = _STATE_BY_WORD[members[0].word]
     walls = [member.wall_s for member in members if member.wall_s is not None]
     memory = [member.memory_nbytes for member in members if member.memory_nbytes]
-    label = pluralize(len(ranks), "rank") if form == _COUNTED and len(ranks) > 1 else _shorten_label(ranks)
+    label = pluralize(len(ranks), "rank") if form == _COUNTED and len(ranks) > 1 else describe_many_ranks(ranks)
     # The smallest and the largest.
     times = [format_seconds(wall) for wall in (min(walls), max(walls))] if walls else []
     sizes = [format_nbytes(size) for size in (min(memory), max(memory))] if memory else []
@@ -171,19 +169,6 @@ def _build_item(members: Sequence[_Rank], form: int) -> StatusItem:
         _format_most(sizes) if form == _FULL else "",
         " · ".join(filter(None, details)),
     )
-
-
-def _shorten_label(ranks: Sequence[int]) -> str:
-    """Name ranks, with their number if not all can be named.
-
-    >>> _shorten_label(range(0, 64, 2))
-    '32 ranks 0,2,4,6…62'
-    """
-    label = describe_ranks(ranks)
-    if len(label) <= _MAX_LABEL_CHARS:
-        return label
-    ranges = format_ranks(ranks).split(",")
-    return f"{len(ranks)} ranks {','.join(ranges[:_RANGES_IN_SHORT_LABEL])}…{ranges[-1]}"
 
 
 def _format_lines(lines: Sequence[int]) -> str:

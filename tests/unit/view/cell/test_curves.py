@@ -95,6 +95,19 @@ def test_band_keeps_a_single_peak() -> None:
     assert curve.odd == ()
 
 
+def test_line_of_agreeing_ranks_has_both_ends_and_every_peak() -> None:
+    """Where all ranks agree there is no band: the line begins and ends at the values that were printed, and shows a peak."""
+    rows = [[1 / (1 + at)] * 4 for at in range(200)]
+    (falling,) = _curves(_printed("step {} norm {:.3f}", rows))
+    assert not falling.has_band
+    assert (falling.medians[0], falling.medians[-1]) == (1.0, 0.005)
+    assert draw_svg(falling).count("<path") == 1
+    assert re.search(r"1\.000 ⠱⣀+ 0\.005", format_curve_text(falling))
+    rows[101] = [99.5] * 4
+    (peak,) = _curves(_printed("step {} norm {:.3f}", rows))
+    assert 99.5 in peak.medians
+
+
 def test_odd_ranks_are_far_from_all_others() -> None:
     """A rank that leaves the others is odd, ranks that are spread evenly are not, and of two ranks neither is."""
     assert [one.rank for one in _curves(loop(odd=3))[0].odd] == [3]

@@ -101,6 +101,15 @@ def test_folded_outputs_show_their_last_line() -> None:
     assert f"rank 1 b {'b' * 39}rank 2 c {'c' * 39}rank 3 (a figure)" in page.visible
 
 
+def test_long_open_output_says_how_many_lines_it_has() -> None:
+    """Beside the label of an output that scrolls is its number of lines, and beside folded tables their last row with text."""
+    said = [[out("".join(f"{name} {name * at}\n" for at in range(1, 40)) + "└──┘\n")] for name in "abc"]
+    html = format_cell_html(cell(*said))
+    assert "rank 0 40 lines" in StrictPage(html).visible
+    assert f"rank 1 b {'b' * 39}" in StrictPage(html).visible
+    assert len(set(re.findall(r"min-width:([\d.]+)em", html))) == 1
+
+
 def test_very_many_outputs_are_folded_twice() -> None:
     """Of more than 16 long outputs those in the middle are in one fold; all of them are in the page."""
     page = StrictPage(format_cell_html(cell(*[[out(f"{LINES}{chr(97 + rank) * 3}\n" * 9)] for rank in range(26)])))
@@ -130,6 +139,31 @@ def test_hosts_of_several_ranks_are_named_together() -> None:
         format_cell_html(cell(*[[out("b" if rank in (1, 2) else "a")] for rank in range(5)]), locations=LOCATIONS)
     )
     assert "ranks 1-2 host[1-2] ≠" in page.visible
+
+
+def test_short_outputs_are_all_open_only_if_they_are_few_lines_together() -> None:
+    """64 outputs of a line each are rows beside their ranks; of 64 tables the first eight are open."""
+    lines = [[out(f"{'abcdefgh'[rank % 8] * (2 + rank // 8)}\n")] for rank in range(64)]
+    assert "<details" not in format_cell_html(cell(*lines))
+    tables = [
+        [out("".join(f"{'abcdefgh'[rank % 8] * (2 + rank // 8)}{line}\n" for line in "uvwxy"))] for rank in range(64)
+    ]
+    page = format_cell_html(cell(*tables))
+    assert page.count("<details") == 65
+    assert page.count('<details class="mhnb-block" open') == 8
+    assert "ranks 15-62: 48 more outputs" in page
+
+
+@pytest.mark.parametrize("view", ["tabs", "grid"])
+def test_single_error_is_said_once(view: View) -> None:
+    """The report says a single error; each rank of several errors has its own. A failed rank is first if it has output."""
+    single = cell([out("a")], [out("a")], failed(2), [out("a")])
+    message = "cannot reshape"
+    assert format_cell_html(single, view=view).count(message) == format_cell_html(single).count(message) == 1
+    several = cell([out("a")], failed(1, "KeyError"), failed(2, said=[out("b")]), [out("a")])
+    assert format_cell_html(several, view=view).count(message) == 2 + 2
+    page = StrictPage(format_cell_html(single, view=view)).visible
+    assert page.index("rank 2 ✗") < page.index("ranks 0-1,3a") if view == "grid" else "rank 0a" in page
 
 
 def test_own_rank_numbers_fold_and_stay_readable() -> None:
@@ -475,9 +509,9 @@ def test_log_is_a_jupyterlab_link_or_a_path_to_copy(folder: str, written: str) -
 
 
 def test_long_list_of_hosts_is_a_count() -> None:
-    """If every 16th of 256 ranks differs, the hosts are counted, because the list of ranks identifies them."""
+    """If every 16th of 256 ranks differs, the hosts are counted, because the ranks identify them."""
     locations = RankLocations({rank: f"host{rank}" for rank in range(256)})
     said = [[out("odd\n" if rank % 16 == 0 else "a\n")] for rank in range(256)]
     page = StrictPage(format_cell_html(cell(*said), locations=locations))
-    assert "ranks 0,16,32,48,64,80,96,112,128,144,160,176,192,208,224,240 16 hosts ≠" in page.visible
+    assert "16 ranks 0,16,32,48…240 16 hosts ≠" in page.visible
     assert "240 hosts" in page.visible

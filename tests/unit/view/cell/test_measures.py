@@ -66,11 +66,16 @@ def test_field_is_named_by_the_words_before_it(before: str, after: str, name: st
 
 
 def test_only_measures_of_four_ranks_have_steps() -> None:
-    """Process ids, devices and ports have no steps in either form; a loss of four ranks has, and one of three has none."""
+    """Ids, ports and step numbers have no steps in either form, nor two values or three ranks; a measure of four ranks has."""
     result = labels_and_measures()
     with_steps = [line for line in format_cell_text(result).splitlines() if set(line) & set(_BARS)]
-    assert [line.split()[0] for line in with_steps] == ["a", "a", "b"]
+    assert [line.split()[0] for line in with_steps] == ["a", "b"]
     page = StrictPage(format_cell_html(result)).text
-    assert sum(page.count(bar) for bar in _BARS) == 3 * 4
-    three = cell(*[[out(f"x\nloss {rank}.5\n")] for rank in (5, 7, 9)])
-    assert not set(format_cell_text(three)) & set(_BARS)
+    assert sum(page.count(bar) for bar in _BARS) == 2 * 4
+    without = [
+        [f"loss {rank}.5" for rank in (5, 7, 9)],
+        [f"step {rank}" for rank in (5, 7, 9, 12)],
+        [f"loss {rank % 2}.5" for rank in range(4)],
+    ]
+    for texts in without:
+        assert not set(format_cell_text(cell(*[[out(f"x\n{text}\n")] for text in texts]))) & set(_BARS)

@@ -91,3 +91,20 @@ def test_grids_have_odd_ranks_first() -> None:
         (True, " ≠", "loss 0.731 ← 0.312 elsewhere"),
         (False, "", ""),
     ]
+
+
+def test_status_line_names_few_odd_ranks_and_their_fields() -> None:
+    """Where few ranks differ in numbers, the status line says which and in what; spread numbers only differ by rank."""
+    summary = summarise_cell(loop())
+    assert summary.difference == "rank 2 differs: loss, acc"
+    assert "<b>rank 2 differs: loss, acc</b>" in format_cell_html(loop())
+    assert summarise_cell(labels_and_measures()).difference == "rank 2 differs: loss"
+    spread = cell(*[[out(f"loss {rank}.5\n")] for rank in range(4)])
+    assert summarise_cell(spread).difference == "numbers differ by rank"
+
+
+def test_odd_rank_heads_its_column_with_a_mark() -> None:
+    """The rows of a loop mark the column of the rank that its curve has found, and no other."""
+    assert format_cell_html(loop()).count("<b>2&nbsp;≠</b>") == 2
+    assert re.search(r" 0 +1 +2 ≠ +3$", format_cell_text(loop()), re.MULTILINE)
+    assert "≠" not in format_cell_text(loop(odd=None))

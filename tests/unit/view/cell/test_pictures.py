@@ -12,7 +12,7 @@ from mhnb.view.cell.html import format_cell_html, format_rank_body
 from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations
-from tests.support.view_samples import PICTURE_SAMPLES, StrictPage, cell, drawn_table, figure, frame, out, shown
+from tests.support.view_samples import PICTURE_SAMPLES, StrictPage, cell, drawn_table, failed, figure, frame, out, shown
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -48,6 +48,36 @@ def test_figures_are_a_strip_with_ranks_above() -> None:
     assert page.visible == "ranks 0-3 · 0.21 s · figures differ by rankranks 0,2ranks 1,3"
     assert [dict(a)["alt"] for tag, a in page.tags if tag == "img"] == ["figure of ranks 0,2", "figure of ranks 1,3"]
     assert "word for word" not in page.text
+
+
+def test_long_lists_of_ranks_are_shortened_above_figures() -> None:
+    """Above a figure of many ranks stand their number and a few of them; the tooltip has all."""
+    html = format_cell_html(cell(*[[figure(rank % 3)] for rank in range(64)]))
+    assert "22 ranks 0,3,6,9…63" in StrictPage(html).visible
+    assert f'title="ranks {",".join(map(str, range(0, 64, 3)))}"' in html
+
+
+def test_grid_has_one_cell_for_ranks_with_the_same_output() -> None:
+    """Of 64 ranks with three figures a grid has three cells, also if one of the ranks has failed."""
+    said = [[figure(rank % 3)] for rank in range(64)]
+    html = format_cell_html(cell(*said), view="grid")
+    assert html.count('class="mhnb-block"') == html.count("<img") == 3
+    assert "the same as" not in html
+    html = format_cell_html(cell(failed(0, said=said[0]), *said[1:]), view="grid")
+    visible = StrictPage(html).visible
+    assert visible.index("rank 0 ✗") < visible.index("21 ranks 1,4,7,10…61")
+
+
+def test_of_many_tables_the_first_ones_are_seen() -> None:
+    """A strip of tables shows eight, the odd one first, and has the others in a fold; a strip of figures shows all."""
+    table = [[shown(text__html=f"<table><tr><td>only on {rank}</td></tr></table>")] for rank in range(12)]
+    page = StrictPage(format_cell_html(cell(*table)))
+    assert page.visible.count("only on") == 8
+    assert page.visible.endswith("ranks 8-11: 4 more displays")
+    assert page.text.count("only on") == 12
+    figures = format_cell_html(cell(*[[figure(rank)] for rank in range(12)]))
+    assert "more displays" not in figures
+    assert figures.count("<img") == 12
 
 
 def test_figure_that_differs_is_in_the_strip_and_marked() -> None:

@@ -101,7 +101,7 @@ def test_every_value_is_in_the_tables_and_on_the_page(rows: list[list[str]], ran
     for block_ranks, items in _repeated_items(texts):
         for run in (item for item in items if isinstance(item, RepeatedLines)):
             names = "abc"[: len(run.columns)]
-            (loss,) = build_tables(run, block_ranks, names)
+            (loss,) = build_tables(run, block_ranks, names, {})
             slots = next(column for column in run.columns if isinstance(column[0], Slot))
             for row, slot in zip(loss.rows, slots, strict=True):
                 assert isinstance(slot, Slot)
@@ -122,8 +122,8 @@ def test_six_lines_of_two_numbers_are_six_rows() -> None:
     assert format_cell_text(_cell(LOSSES)).splitlines()[:4] == [
         "ranks 0-3 · 0.21 s · numbers differ by rank",
         "  step ‹a› loss ‹b› acc ‹c›   × 6 lines",
-        "    b a    c      0      1      2      3",
-        "      0 0.00 1.0000 0.5000 0.3333 0.2500",
+        "    step  acc loss · rank      0      1      2      3",
+        "       0 0.00             1.0000 0.5000 0.3333 0.2500",
     ]
     page = StrictPage(format_cell_html(_cell(LOSSES)))
     assert "step ‹a› loss ‹b› acc ‹c›   × 6 lines" in page.visible
@@ -136,11 +136,21 @@ def test_rows_without_a_step_are_numbered() -> None:
     texts = [[f"loss {rank + line}" for line in (3, 5, 8)] for rank in range(2)]
     assert format_cell_text(_cell(texts)).splitlines()[1:] == [
         "  loss ‹a›   × 3 lines",
-        "    a line 0 1",
-        "         1 3 4",
-        "         2 5 6",
-        "         3 8 9",
+        "    line loss · rank 0 1",
+        "       1             3 4",
+        "       2             5 6",
+        "       3             8 9",
     ]
+
+
+def test_columns_without_words_of_their_own_keep_their_letters() -> None:
+    """A column is headed by the words beside its number, or by its letter if there are none or another has the same."""
+    texts = [[f"{3 * line}: loss {rank + line}.5 loss {rank * line}.5" for line in range(4)] for rank in range(2)]
+    said = format_cell_text(_cell(texts)).splitlines()
+    assert said[1] == "  ‹a›: loss ‹b› loss ‹c›   × 4 lines"
+    assert said[2] == "    a b · rank   0   1"
+    page = StrictPage(format_cell_html(_cell(LOSSES)))
+    assert "× 6 linesstepaccloss · rank0123" in page.visible
 
 
 def test_two_lines_are_not_a_table() -> None:

@@ -218,7 +218,7 @@ def test_numbers_are_a_template_with_every_value() -> None:
         "ranks 0-3 · 0.21 s · numbers differ by rank\n"
         "  loss ‹a›, acc ‹b›\n"
         "    a ▁▃▆█  0: 0.5 · 1: 1.5 · 2: 2.5 · 3: 3.5\n"
-        "    b ▁█▁█  0 ranks 0,2 · 1 ranks 1,3"
+        "    b 0 ranks 0,2 · 1 ranks 1,3"
     )
 
 
@@ -256,7 +256,7 @@ def test_progress_bars_of_several_ranks_are_one() -> None:
 def test_value_that_is_not_finite_is_in_the_heading() -> None:
     """A value that is not a finite number is in the heading, so that the user need not read the values to find it."""
     text = format_cell_text(cell([out("loss 1.5")], [out("loss nan")], [out("loss 2.5")]))
-    assert text.splitlines()[0].endswith("numbers differ by rank · not a finite number on rank 1")
+    assert text.splitlines()[0].endswith("rank 1 differs: loss · not a finite number on rank 1")
 
 
 def test_long_outlying_line_is_cut_around_the_difference() -> None:
