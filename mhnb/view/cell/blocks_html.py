@@ -318,7 +318,7 @@ def format_strip(items: Sequence[StripItem], pictures: Pictures) -> str:
         return strip
     ranks = describe_many_ranks(rank for item in rest for rank in item.ranks)
     label = f"{ranks}: {pluralize(len(rest), 'more display')}"
-    return strip + _fold(label, f'<div style="{STRIP_STYLE}">{"".join(parts[shown:])}</div>')
+    return strip + format_fold(label, f'<div style="{STRIP_STYLE}">{"".join(parts[shown:])}</div>')
 
 
 def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -> str:

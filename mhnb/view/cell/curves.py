@@ -208,7 +208,7 @@ def _build_point(rows: Sequence[_Series]) -> tuple[float | None, float | None, f
     if all(min(values) == max(values) for values in known):
         value = _farthest([values[0] for values in known])
         return value, value, value
-    return min(map(min, known)), _middle([median(values) for values in known]), max(map(max, known))
+    return min(map(min, known)), _middle([_middle(values) for values in known]), max(map(max, known))
 
 
 def _farthest(values: Sequence[float]) -> float:

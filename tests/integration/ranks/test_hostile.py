@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as WaitTimeout
@@ -16,7 +17,8 @@ from html import unescape
 import pytest
 
 from mhnb.cluster.cluster import Cluster
-from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
+from mhnb.core.ranks import parse_ranks
 from mhnb.errors import NotClean
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
@@ -131,6 +133,16 @@ def check_rank(rank: RankResult, cell: HostileCell) -> Iterator[str]:
         yield f"rank {rank.rank} put {size} bytes into the notebook"
 
 
+def _names_failure(drawn: str, rank: RankResult) -> bool:
+    """Return whether a view names a rank's error, or, of a rank that was lost, says in words how it ended."""
+    assert rank.failure is not None
+    if rank.failure.ename in drawn:
+        return True
+    lost = rank.failure.ename in ("RankDied", RANK_STOPPED)
+    named = [parse_ranks(spec, 10**6) for spec in re.findall(r"\branks? (\d+(?:[,-]\d+)*)", drawn) if lost]
+    return any(rank.rank in ranks for ranks in named)
+
+
 def check_views(result: CellResult) -> Iterator[str]:
     """Render the result in each view, which must name every rank's error; yield every fault."""
     ways: dict[str, Callable[[], str]] = {
@@ -148,7 +160,7 @@ def check_views(result: CellResult) -> Iterator[str]:
         if not drawn and not result.is_silent:
             yield f"the view {name} is empty"
         for rank in result:
-            if rank.failure is not None and rank.failure.ename and f"{rank.failure.ename}" not in drawn:
+            if rank.failure is not None and rank.failure.ename and not _names_failure(drawn, rank):
                 yield f"the view {name} does not name {rank.failure.ename}"
 
 
