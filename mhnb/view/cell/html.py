@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Literal, TypeAlias
 
@@ -391,16 +391,15 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
     opened = _open_indexes(blocks, has_majority=any(odd))
     long_count = sum(not (_is_short(blocks[at]) or _has_figures_only(blocks[at])) for at in opened)
     widest = max(len(describe_many_ranks(b.ranks) + format_hosts_of(locations, b.ranks)) for b in blocks)
-    width_em = min(_MAX_FOLD_LABEL_EM, 1.5 + 0.55 * widest + 1.2 * any(odd))
+    layout = _FoldLayout(long_count, min(_MAX_FOLD_LABEL_EM, 1.5 + 0.55 * widest + 1.2 * any(odd)))
     folds = [
         _format_collapsible(
             block,
             body,
             locations,
+            layout,
             is_open=at in opened,
-            mark=" ≠" if odd[at] else "",
-            long_count=long_count,
-            width_em=width_em,
+            is_outlier=odd[at],
         )
         for at, (block, body) in enumerate(zip(blocks, bodies, strict=True))
     ]
@@ -476,22 +475,33 @@ def _format_block_row(block: Block, body: str, locations: RankLocations, *, is_o
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _FoldLayout:
+    """What the folds of one cell share."""
+
+    long_count: int
+    """Number of long ones that are open; they share a height."""
+    label_em: float
+    """Width of the labels, beside which the last lines stand below each other."""
+
+
 def _format_collapsible(
-    block: Block, body: str, locations: RankLocations, *, is_open: bool, mark: str, long_count: int, width_em: float
+    block: Block, body: str, locations: RankLocations, layout: _FoldLayout, *, is_open: bool, is_outlier: bool
 ) -> str:
     """Format a block that opens and closes; a closed one shows its last line, and a long one its end and how many lines it has.
 
-    The long ones that are open, `long_count`, share a height. A figure or a difference has no end that says most.
+    A figure or a difference has no end that says most.
     """
+    mark = " ≠" if is_outlier else ""
     name = f"mhnb-block{' mhnb-odd' if mark else ''}"
     is_text = not block.rows and all(isinstance(part, TextPart) for part in block.output_group.parts)
     # Repeated lines are folded already.
     is_text = is_text and CURVES_CLASS not in body
-    height = _OPEN_EM // max(1, long_count) if is_open and is_text else _OPEN_EM
+    height = _OPEN_EM // max(1, layout.long_count) if is_open and is_text else _OPEN_EM
     label, told = f"{format_ranks_html(block.ranks, locations)}{mark}", ""
     if not is_open and (told := _format_last_line(block)):
         # The last lines stand below each other.
-        label = f'<span style="display:inline-block;min-width:{width_em:.1f}em">{label}</span>'
+        label = f'<span style="display:inline-block;min-width:{layout.label_em:.1f}em">{label}</span>'
     elif is_text and not _is_short(block):
         told = _format_line_count(block)
     return (
@@ -619,11 +629,20 @@ def _format_grid(
     marked = cell_summary.marked_outliers | odd.keys()
     groups.sort(key=lambda same: (same[0].failure is None, same[0].rank not in marked))
     limit = max(1024, MAX_CELL_NBYTES // len(groups))
-    cells = [
-        _format_grid_cell(
-            same, cell_summary, locations, pictures, limit, difference=odd.get(same[0].rank, ""), size=size
+    bodies = [
+        format_rank_body(
+            same[0],
+            locations,
+            pictures=pictures,
+            limit_nbytes=limit,
+            may_shrink=True,
+            label=describe_ranks(rank.rank for rank in same),
         )
         for same in groups
+    ]
+    cells = [
+        _format_grid_cell(same, body, cell_summary, locations, difference=odd.get(same[0].rank, ""), size=size)
+        for same, body in zip(groups, bodies, strict=True)
     ]
     name = f' class="{STRIP_CLASS} {STRIP_CLASS}{min(max(len(cells), 2), 4)}"' if has_images else ""
     return f'<div{name} style="{STRIP_STYLE + ";margin-top:3px" if is_sized else GRID_STYLE}">{"".join(cells)}</div>'
@@ -649,10 +668,9 @@ def _is_table(output: Output) -> bool:
 
 def _format_grid_cell(
     same: Sequence[RankResult],
+    body: str,
     cell_summary: CellSummary,
     locations: RankLocations,
-    pictures: Pictures,
-    limit_nbytes: int,
     *,
     difference: str,
     size: str,
@@ -662,8 +680,6 @@ def _format_grid_cell(
     `size` is the style of a cell that is as wide as it needs, and empty for one of equal width.
     """
     rank, ranks = same[0], [one.rank for one in same]
-    label = describe_ranks(ranks)
-    body = format_rank_body(rank, locations, pictures=pictures, limit_nbytes=limit_nbytes, may_shrink=True, label=label)
     name = "mhnb-block mhnb-odd" if difference or rank.rank in cell_summary.marked_outliers else "mhnb-block"
     top = f"border-top:3px solid {host_color(locations, ranks)}"
     mark = _format_mark(rank, cell_summary) or (" ≠" if difference else "")
