@@ -49,7 +49,7 @@ PANEL = """async ([source, state]) => {
 START = """async ([source, css, parts]) => {
   document.head.append(Object.assign(document.createElement("style"), { textContent: css }));
   const heard = {};
-  const values = { mode: "live", blocks: 24, draft: "draft", ...parts };
+  const values = { mode: "live", blocks: 24, draft: "draft", runs: true, page: "", ...parts };
   const model = {
     get: (name) => values[name], off: () => {}, send: () => {},
     on: (name, act) => { (heard[name] ??= []).push(act); },
