@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -191,6 +192,38 @@ def test_long_last_line_is_one_line(page: Page) -> None:
     assert box is not None
     assert box["height"] < 28
     assert page.evaluate("document.documentElement.scrollWidth") <= 500
+
+
+def test_folds_are_near_each_other_with_last_lines_in_a_column(page: Page) -> None:
+    """Folded outputs are close to each other, high enough to hit, and their last lines begin below each other."""
+    said = [[out("".join(f"{letter * 9} {at}\n" for at in range(20)))] for letter in "abcdefghijkl"]
+    page.set_content(PAGE.format("", "") + format_cell_html(cell(*said)))
+    boxes = page.locator("summary:has(.mhnb-last)").evaluate_all(
+        """(all) => all.map((one) => [one.getBoundingClientRect().top, one.getBoundingClientRect().bottom,
+            one.querySelector(".mhnb-last").getBoundingClientRect().left])"""
+    )
+    assert len(boxes) == 11
+    assert all(24 <= bottom - top < 30 for top, bottom, _ in boxes)
+    assert all(after[0] - before[1] < 4 for before, after in pairwise(boxes))
+    assert len({left for _, _, left in boxes}) == 1
+
+
+def test_steps_of_many_ranks_stand_on_the_line_of_their_label(page: Page) -> None:
+    """The letter, the steps and the summary beside them are on one line of text."""
+    page.set_viewport_size({"width": 1600, "height": 900})
+    said = [[out(f"loss {0.3 + rank / 100:.3f}\n")] for rank in range(64)]
+    page.set_content(PAGE.format("", "") + format_cell_html(cell(*said)))
+    tops = page.locator(".mhnb tr").first.evaluate(
+        """(row) => {
+          const texts = [row.querySelector("b"), row.querySelector("div > div"), row.querySelector("summary")];
+          return texts.map((one) => {
+            const range = document.createRange();
+            range.selectNodeContents(one);
+            return range.getBoundingClientRect().top;
+          });
+        }"""
+    )
+    assert max(tops) - min(tops) < 2
 
 
 def test_panel_grid_begins_with_the_odd_rank(page: Page) -> None:
