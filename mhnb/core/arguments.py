@@ -15,6 +15,8 @@ from difflib import get_close_matches
 from mhnb.errors import InvalidRequest
 
 _OPEN, _CLOSE = "([{", ")]}"
+_MAX_CANDIDATES = 5
+"""Most known names that a message lists."""
 
 
 def split_arguments(line: str) -> list[str]:
@@ -87,6 +89,30 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     closest = closest_match(word, known)
     return f" (did you mean {closest}?)" if closest else ""
+
+
+def format_unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Describe a name that does not exist, with the closest known one; if none is close, with at most five known ones.
+
+    >>> format_unknown("command", "strat", ["start", "stop"])
+    "unknown command 'strat'. Did you mean 'start'?"
+    >>> format_unknown("profile", "xyz", ["local", "ssh"])
+    "unknown profile 'xyz'; expected local or ssh"
+    >>> format_unknown("axis", "z", "abcdefg")
+    "unknown axis 'z'; expected a, b, c, d, e, or another of 7"
+    >>> format_unknown("cluster", "a", [])
+    "unknown cluster 'a'; none exists"
+    """
+    names = list(dict.fromkeys(known))
+    if closest := closest_match(name, names):
+        return f"unknown {kind} {name!r}. Did you mean {closest!r}?"
+    if not names:
+        return f"unknown {kind} {name!r}; none exists"
+    if len(names) > _MAX_CANDIDATES:
+        expected = f"{', '.join(names[:_MAX_CANDIDATES])}, or another of {len(names)}"
+    else:
+        expected = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"unknown {kind} {name!r}; expected {expected}"
 
 
 def suggest_flags(message: str, flags: Iterable[str]) -> str:
