@@ -31,7 +31,7 @@ from mhnb.core.launch.slurm import (
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.launchers.base import AllocatedHost, Allocation, Host
+from mhnb.launchers.base import ADDRESS_FIX, AllocatedHost, Allocation, Host
 from mhnb.launchers.remote_command import (
     CommandHosts,
     CommandSpec,
@@ -102,7 +102,7 @@ def park_allocation(cluster: str, hosts: Sequence[Host]) -> None:
 
 
 def claim_allocation(cluster: str, requested: object) -> Allocation | None:
-    """Return the parked allocation of a cluster; None if there is none, or it has ended, or `requested` differs.
+    """Return the parked allocation of a cluster; None if it does not exist, has ended, or was requested differently.
 
     An allocation that cannot be used is released.
     """
@@ -246,13 +246,12 @@ class SlurmLauncher:
         addresses = done.stdout.split()
         if not addresses:
             reason = done.stderr.strip() or f"no node in partition {self._options.partition or '(default)'}"
-            raise LaunchError(f"Slurm gives no machines: {explain_srun([reason])}")
+            raise LaunchError(f"Slurm lists no machines: {explain_srun([reason])}")
         try:
             return find_own_address(addresses[0])
         except socket.gaierror as error:
             raise LaunchError(
-                f"Slurm's node {addresses[0]}: its name cannot be resolved on this machine ({error.strerror}); "
-                "say which of its addresses the nodes are to reach: --address 10.0.0.1"
+                f"Slurm's node {addresses[0]}: its name cannot be resolved on this machine ({error.strerror}){ADDRESS_FIX}"
             ) from error
 
     def launch(
@@ -300,14 +299,15 @@ def _request_allocation(run_dir: Path, name: str, requested: tuple[SlurmOptions,
     """Request machines, and hold them.
 
     Raises:
-        LaunchError: there is no salloc beside srun.
+        LaunchError: salloc is missing in the folder of srun.
     """
     options, tasks, each = requested
     file = run_dir / "allocation"
     command = allocation_command(options, tasks, ranks_per_task=each, name=name, file=str(file))
     if shutil.which(command[0]) is None:
         raise LaunchError(
-            f"there is no salloc beside {options.srun}: it holds the machines while ranks come and go\n"
-            "  install all of Slurm's client commands there, or name an srun that has one beside it: --set srun=/path/to/srun"
+            f"salloc not found next to {options.srun}; mhnb needs it to keep the allocation across restarts\n"
+            "  Fix: install all of Slurm's client commands there\n"
+            "  Or: --set srun=/path/to/srun (with salloc in the same folder)"
         )
     return SallocAllocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", requested=requested)

@@ -1,10 +1,10 @@
-"""Machines that Slurm gives: one srun, a job of its own, or a step of the job that the notebook is in.
+"""Machines allocated by Slurm: one srun, as a job of its own or as a step of the job that the notebook runs in.
 
     %mhjax start --profile slurm -n 16          in a notebook
     ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
 
-A real IPython profile. `mhnb profile new NAME --from slurm` makes a copy that is yours;
-what is not set here is left to your site's defaults.
+This is a real IPython profile. `mhnb profile new NAME --from slurm` makes a copy that you can edit;
+settings that are missing here come from your site's defaults.
 `%mhjax start --set NAME=VALUE` overrides a setting once; `mhnb profile show slurm` lists them all.
 """
 
@@ -23,7 +23,7 @@ c.Cluster.delay = 0
 c.Cluster.n = 4
 # c.MhnbSlurm.ranks_per_host = 1
 
-# -- resources to request
+# -- resources to request; flags of a start: --partition, --account, --qos, --time, --nodes, --gpus-per-rank, --mem, --constraint
 
 # c.MhnbSlurm.partition = "debug"
 # c.MhnbSlurm.account = "project"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mhnb.core.launch.tasks import TASK_SCRIPT
 from mhnb.errors import InvalidRequest
@@ -22,9 +22,9 @@ QUEUE_FORMAT = "%i|%T|%r|%P|%j"
 
 _WAITING_STATES = ("PENDING", "CONFIGURING")
 _REQUEST_LESS = (
-    "it may never start: interrupt it and ask for fewer ranks, nodes, GPUs, CPUs or less time (sinfo -o '%P %l %D %c')"
+    "it may never start: interrupt it and request fewer ranks, nodes, GPUs, CPUs or less time (sinfo -o '%P %l %D %c')"
 )
-_OTHER_ACCOUNT = "it may never start: interrupt it and give another --account, --partition or qos"
+_OTHER_ACCOUNT = "it may never start: interrupt it and use another --account, --partition or --qos"
 _HOPELESS_REASONS = {
     "AccountNotAllowed": _OTHER_ACCOUNT,
     "BadConstraints": _REQUEST_LESS,
@@ -70,14 +70,14 @@ class SlurmOptions:
     def __post_init__(self) -> None:
         for name in ("nodes", "cpus_per_rank", "gpus_per_rank"):
             if (count := getattr(self, name)) is not None and count < 1:
-                raise InvalidRequest(f"{name}={count}: give a number from 1, or leave it to Slurm")
+                raise InvalidRequest(f"{name}={count}: expected a number from 1; leave it out for Slurm's default")
         if self.time is not None and not _TIME.fullmatch(self.time):
             raise InvalidRequest(
-                f"time={self.time!r}: give minutes, or hours:minutes:seconds, or days-hours, like 30, 2:00:00 or 1-12"
+                f"time={self.time!r}: expected minutes, hours:minutes:seconds or days-hours, for example 30, 2:00:00 or 1-12"
             )
         if wrong := [word for word in self.extra if not word.startswith("-")]:
             raise InvalidRequest(
-                f"extra: {wrong[0]!r} is no option of srun; write each as one word, like --reservation=class"
+                f"extra: {wrong[0]!r} is not an srun option; write each as one word, for example --reservation=class"
             )
 
 
@@ -150,7 +150,7 @@ def placement_args(options: SlurmOptions, tasks: int, ranks_per_task: int) -> It
     """
     if ranks_per_task > 1 and options.nodes not in (None, tasks):
         raise InvalidRequest(
-            f"nodes={options.nodes}: {tasks} hosts of {ranks_per_task} ranks are {tasks} nodes; leave nodes out, or change -n or --per-host"
+            f"--nodes {options.nodes} does not fit: {tasks * ranks_per_task} ranks with {ranks_per_task} per host need {tasks} nodes"
         )
     if ranks_per_task > 1:
         yield from (f"--nodes={tasks}", "--ntasks-per-node=1")
@@ -164,6 +164,16 @@ def placement_args(options: SlurmOptions, tasks: int, ranks_per_task: int) -> It
         yield f"--mem={options.memory}"
 
 
+def batch_args(options: SlurmOptions) -> Iterator[str]:
+    """Yield the options of a batch job with one task per rank that request the same resources, without the number of nodes.
+
+    >>> list(batch_args(SlurmOptions(qos="high", gpus_per_rank=1)))
+    ['--qos=high', '--gpus-per-task=1']
+    """
+    yield from allocation_args(options)
+    yield from placement_args(replace(options, nodes=None), 1, 1)
+
+
 def describe_queue(text: str, name: str) -> str:
     r"""Describe a job's position in the queue; empty if it is not waiting, or not listed.
 
@@ -172,7 +182,7 @@ def describe_queue(text: str, name: str) -> str:
         name: of the job.
 
     >>> describe_queue("7|PENDING|Resources|debug|a\n8|PENDING|Priority|debug|b\n", "b")
-    'Slurm job 8 is PENDING (Priority), number 2 of 2 that wait in debug'
+    'Slurm job 8 is PENDING (Priority), number 2 of 2 waiting in debug'
     """
     rows = [line.split("|", 4) for line in text.splitlines() if line.count("|") >= 4]
     waiting = [row for row in rows if row[1] in _WAITING_STATES]
@@ -183,30 +193,31 @@ def describe_queue(text: str, name: str) -> str:
     same = [row for row in waiting if row[3] == partition]
     why = f" ({reason})" if reason not in ("", "None") else ""
     hopeless = f"; {_HOPELESS_REASONS[reason]}" if reason in _HOPELESS_REASONS else ""
-    position = f"number {same.index(own) + 1} of {len(same)} that wait in {partition}"
+    position = f"number {same.index(own) + 1} of {len(same)} waiting in {partition}"
     return f"Slurm job {number} is {state}{why}, {position}{hopeless}"
 
 
 _SRUN_HINTS = (
-    (r"[Ii]nvalid partition", "sinfo lists the partitions; give another one with --partition"),
-    (r"[Ii]nvalid account", "sacctmgr show user $USER withassoc lists your accounts; give one with --account"),
-    (r"[Ii]nvalid qos", "sacctmgr show qos lists those there are"),
-    (r"[Ii]nvalid feature", "sinfo -o '%n %f' lists what constraint may name"),
-    (r"time limit specification|[Rr]equested time limit is invalid", "sinfo -o '%P %l' lists the limits; give another --time"),
+    (r"[Ii]nvalid partition", "list the partitions with sinfo; choose another one with --partition"),
+    (r"[Ii]nvalid account", "list your accounts with sacctmgr show user $USER withassoc; choose one with --account"),
+    (r"[Ii]nvalid qos", "list them with sacctmgr show qos; choose one with --qos"),
+    (r"[Ii]nvalid feature", "list the features with sinfo -o '%n %f'; choose others with --constraint"),
+    (r"time limit specification|[Rr]equested time limit is invalid", "list the limits with sinfo -o '%P %l'; choose another --time"),
+    (r"Memory specification", "list the memory of each machine (in MB) with sinfo -o '%n %m'; request less with --mem"),
     (
         (
             r"[Nn]ode configuration is not available|[Mm]ore processors requested"
-            r"|(?:[Nn]ode count|Memory|gres\)) specification"
+            r"|(?:[Nn]ode count|gres\)) specification"
         ),
-        "ask for fewer ranks, nodes, GPUs or CPUs: sinfo -N -l lists the machines",
+        "request fewer ranks, nodes, GPUs (--gpus-per-rank) or CPUs; list the machines with sinfo -N -l",
     ),
-    (r"DUE TO TIME LIMIT|time limit", "the job's time was over; start again with a longer --time"),
+    (r"DUE TO TIME LIMIT|time limit", "the job reached its time limit; start again with a longer --time"),
     (r"DUE TO PREEMPTION|preempt", "another job took the machines; start again"),
     (r"DUE TO NODE FAILURE|Node failure", "a machine went down; start again"),
-    (r"[Uu]nable to contact slurm controller|Communication connection failure", "slurmctld does not answer: scontrol ping tells more"),
-    (r"recognized option|invalid option|Invalid --", "mend that option: srun --help lists what there is"),
-    (r"no mhnb|No module named '?mhnb", "install mhnb into that very Python, or name the one that has it (--python, --venv, --conda)"),
-    (r"mhnb: no ", "name one that is on the nodes"),
+    (r"[Uu]nable to contact slurm controller|Communication connection failure", "slurmctld does not respond; check with scontrol ping"),
+    (r"recognized option|invalid option|Invalid --", "fix that option; srun --help lists the valid ones"),
+    (r"no mhnb|No module named '?mhnb", "install mhnb into that Python, or choose one that has it with --python, --venv or --conda"),
+    (r"mhnb: no ", "choose one that exists on the nodes"),
 )  # fmt: skip
 
 
@@ -214,7 +225,7 @@ def explain_srun(lines: Sequence[str]) -> str:
     r"""Explain why srun ended, from its output: Slurm's own sentence and what to do; the last lines if the cause is unknown.
 
     >>> explain_srun(["srun: error: invalid partition specified: x"])
-    'invalid partition specified: x\n  sinfo lists the partitions; give another one with --partition'
+    'invalid partition specified: x\n  list the partitions with sinfo; choose another one with --partition'
     """
     for pattern, hint in _SRUN_HINTS:
         if found := [line for line in lines if re.search(pattern, line)]:
@@ -222,15 +233,15 @@ def explain_srun(lines: Sequence[str]) -> str:
                 r"^(?:\d+: )?(?:srun: |salloc: |slurmstepd: |\w+: (?=error))*(?:error: |fatal: |mhnb: )*", "", found[0]
             )
             return f"{message}\n  {hint}"
-    return "\n    ".join(lines[-8:]) or "it said nothing"
+    return "\n    ".join(lines[-8:]) or "it printed nothing"
 
 
 # -- hold a Slurm allocation beyond its steps
 
 
 REQUEUE_NOTE = """\
-a kept job of Slurm ends with its ranks, since no notebook need be there to release it:
-  the restart asks for machines again, and may have to wait for them"""
+with --keep, a Slurm job ends with its ranks, because no notebook may be there to release it:
+  the restart requests machines again, and may have to wait for them"""
 """Shown for a restart that has to queue."""
 
 _HOLD_SCRIPT = 'echo "$SLURM_JOB_ID" > "$0.new" && mv "$0.new" "$0" && exec cat > /dev/null'

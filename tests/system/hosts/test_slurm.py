@@ -176,7 +176,7 @@ def test_queue_position_is_shown_before_the_start(begin: Begin, busy: BlockingJo
             threading.Thread(target=busy.release).start()
 
     cluster = begin(2, on_progress=follow)
-    assert any("is PENDING (Resources), number 1 of 1 that wait in debug" in each for each in seen), seen
+    assert any("is PENDING (Resources), number 1 of 1 waiting in debug" in each for each in seen), seen
     assert cluster.run("1").check().ok
 
 
@@ -215,7 +215,7 @@ def test_job_that_can_never_run_is_reported(begin: Begin) -> None:
 
     def interrupt_start(report: StartProgress) -> None:
         # Slurm gives the reason only after it has tried to run the job.
-        if re.search(r"\(Partition\w+\), number 1 of 1 that wait in short; it may never start", report.standing):
+        if re.search(r"\(Partition\w+\), number 1 of 1 waiting in short; it may never start", report.standing):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -287,7 +287,7 @@ def test_restart_keeps_the_job(begin: Begin, slurm: Slurm) -> None:
     cluster = begin(2, nodes=2, partition="debug", extra=["--exclusive", "--mpi=none"])
     (before,) = slurm.run("squeue", "-h", "-o", "%i").split()
     (listed,) = [line for line in _list_clusters() if line.startswith("jobs ")]
-    assert "on 2 hosts x 1 device, profile slurm: " in listed
+    assert " 2 hosts x 1 device, profile slurm: " in listed
     assert all(rank.hostname in listed for rank in cluster.ranks)
     machines, pids = [rank.hostname for rank in cluster.ranks], {rank.pid for rank in cluster.ranks}
     cluster.run("x = 1").check()
@@ -337,8 +337,9 @@ def test_start_inside_a_job_is_a_step(slurm: Slurm) -> None:
     [
         ({"partition": "nowhere"}, "nowhere"),
         ({"extra": ["--constraint=moon"]}, "Invalid feature specification"),
-        ({"memory": "900G"}, "Memory specification can not be satisfied"),
-        ({"gpus_per_rank": 1}, "ask for fewer ranks, nodes, GPUs or CPUs"),
+        ({"constraint": "moon"}, "choose others with --constraint"),
+        ({"memory": "900G"}, "Memory specification can not be satisfied[^$]*request less with --mem"),
+        ({"gpus_per_rank": 1}, "request fewer ranks, nodes, GPUs"),
     ],
 )
 def test_refusal_of_slurm_is_reported(begin: Begin, options: dict[str, Any], said: str) -> None:
@@ -347,10 +348,29 @@ def test_refusal_of_slurm_is_reported(begin: Begin, options: dict[str, Any], sai
         begin(2, **options)
 
 
+def test_resource_flags_reach_slurm(slurm: Slurm, made_up_net: HostNet, tmp_path: Path) -> None:
+    """--constraint chooses the machines, --mem is what Slurm shows of the job, and --qos is accepted.
+
+    This Slurm has no GPUs, and without a database it forgets the quality of service.
+    """
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, socket, subprocess\n"
+        "shown = subprocess.run(['squeue', '-h', '-o', '%m %f'], capture_output=True, text=True).stdout\n"
+        "print(socket.gethostname(), shown)\n"
+    )
+    flags = ["--mem", "300M", "--qos", "normal", "--constraint", "odd", "--nodes", "2", "-n", "2", "--devices", "1"]
+    words = ["run", "--profile", "slurm", *flags, str(script)]
+    done = subprocess.run([sys.executable, "-m", "mhnb", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for host in list(made_up_net)[1::2]:
+        assert f"{host.name} 300M odd" in done.stdout
+
+
 def test_srun_without_salloc_is_reported(begin: Begin, tmp_path: Path) -> None:
     """The missing salloc is reported before a job is submitted."""
     (tmp_path / "srun").symlink_to(str(shutil.which("srun")))
-    with pytest.raises(LaunchError, match=f"there is no salloc beside {tmp_path}/srun"):
+    with pytest.raises(LaunchError, match=f"salloc not found next to {tmp_path}/srun"):
         begin(2, srun=str(tmp_path / "srun"))
 
 
@@ -426,7 +446,7 @@ def test_different_jax_version_is_reported(
     with replaced_file(made_up_net[3], *jax_metadata("0.99.1")):
         code, lines = run_doctor(capsys, *_NODES)
     assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), lines
-    assert lines[6].startswith("✗ delta has jax 0.99.1, and ")
+    assert lines[6].startswith("✗ delta has jax 0.99.1, the other hosts have ")
     assert lines[7].startswith("  on delta: ")
 
 

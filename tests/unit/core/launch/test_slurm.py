@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
+from mhnb.cluster.flags import add_start_flags, start_arguments
 from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.export import format_sbatch
 from mhnb.core.launch.slurm import (
     SlurmOptions,
     allocation_command,
+    batch_args,
     describe_queue,
     explain_srun,
     is_inside_job,
@@ -20,7 +24,7 @@ from mhnb.core.launch.slurm import (
 )
 from mhnb.core.launch.tasks import TASK_SCRIPT
 from mhnb.errors import InvalidRequest
-from mhnb.launchers.profiles import format_restart_note
+from mhnb.launchers.profiles import format_restart_note, load_profile
 
 _REMOTE_SHELL = ["sh", "-c", TASK_SCRIPT]
 _FIXED_OPTIONS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
@@ -76,7 +80,7 @@ def test_restart_that_must_queue_is_noted(monkeypatch: pytest.MonkeyPatch) -> No
     """Only a detachable job queues again: other jobs keep their hosts, and a step of the user's own job needs none."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     spec = ClusterSpec(2, None, profile="/my/own", kind="slurm")
-    assert "asks for machines again" in format_restart_note(spec, is_detachable=True)
+    assert "requests machines again" in format_restart_note(spec, is_detachable=True)
     assert (
         format_restart_note(spec, is_detachable=False)
         == format_restart_note(ClusterSpec(2, 2), is_detachable=True)
@@ -90,18 +94,54 @@ def test_several_ranks_on_a_host() -> None:
     """A host is a node, with one task that has the resources of all its ranks."""
     words = srun_command(SlurmOptions(cpus_per_rank=4, gpus_per_rank=1), 2, ranks_per_task=4)
     assert words[2:7] == ["--ntasks=2", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=16", "--gpus-per-task=4"]
-    with pytest.raises(InvalidRequest, match=r"nodes=3: 2 hosts of 4 ranks are 2 nodes"):
+    with pytest.raises(InvalidRequest, match=r"--nodes 3 does not fit: 8 ranks with 4 per host need 2 nodes"):
         srun_command(SlurmOptions(nodes=3), 2, ranks_per_task=4)
+
+
+_RESOURCE_FLAGS = ["--gpus-per-rank", "2", "--mem", "16G", "--qos", "high", "--constraint", "a100|h100"]
+
+
+def test_resource_flags_become_options_of_slurm() -> None:
+    """The flags for GPUs, memory, quality of service and features are requested from Slurm by srun, and by salloc and its step."""
+    parser = argparse.ArgumentParser()
+    add_start_flags(parser)
+    given = start_arguments(parser.parse_args([*_RESOURCE_FLAGS, "-n", "3"]))
+    settings = {name: given[name] for name in ("gpus_per_rank", "memory", "qos", "constraint")}
+    options = load_profile("slurm", settings).settings.build_options(SlurmOptions)
+    assert options == SlurmOptions(gpus_per_rank=2, memory="16G", qos="high", constraint="a100|h100")
+    allocation = ["--qos=high", "--constraint=a100|h100"]
+    placement = ["--gpus-per-task=2", "--mem=16G"]
+    assert srun_command(options, 3)[3:7] == allocation + placement
+    assert allocation_command(options, 3, file="f")[4:8] == allocation + placement
+    step = step_command(options, 3, file="f")
+    assert set(placement) <= set(step)
+    assert not set(allocation) & set(step)
+
+
+def test_batch_script_requests_the_same_resources() -> None:
+    """An exported batch script requests the resources of the cluster, without the hint about GPUs if it requests some."""
+    options = SlurmOptions(partition="gpu", nodes=9, gpus_per_rank=2, memory="16G")
+    text = format_sbatch("a.py", nodes=4, tasks_per_node=1, resources=list(batch_args(options)))
+    assert [line for line in text.splitlines() if line.startswith("#SBATCH")] == [
+        "#SBATCH --job-name=a",
+        "#SBATCH --nodes=4",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --output=%x-%j.log",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --gpus-per-task=2",
+        "#SBATCH --mem=16G",
+    ]
+    assert "With GPUs" not in text
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"nodes": 0}, "nodes=0: give a number from 1"),
+        ({"nodes": 0}, "nodes=0: expected a number from 1"),
         ({"gpus_per_rank": -1}, "gpus_per_rank=-1"),
-        ({"time": "soon"}, "time='soon': give minutes"),
+        ({"time": "soon"}, "time='soon': expected minutes"),
         ({"time": "1;rm"}, "time='1;rm'"),
-        ({"extra": ("debug",)}, "extra: 'debug' is no option of srun"),
+        ({"extra": ("debug",)}, "extra: 'debug' is not an srun option"),
     ],
 )
 def test_invalid_options_are_refused(given: dict[str, Any], said: str) -> None:
@@ -127,8 +167,8 @@ _QUEUE = """\
 
 def test_queue_position_is_described() -> None:
     """Only jobs that wait in the same partition count, in Slurm's own order; a running or unknown job does not wait."""
-    assert describe_queue(_QUEUE, "mine") == "Slurm job 15 is CONFIGURING, number 3 of 3 that wait in debug"
-    assert describe_queue(_QUEUE, "theirs") == "Slurm job 12 is PENDING (Resources), number 1 of 3 that wait in debug"
+    assert describe_queue(_QUEUE, "mine") == "Slurm job 15 is CONFIGURING, number 3 of 3 waiting in debug"
+    assert describe_queue(_QUEUE, "theirs") == "Slurm job 12 is PENDING (Resources), number 1 of 3 waiting in debug"
     assert describe_queue(_QUEUE, "name|with|bars").startswith("Slurm job 13 is PENDING (Priority), number 2 of 3")
     for name in ("running", "nowhere", ""):
         assert describe_queue(_QUEUE, name) == ""
@@ -146,12 +186,12 @@ def test_job_that_may_never_start_is_explained() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("srun: error: invalid partition specified: moon", "sinfo lists the partitions"),
+        ("srun: error: invalid partition specified: moon", "list the partitions with sinfo"),
         ("srun: error: Unable to allocate resources: Invalid account or account/partition combination specified", "--account"),
-        ("srun: error: Unable to allocate resources: Requested node configuration is not available", "ask for fewer"),
+        ("srun: error: Unable to allocate resources: Requested node configuration is not available", "request fewer"),
         ("slurmstepd: error: *** STEP 9.0 ON alpha CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***", "longer --time"),
-        ("2: mhnb: no python: /opt/py", "name one that is on the nodes"),
-        ("0: /usr/bin/python3: No module named mhnb", "install mhnb into that very Python"),
+        ("2: mhnb: no python: /opt/py", "choose one that exists on the nodes"),
+        ("0: /usr/bin/python3: No module named mhnb", "install mhnb into that Python"),
     ],
 )  # fmt: skip
 def test_srun_failure_is_explained(line: str, said: str) -> None:
@@ -165,7 +205,7 @@ def test_srun_failure_is_explained(line: str, said: str) -> None:
 def test_unknown_failure_is_shown() -> None:
     """Of an unknown failure the last lines are shown unchanged."""
     assert explain_srun([f"line {number}" for number in range(20)]).startswith("line 12\n")
-    assert explain_srun([]) == "it said nothing"
+    assert explain_srun([]) == "it printed nothing"
 
 
 def test_no_option_is_secret() -> None:
