@@ -130,7 +130,7 @@ class HangReport:
 
     seq: int
     waiting: tuple[int, ...]
-    """Ranks that wait for others; if there are none, ranks that wait in a lock."""
+    """Ranks that wait for others; without such ranks, those that wait in a lock."""
     absent: tuple[int, ...]
     """Ranks that they wait for: those that are known not to have reached the launch."""
     launch: str | None
@@ -451,7 +451,7 @@ def _classify_activity(
     if "agree" in own_functions:
         return "agreement", _name_launch(library, sample.pending_launch) or "the next launch"
     if "_outlast" in own_functions:
-        return "blocked", "a collective of an earlier cell, which still runs or waits"
+        return "blocked", "a collective of an earlier cell, which may still be waiting"
     blocked = _find_blocked(sample, library)
     if blocked is not None:
         return blocked

@@ -48,23 +48,23 @@ _Line: TypeAlias = Annotated[int, Meta(ge=1, lt=LINE_LIMIT)]
 _Rank: TypeAlias = Annotated[int, Meta(ge=0)]
 
 _ENDING_TEXTS: dict[Ending, str] = {
-    "error": "raised an error before it",
-    "interrupted": "was interrupted before it",
+    "error": "raised an error before reaching it",
+    "interrupted": "was interrupted before reaching it",
     "skipped": "does not run this cell (--ranks)",
-    "died": "was lost before it: it died, or its connection did",
-    "left": "refused it: a collective that it left in an earlier cell still waits",
+    "died": "was lost before reaching it: it died or its connection broke",
+    "left": "refused it: a collective that it abandoned in an earlier cell may still be waiting",
 }
 _NOT_LAUNCHED = "nothing was launched"
 _NOT_LAUNCHED_CLEAN = f"{_NOT_LAUNCHED}, the cluster is clean"
-_DEADLOCK = "the ranks wait for each other"
+_DEADLOCK = "the ranks are waiting for each other"
 _PROVENANCE_HINT = (
-    "  The program is the same, the arrays are not: a rank ran something alone before it, gave another value, or chose or made an"
-    " array by its rank.\n  Below the cell is said which array it is. Make it by the same steps on every rank;"
-    " what is to differ on purpose is made on every rank in a cell with --guard off."
+    "  All ranks run the same program, but on arrays that were computed differently (see below the cell).\n"
+    "  Compute the array the same way on every rank."
+    " If it should differ, create it on every rank in a %%mhjax --guard off cell."
 )
 _THREAD_HINT = (
-    "  Two threads or tasks of the cell launch, and which of them comes first differs between the ranks.\n"
-    "  Launch from one thread, or let each wait for the other in a fixed order."
+    "  Several threads or tasks of this cell launch programs, and their order differs between the ranks.\n"
+    "  Launch from one thread, or make the threads wait for each other in a fixed order."
 )
 
 
@@ -82,7 +82,7 @@ _NO_DETAILS = MismatchDetails()
 _MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
 _RANK_EXPRESSION = re.compile(r"process_index|process_id|\b(?:my_?)?rank\b")
 """Matches an expression that depends on which rank evaluates it."""
-_ABANDONED_HINT = "  Wait until that one ends, if it does; else %mhjax restart --replay"
+_ABANDONED_HINT = "  Wait until that collective ends. If it does not:\n  Fix: %mhjax restart --replay"
 
 
 class Vote(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -217,7 +217,7 @@ def format_mismatch(
     >>> print(format_mismatch([Vote(0, 7, (2,)), Vote(1)], {7: "jit(f)"}, number=1, cell_name="cell 4", source="").split("\n", 1)[1])
     launch 1 of cell 4 differs
       rank 0   jit(f)   line 2
-      rank 1   ended the cell without it
+      rank 1   finished the cell without reaching it
     """
     letters = label_provenance(votes)
     in_threads = any(vote.thread not in (UNKNOWN_THREAD, MAIN_THREAD) for vote in votes)
@@ -251,12 +251,12 @@ def _format_differences(groups: Sequence[LaunchGroup], differences: Mapping[int,
     # The result of a callback affects the numbers that the program computes.
     has_callback = any(text.startswith(CALLBACK_PREFIX) for _, text in described)
     hint = (
-        ["  A callback that must differ by rank is one function, which asks jax.process_index() itself."]
+        ["  If a callback should differ by rank, use one function that calls jax.process_index() itself."]
         if has_callback
         else []
     )
     return [
-        "  The programs have one name and shape, and differ first in:",
+        "  The programs have the same name and shapes. The first difference is:",
         *(f"    {w:{width}}   {text}" for w, text in described),
         *hint,
     ]
@@ -283,13 +283,13 @@ def format_missing_ranks(name: str, participants: Sequence[int], chosen: Sequenc
 
     >>> print(format_missing_ranks("jit(f)", (0, 1, 2), (0, 1)))
     nothing was launched, the cluster is clean
-      jit(f) needs ranks 0-2, and this cell runs on ranks 0-1 only
-      Run it without --ranks, or on a mesh of these ranks' own devices.
+      jit(f) needs ranks 0-2, but this cell runs only on ranks 0-1
+      Run it without --ranks, or use a mesh of only these ranks' devices.
     """
     return (
-        f"{_NOT_LAUNCHED_CLEAN}\n  {name} needs ranks {format_ranks(participants)}, and this cell runs on "
-        f"{describe_ranks(chosen)} only\n"
-        "  Run it without --ranks, or on a mesh of these ranks' own devices."
+        f"{_NOT_LAUNCHED_CLEAN}\n  {name} needs ranks {format_ranks(participants)}, but this cell runs only on "
+        f"{describe_ranks(chosen)}\n"
+        "  Run it without --ranks, or use a mesh of only these ranks' devices."
     )
 
 
@@ -298,13 +298,14 @@ def format_too_far_ahead(ranks: Sequence[int]) -> str:
 
     >>> print(format_too_far_ahead([2]))
     nothing was launched, the cluster is clean
-      this rank gave up three launches in a row that rank 2 has yet to come to
-      Let it come: do not catch what stops a launch in a loop.
+      this rank gave up three launches in a row that rank 2 has not reached
+      A loop may catch the interrupt and try again. Let KeyboardInterrupt and OrderMismatch end the loop.
     """
     who = describe_ranks(ranks)
     return (
         f"{_NOT_LAUNCHED_CLEAN}\n  this rank gave up three launches in a row that {who} "
-        f"{'have' if len(ranks) > 1 else 'has'} yet to come to\n  Let it come: do not catch what stops a launch in a loop."
+        f"{'have' if len(ranks) > 1 else 'has'} not reached\n"
+        "  A loop may catch the interrupt and try again. Let KeyboardInterrupt and OrderMismatch end the loop."
     )
 
 
@@ -316,7 +317,7 @@ def format_deadlock(waits: Mapping[int, tuple[str, int | None, Sequence[int]]]) 
 
     >>> print(format_deadlock({0: ("jit(f)", 2, (1,)), 1: ("jit(g)", None, (0,))}))
     nothing was launched, the cluster is clean
-      the ranks wait for each other
+      the ranks are waiting for each other
       rank 0   jit(f)   line 2   waits for rank 1
       rank 1   jit(g)   waits for rank 0
       Ranks that share more than one mesh must use the meshes in the same order.
@@ -332,7 +333,7 @@ def name_deadlocked_cell(text: str, cell_name: str) -> str:
     """Add the cell's name to the text of a deadlock, which the host of the board formats: that host does not know it.
 
     >>> name_deadlocked_cell(format_deadlock({0: ("jit(f)", 2, (1,))}), "In [7]").splitlines()[1]
-    '  the ranks wait for each other in In [7]'
+    '  the ranks are waiting for each other in In [7]'
     """
     return text.replace(_DEADLOCK, f"{_DEADLOCK} in {cell_name}", 1)
 
@@ -346,7 +347,7 @@ def _find_hint(source: str, lines: Sequence[int]) -> str:
         return ""
     for line in lines:
         if (condition := _rank_condition(tree, line)) is not None:
-            return f"  The call stands under `if {condition}`. Let every rank compute, and one print."
+            return f"  The call is inside `if {condition}:`. Compute on every rank; put only the print inside."
     return ""
 
 
@@ -392,7 +393,7 @@ class LaunchProposal(NamedTuple):
 
     @property
     def line(self) -> int | None:
-        """The innermost of the lines; None if there is none."""
+        """The innermost of the lines, or None."""
         return self.lines[0] if self.lines else None
 
 
@@ -524,7 +525,7 @@ def decode_decision(frames: Sequence[Frame]) -> tuple[int, Decision]:
         return _DECISIONS.decode(frames[0])
     except (IndexError, ValueError) as error:
         raise UnknownMessage(
-            f"the host of the board sent something that is not a decision: {_quote(frames)} ({error!s:.200})"
+            f"internal error: unexpected reply from the launch-agreement service: {_quote(frames)} ({error!s:.200})"
         ) from error
 
 

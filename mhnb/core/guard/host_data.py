@@ -27,17 +27,17 @@ _LAST_DIGITS = 64
 """Values at most this many times their type's smallest step apart count as rounding differences."""
 _ROUNDING_GAPS = ("the sign of zero", "the last digits")
 _ROUNDING_HINT = (
-    "Processors that are not alike round differently: compute it on one rank and broadcast it, or in one program of all ranks."
-    " If so small a difference does no harm: %mhjax accept."
+    "Different processors round differently. Compute the value on one rank and broadcast it, or in one program on all ranks."
+    " If the difference is harmless: %mhjax accept."
 )
-EQUAL_VALUES_HINT = "Make the values equal first: the same seed, or read them on one rank and broadcast."
-PROCESS_LOCAL_HINT = "Data of each rank's own goes in by jax.make_array_from_process_local_data."
+EQUAL_VALUES_HINT = "Make the values equal first: use the same seed, or read them on one rank and broadcast them."
+PROCESS_LOCAL_HINT = "If each rank has its own data, use jax.make_array_from_process_local_data."
 _LINE_SEPARATOR = " on line "
 """Separates the hash of the last launch input from the text of its line."""
 
 
 Sample: TypeAlias = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})*\Z")]
-"""A few values of an array as doubles in hex; empty if there are none."""
+"""A few values of an array as doubles in hex; may be empty."""
 
 
 class HashSummary(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -251,33 +251,37 @@ def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
         source: the cell's text.
 
     >>> print(format_host_data(HostDataMismatch(1, "0:2", "f32[2]", 1, {"a1": (0, 2), "b2": (1,)}), "w = make(v)"))
-    the ranks put different values into replicas of one array, f32[2]
+    the ranks have different values in replicas of one array, f32[2]
       line 1:  w = make(v)
-      box [0:2]: ranks 0,2 put in a1, rank 1 put in b2
-      Make the values equal first: the same seed, or read them on one rank and broadcast. %mhjax check NAME compares a variable.
+      shard [0:2]: ranks 0,2 have hash a1, rank 1 has hash b2
+      Make the values equal first: use the same seed, or read them on one rank and broadcast them. %mhjax check NAME compares a variable.
     >>> print(format_host_data(HostDataMismatch(None, "", "f32[2]", 3, {"f32[2]": (0,), "f32[4]": (1,)})))
-    the ranks made one array in different shapes
-      rank 0 made f32[2], rank 1 made f32[4] (3 arrays made there)
-      Give every rank as many rows: pad, or drop the rest.
+    the ranks made one array with different shapes
+      rank 0 made f32[2], rank 1 made f32[4] (3 arrays)
+      Give every rank the same number of rows: pad, or drop the rest.
     """
     lines = source.splitlines()
     at = difference.line
     code = f":  {lines[at - 1].strip()}" if at is not None and 0 < at <= len(lines) else ""
     where = [] if at is None else [f"  line {at}{code}"]
-    verb = "put in" if difference.box else "made"
-    described = ", ".join(f"{describe_ranks(ranks)} {verb} {what}" for what, ranks in difference.ranks_by_value.items())
-    if len({what.partition(_LINE_SEPARATOR)[0] for what in difference.ranks_by_value}) == 1:
-        described = "earlier ones differ, or their order; the last is equal"
-    count_text = (
-        f" ({difference.count} arrays made {'so' if difference.is_launch_input else 'there'})"
-        if difference.count > 1
-        else ""
+    described = ", ".join(
+        f"{describe_ranks(ranks)} {_verb(difference, ranks)} {what}"
+        for what, ranks in difference.ranks_by_value.items()
     )
+    if len({what.partition(_LINE_SEPARATOR)[0] for what in difference.ranks_by_value}) == 1:
+        described = "earlier values or their order differ; the last value is equal"
+    count_text = f" ({difference.count} arrays)" if difference.count > 1 else ""
     # A scalar has no ranges to show.
-    box = f"box [{difference.box}]: " if difference.box not in ("", WHOLE_ARRAY) else ""
+    box = f"shard [{difference.box}]: " if difference.box not in ("", WHOLE_ARRAY) else ""
     head, hint = _describe_kind(difference)
     gap = [f"  {difference.gap}"] if difference.gap else []
     return "\n".join([head, *where, f"  {box}{described}{count_text}", *gap, f"  {hint}"])
+
+
+def _verb(difference: HostDataMismatch, ranks: Sequence[int]) -> str:
+    if not difference.box:
+        return "made"
+    return "has hash" if len(ranks) == 1 else "have hash"
 
 
 def _describe_kind(difference: HostDataMismatch) -> tuple[str, str]:
@@ -286,13 +290,15 @@ def _describe_kind(difference: HostDataMismatch) -> tuple[str, str]:
         for nearly in _ROUNDING_GAPS:
             if nearly in difference.gap:
                 what = (
-                    "gave one launch values" if difference.is_launch_input else "put values into replicas of one array"
+                    "passed values to one launch"
+                    if difference.is_launch_input
+                    else "have values in replicas of one array"
                 )
                 return f"the ranks {what} that differ in {nearly}, {difference.kind}", _ROUNDING_HINT
         what = (
-            "gave one launch different values"
+            "passed different values to one launch"
             if difference.is_launch_input
-            else "put different values into replicas of one array"
+            else "have different values in replicas of one array"
         )
         hint = (
             f"{EQUAL_VALUES_HINT} {PROCESS_LOCAL_HINT}"
@@ -301,5 +307,8 @@ def _describe_kind(difference: HostDataMismatch) -> tuple[str, str]:
         )
         return f"the ranks {what}, {difference.kind}", f"{hint} %mhjax check NAME compares a variable."
     if len({what.partition("[")[2] for what in difference.ranks_by_value}) < len(difference.ranks_by_value) == 2:
-        return "the ranks made one array of different types", "Give it one dtype, whatever the rank."
-    return "the ranks made one array in different shapes", "Give every rank as many rows: pad, or drop the rest."
+        return "the ranks made one array with different dtypes", "Use the same dtype on every rank."
+    return (
+        "the ranks made one array with different shapes",
+        "Give every rank the same number of rows: pad, or drop the rest.",
+    )

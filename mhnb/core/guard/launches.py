@@ -21,10 +21,10 @@ LOCAL_PREFIX = "free:"
 REPLAY_COMMAND = "%mhjax restart --replay"
 """The command as the notes name it; a caller that knows its cost adds that."""
 
-TAINTED_NOTE = f"tainted: later values could be wrong · {REPLAY_COMMAND}, or %mhjax accept"
+TAINTED_NOTE = f"tainted (results may be wrong) · {REPLAY_COMMAND}, or %mhjax accept"
 """Last note of a tainted cell."""
 
-STILL_ABANDONED = "which this rank has left and which still runs or waits"
+STILL_ABANDONED = "which this rank abandoned and which may still be waiting"
 """Part of the message for a launch that is refused because it would meet a collective of an earlier cell."""
 
 _Participants: TypeAlias = tuple[int, ...]
@@ -42,7 +42,7 @@ class LaunchGroup:
     line: int | None
     """1-based line of the cell, on the first of `ranks`; None if none of the cell's own lines was involved."""
     reason: str = ""
-    """What these ranks did instead, if more is known than "ended the cell without it"."""
+    """What these ranks did instead, if more is known than "finished the cell without reaching it"."""
     callers: tuple[int, ...] = ()
     """Lines of the cell that called `line`, innermost first."""
 
@@ -105,7 +105,7 @@ def format_difference(difference: LaunchDifference, cell_name: str = "", source:
     >>> print(format_difference(LaunchDifference(2, (one, two)), "cell 14"))
     launch 3 of cell 14 differs
       ranks 0,2   jit(add)   line 2
-      ranks 1,3   ended the cell without it
+      ranks 1,3   finished the cell without reaching it
     """
     head = f"launch {difference.index + 1}{f' of {cell_name}' if cell_name else ''} differs"
     return "\n".join([head, *format_groups(difference.groups, source)])
@@ -129,10 +129,10 @@ def format_groups(groups: Sequence[LaunchGroup], source: str = "") -> list[str]:
     ]
 
 
-MAY_DIFFER = "variables that this cell sets may differ"
+MAY_DIFFER = "variables set in this cell may differ"
 """The consequence if only some ranks ran all of a cell."""
 
-IN_SYNC_NOTE = f"the ranks are in step; {MAY_DIFFER}"
+IN_SYNC_NOTE = f"the ranks are still in sync, but {MAY_DIFFER}"
 """Note of a cell that ended differently on some ranks, without a launch that differs."""
 
 
@@ -174,7 +174,9 @@ def judge_state(
     if len(set(ran.values())) < 2 and not unknown:
         return "clean", ()
     if rows_by_rank is None:
-        return "split", (f"{_format_outcomes(ran)} · no launch record to judge by: %mhjax accept, or {REPLAY_COMMAND}",)
+        return "split", (
+            f"{_format_outcomes(ran)} · no launch record shows if they are still in sync: {REPLAY_COMMAND}, or %mhjax accept",
+        )
     # The heading of the failure already names the ranks that raised.
     return "clean", (IN_SYNC_NOTE,)
 
@@ -296,7 +298,7 @@ def _build_group(ranks: tuple[int, ...], row: LaunchRow | None) -> LaunchGroup:
 
 def _format_program(group: LaunchGroup, *, ambiguous: bool) -> str:
     if group.name is None or group.fingerprint is None:
-        return group.reason or "ended the cell without it"
+        return group.reason or "finished the cell without reaching it"
     # Programs with equal names differ in a constant, a sharding or a donation.
     return f"{group.name} (program {group.fingerprint.removeprefix(LOCAL_PREFIX)[:6]})" if ambiguous else group.name
 
@@ -318,19 +320,23 @@ def _format_outcomes(ran: Mapping[int, Outcome]) -> str:
 
 def _refused_notes(ran: Mapping[int, Outcome]) -> tuple[str, ...]:
     ranks = [rank for rank, outcome in sorted(ran.items()) if outcome == "refused"]
-    return (f"{describe_ranks(ranks)} refused the cell, and will refuse every other one",) if ranks else ()
+    return (
+        (f"{describe_ranks(ranks)} refused the cell: another cell number was expected, so no further cell is accepted",)
+        if ranks
+        else ()
+    )
 
 
 def _abandoned_notes(abandoned_by_rank: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(
-        f"{describe_ranks(ranks)} left {launch} before its end"
+        f"{describe_ranks(ranks)} abandoned {launch} before it completed"
         for launch, ranks in ranks_by_key(abandoned_by_rank).items()
     )
 
 
 def _lost_note(lost: Sequence[int]) -> str:
-    verb = "is" if len(lost) == 1 else "are"
-    return f"{describe_ranks(lost)} {verb} gone · {REPLAY_COMMAND}"
+    verb = "was" if len(lost) == 1 else "were"
+    return f"{describe_ranks(lost)} {verb} lost · {REPLAY_COMMAND}"
 
 
 # -- notes on mismatches that the cell caught
@@ -357,5 +363,5 @@ def note_swallowed_mismatches(caught: Mapping[int, Sequence[LaunchPlace]]) -> li
         for (name, line), ranks in list(members.items())[:_MAX_NOTES]
     ]
     more = len(members) - _MAX_NOTES
-    overflow_note = f"an OrderMismatch was caught at {more} more place{'s' if more > 1 else ''} of the cell"
+    overflow_note = f"an OrderMismatch was caught at {more} more place{'s' if more > 1 else ''} in the cell"
     return [*notes, *([overflow_note] if more > 0 else [])]

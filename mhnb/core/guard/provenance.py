@@ -33,9 +33,11 @@ the rest. Up to this many arrays, each is a block of its own.
 """
 _SHOWN_LINES, _SHOWN_ARRAYS = 4, 3
 _MAX_SEQ = (1 << 32) - 1
-_UNKNOWN_TEXT = "from where the guard does not look (--guard off or parity)"
-_UNKNOWN_HINT = "Make it in the same cell, under one guard, on every rank."
-_ORDER_HINT = "Sort what you list; make each array on the same line, as often on every rank."
+_UNKNOWN_TEXT = "of unknown history (made with --guard off or parity)"
+_UNKNOWN_HINT = "Make it in the same cell and with the same guard on every rank."
+_ORDER_HINT = (
+    "Sort file lists, sets and dicts; make each array on the same line, the same number of times on every rank."
+)
 
 
 class InputRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -168,7 +170,7 @@ def _describe_array(number: int, by_rank: Mapping[int, InputRow]) -> tuple[str, 
     kind = rows[0].kind
     head = f"array {number} of the launch{f', {kind},' if kind else ''}"
     producers = describe_provenance(
-        {rank: (row.value, row.producer or "what it was given") for rank, row in by_rank.items()}
+        {rank: (row.value, row.producer or "a value passed to it") for rank, row in by_rank.items()}
     )
     if any(row.value == UNKNOWN for row in rows):
         return f"{head} is {producers}", _UNKNOWN_HINT
@@ -183,7 +185,10 @@ def _describe_array(number: int, by_rank: Mapping[int, InputRow]) -> tuple[str, 
         )
         return f"{head} is {values}", EQUAL_VALUES_HINT
     who = " than on ".join(describe_ranks(ranks) for ranks, _ in reversed(groups))
-    return f"{head} has other values on {who}{f'; {gap}' if gap else ''}", f"{EQUAL_VALUES_HINT} {PROCESS_LOCAL_HINT}"
+    return (
+        f"{head} has different values on {who}{f'; {gap}' if gap else ''}",
+        f"{EQUAL_VALUES_HINT} {PROCESS_LOCAL_HINT}",
+    )
 
 
 def describe_provenance(by_rank: Mapping[int, tuple[int, str]]) -> str:
@@ -203,7 +208,7 @@ def describe_provenance(by_rank: Mapping[int, tuple[int, str]]) -> str:
     texts = [
         _UNKNOWN_TEXT if value == UNKNOWN else f"from {by_rank[ranks[0]][1] or HOST_DATA}" for ranks, value in groups
     ]
-    texts = [f"{word} once more" if word in texts[:at] else word for at, word in enumerate(texts)]
+    texts = [f"{word} (another one)" if word in texts[:at] else word for at, word in enumerate(texts)]
     return ", ".join(f"{word} on {describe_ranks(ranks)}" for word, (ranks, _) in zip(texts, groups, strict=True))
 
 

@@ -37,9 +37,9 @@ def compare_leaves(name: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str,
 
     >>> leaf = {"path": "", "kind": "f32[2]", "boxes": [["0:2", "a1"]]}
     >>> compare_leaves("w", {0: [leaf], 1: [leaf]})[0].text
-    '1 box held by ranks 0-1: equal'
+    '1 shard held by ranks 0-1: equal'
     >>> print(compare_leaves("w", {0: [leaf], 1: [{**leaf, "boxes": [["0:2", "b2"]]}]})[0].text)
-    box [0:2] differs: rank 0 holds a1, rank 1 holds b2
+    shard [0:2] differs: rank 0 holds a1, rank 1 holds b2
     """
     paths = list(dict.fromkeys(str(leaf["path"]) for leaves in leaves_by_rank.values() for leaf in leaves))
     return tuple(_compare_leaf(name, path, leaves_by_rank) for path in paths)
@@ -50,9 +50,7 @@ def _compare_leaf(name: str, path: str, leaves_by_rank: Mapping[int, Sequence[Ma
     kinds = ranks_by_key({rank: str(leaf["kind"]) for rank, leaf in found.items()})
     first = next(iter(kinds))
     if missing := [rank for rank in leaves_by_rank if rank not in found]:
-        return CheckRow(
-            name + path, first, False, f"{describe_ranks(missing)} {'have' if len(missing) > 1 else 'has'} none"
-        )
+        return CheckRow(name + path, first, False, f"missing on {describe_ranks(missing)}")
     if len(kinds) > 1:
         described = ", ".join(
             f"{describe_ranks(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {kind}" for kind, ranks in kinds.items()
@@ -64,9 +62,7 @@ def _compare_leaf(name: str, path: str, leaves_by_rank: Mapping[int, Sequence[Ma
     shardings = ranks_by_key({rank: str(leaf.get("placed", "")) for rank, leaf in found.items()})
     if len(shardings) > 1:
         groups = " and ".join(map(describe_ranks, shardings.values()))
-        return CheckRow(
-            name + path, first, False, f"the shardings differ: {groups} say otherwise which device holds what"
-        )
+        return CheckRow(name + path, first, False, f"the shardings differ between {groups}")
     return _compare_boxes(name + path, first, found)
 
 
@@ -84,10 +80,10 @@ def _compare_boxes(name: str, kind: str, found: Mapping[int, Mapping[str, Any]])
     origins = {rank: leaf["origin"] for rank, leaf in found.items() if "origin" in leaf and leaf["boxes"]}
     is_spread = any(len({box for box, _ in found[rank]["boxes"]}) < len(boxes) for rank in origins)
     if is_spread and (provenances := describe_provenance(origins)):
-        return CheckRow(name, kind, False, f"the shards do not belong together: {provenances}")
+        return CheckRow(name, kind, False, f"the shards were computed differently: {provenances}")
     if not shared:
-        return CheckRow(name, kind, True, "each rank holds boxes of its own: nothing to compare")
-    word = "value" if shared == [""] else f"{len(shared)} {'box' if len(shared) == 1 else 'boxes'}"
+        return CheckRow(name, kind, True, "each rank holds different shards: nothing to compare")
+    word = "value" if shared == [""] else f"{len(shared)} {'shard' if len(shared) == 1 else 'shards'}"
     return CheckRow(name, kind, True, f"{word} held by {describe_ranks(sorted(found))}: equal")
 
 
@@ -96,4 +92,4 @@ def _format_box_difference(box: str, digests: Mapping[str, Sequence[int]]) -> st
         f"{describe_ranks(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {digest[:6]}"
         for digest, ranks in digests.items()
     )
-    return f"{f'box [{box}]' if box else 'the value'} differs: {holders}"
+    return f"{f'shard [{box}]' if box else 'the value'} differs: {holders}"

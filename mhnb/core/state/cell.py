@@ -384,7 +384,7 @@ class Cell:
             f"{describe_ranks(ranks)} waited before launch {launch.number}{f' (line {launch.line})' if launch.line else ''}"
             for launch, ranks in places.items()
         ]
-        return f"{' and '.join(waited)} for others" if waited else "no rank was in a launch"
+        return f"{' and '.join(waited)} for other ranks" if waited else "no rank was in a launch"
 
     def _divergence_notes(self, command_before: Callable[[int], str]) -> list[str]:
         """Describe the arrays that caused a refusal, and which replay helps.
@@ -394,17 +394,15 @@ class Cell:
         inputs = {rank: part.report.refused_inputs for rank, part in self.parts.items() if part.report.refused_inputs}
         diverged_in = find_divergence(inputs.values())
         command = command_before(diverged_in) if diverged_in else ""
-        limit_note = (
-            f"What a rank changed alone differs until {command}, which stops before {self.name_earlier(diverged_in)}"
-        )
+        limit_note = f"Values that only some ranks changed differ until {command}, which stops before {self.name_earlier(diverged_in)}"
         return [*describe_divergence(inputs), *([limit_note] if command else [])]
 
     def _lockstep_note(self) -> tuple[str, ...]:
         if not self.abandoned_by:
             return ()
         ranks = describe_ranks(self.abandoned_by)
-        reason = f"{ranks} left a collective in an earlier cell, which may still wait"
-        return (f"guard lockstep instead of {self.request.guard}: {reason}, and no rank is to launch alone",)
+        reason = f"{ranks} abandoned a collective in an earlier cell, which may still be waiting"
+        return (f"guard lockstep instead of {self.request.guard}: {reason}, so all ranks must agree on each launch",)
 
     @property
     def guard(self) -> str:

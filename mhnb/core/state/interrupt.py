@@ -18,7 +18,7 @@ INTERRUPT_KILL_S = 4.0
 SECOND_INTERRUPT_AFTER_S = 1.0
 """An interrupt this long after the first counts as a second one; an earlier one counts as a double press."""
 
-KILLED_AFTER_INTERRUPT = "did not end after the interrupt and was killed"
+KILLED_AFTER_INTERRUPT = "did not stop after the interrupt and was killed"
 
 _SIGNAL_INTERVAL_S = 0.5
 
@@ -124,10 +124,11 @@ class InterruptEscalation:
         """Format the note on what disconnecting ranks has cost.
 
         >>> InterruptEscalation(1, 0.0, 0.0, 0.0, can_disconnect=True, disconnected=(0, 2)).notes()[0].splitlines()[0]
-        'ranks 0,2 sat in a collective that no signal ends, so all connections between the ranks were closed'
+        'ranks 0,2 were stuck in a collective that cannot be interrupted, so mhnb closed all connections between the ranks'
         """
         if not self.disconnected:
             return ()
         ranks = describe_ranks(self.disconnected)
-        reason = f"{ranks} sat in a collective that no signal ends, so all connections between the ranks were closed"
-        return (f"{reason}\n  collectives raise errors from now on; variables are there, and %mhjax pull brings them",)
+        verb = "was" if len(self.disconnected) == 1 else "were"
+        reason = f"{ranks} {verb} stuck in a collective that cannot be interrupted, so mhnb closed all connections between the ranks"
+        return (f"{reason}\n  new collectives will fail; variables are intact (%mhjax pull NAME)",)

@@ -99,7 +99,7 @@ class TakeoverState:
 def _format_unseen_cell(unseen: CellRecord) -> str:
     by_outcome = ranks_by_key({rank: unseen.errors.get(rank) or outcome for rank, outcome in unseen.outcomes.items()})
     how = ", ".join(f"{describe_ranks(ranks)} {outcome}" for outcome, ranks in by_outcome.items())
-    return f"{unseen.name} ended after its notebook: {how}; what it printed is in the ranks' logs alone"
+    return f"{unseen.name} finished while no notebook was attached: {how}. Its output is only in the ranks' logs"
 
 
 def assess_takeover(
@@ -136,10 +136,10 @@ def assess_takeover(
             unseen = replace(unseen, replayed=_is_unfinished_replay(unseen, records))
     else:
         state, unseen = known, None
-        reason = "" if state == "clean" else f"{last_name} left it {state}, before this notebook took it over"
+        reason = "" if state == "clean" else f"{last_name} left the cluster {state} before this notebook attached"
     if behind:
         state = "tainted"
-        reason = f"{last_name} had not reached ranks {format_ranks(behind)} when the notebook ended"
+        reason = f"{last_name} had not reached ranks {format_ranks(behind)} when the notebook closed"
     return TakeoverState(next_seq, behind, state, reason, unseen if unseen is None else replace(unseen, state=state))
 
 
@@ -159,9 +159,9 @@ def note_busy_ranks(ranks: Sequence[int], waited_s: float) -> list[Command]:
     """
     have = "has" if len(ranks) == 1 else "have"
     text = (
-        f"{describe_ranks(ranks)} {have} not answered for {waited_s:g} s: what they ran when their notebook ended may go on, "
-        "and they answer between cells\n"
-        "  this waits for its end; Ctrl-C leaves them as they are, for another try"
+        f"{describe_ranks(ranks)} {have} not answered for {waited_s:g} s. They may still be running a cell, "
+        "and answer only between cells\n"
+        "  waiting for it to end; Ctrl-C stops waiting and changes nothing, so you can try again later"
     )
     return [NotifyUser(text)] if ranks else []
 
@@ -216,11 +216,11 @@ def _judge_unseen(
 # -- the error of a refused cell
 
 
+_STATE_TEXTS = {"split": "split (ranks differ)", "tainted": "tainted (results may be wrong)"}
 _RECOVERY_TEXTS = {
-    "split": "%mhjax accept takes it as it is, {replay} gives fresh processes and runs the cells again",
-    "tainted": "{replay} gives fresh processes and runs the cells again; %mhjax accept goes on, and later values could be wrong",
-    "dead": "{replay} gives fresh processes and runs the cells again",
-    "stopped": "%mhjax start starts a cluster",
+    "split": "Fix: {replay}\n  Or: %mhjax accept (if you know that the ranks are in sync)",
+    "tainted": "Fix: {replay}\n  Or: %mhjax accept (at your own risk: later results may be wrong)",
+    "dead": "Fix: {replay}",
 }
 
 
@@ -230,16 +230,19 @@ def refusal_error(state: ClusterState, reason: str, replay_command: str) -> Mhnb
     Args:
         replay_command: the command that starts fresh processes, and its cost.
 
-    >>> refusal_error("stopped", "", "")
-    NotStarted('the cluster is stopped; %mhjax start starts a cluster')
+    >>> print(refusal_error("tainted", "rank 2 differs", "%mhjax restart --replay"))
+    this cell was not run, because the cluster is tainted (results may be wrong): rank 2 differs
+      Fix: %mhjax restart --replay
+      Or: %mhjax accept (at your own risk: later results may be wrong)
     """
-    recovery = _RECOVERY_TEXTS.get(state, "").format(replay=replay_command)
     if state == "stopped":
-        return NotStarted(f"the cluster is stopped{': ' + reason if reason else ''}; {recovery}", state=state)
+        return NotStarted(f"the cluster is stopped{': ' + reason if reason else ''}\n  Fix: %mhjax start", state=state)
+    recovery = _RECOVERY_TEXTS.get(state, "").format(replay=replay_command)
     if state == "dead":
         # The reason ends with the same way out.
         reason = reason.removesuffix(replay_command).rstrip()
-    return NotClean(f"the cluster is {state}: {reason}\n  nothing was sent · {recovery}", state=state)
+    text = f"this cell was not run, because the cluster is {_STATE_TEXTS.get(state, state)}: {reason}"
+    return NotClean(f"{text}\n  {recovery}", state=state)
 
 
 # -- the state machine
@@ -566,7 +569,7 @@ class ClusterStateMachine:
         for waiting in self._queued:
             if waiting.ticket == ticket:
                 self._queued.remove(waiting)
-                error = CellInterrupted("interrupted before the cell's turn came; nothing was sent", result=None)
+                error = CellInterrupted("interrupted while the cell was queued; nothing was sent", result=None)
                 return [RefuseCell(waiting.ticket, error)]
         return []
 
@@ -638,7 +641,7 @@ class ClusterStateMachine:
                 preflight = self.registry.record_host_failure(event.supervisor, event.error)
                 return [] if preflight is None else [preflight]
             return self._fail_start(
-                LaunchError(f"{self._service_loss}\n  every process was ended; mend the cause and start again")
+                LaunchError(f"{self._service_loss}\n  all processes were stopped; fix the cause and start again")
             )
         # The remaining ranks on other hosts cannot compute without those that are lost.
         kill_commands: list[Command] = [KillRanks(self.registry.alive)] if isinstance(event, HostExited) else []
@@ -655,7 +658,7 @@ class ClusterStateMachine:
             self._mark_host_lost(self.current, event.supervisor)
             return [*kill_commands, *self._finish_if_done(now)]
         # The ranks need no hub to end the cell; its end may be hours away.
-        goes_on = f"{self.current.name} goes on to its end, and the cluster takes no other one after it"
+        goes_on = f"{self.current.name} runs to its end; after it the cluster accepts no more cells"
         return [NotifyUser(f"{self._service_loss}\n  {goes_on}")]
 
     def _mark_host_lost(self, cell: Cell, supervisor: int) -> None:
@@ -682,7 +685,7 @@ class ClusterStateMachine:
         """Give up the cluster: a message could not be processed, so no cell can be judged."""
         self.current = self._judging = None
         if self.state == "starting":
-            return self._fail_start(LaunchError(f"{reason}; every process was ended, start again"))
+            return self._fail_start(LaunchError(f"{reason}; all processes were stopped, start again"))
         if self.state != "stopped":
             self.state, self.reason = "dead", reason
         notification = NotifyUser(
@@ -691,7 +694,7 @@ class ClusterStateMachine:
         return [notification, KillRanks(self.registry.alive), *self._refuse_queued()]
 
     def _stop(self, now: float, lost_reason: str) -> list[Command]:
-        self.reason = lost_reason or ("" if self.state != "starting" else "it was stopped while it started")
+        self.reason = lost_reason or ("" if self.state != "starting" else "it was stopped during its start")
         self.state, self.registry.is_detached = "stopped", bool(lost_reason)
         cell = self.current
         if cell is not None:
@@ -700,7 +703,7 @@ class ClusterStateMachine:
         return [*self._finish_if_done(now), *self._refuse_queued()]
 
 
-_DISCONNECTED = "left the ranks without connections: collectives raise errors"
+_DISCONNECTED = "closed the connections between ranks: collectives fail"
 
 
 def _build_carried_note(cell: Cell, note: str) -> CarriedNote:

@@ -106,7 +106,7 @@ def shorten_line(line: str) -> str:
 # -- the registry
 
 
-_TIMEOUT_HINT = "every process was ended; raise the limit with --start-timeout, or mend the cause"
+_TIMEOUT_HINT = "all processes were stopped; fix the cause, or raise the limit with --start-timeout"
 
 
 @dataclass(slots=True)
@@ -240,7 +240,7 @@ class RankRegistry:
             case _:
                 is_allowed = False
         if not is_allowed:
-            raise UnknownMessage(f"{peer} may not send {str(message)[:200]}")
+            raise UnknownMessage(f"{peer} sent a message that it may not send: {str(message)[:200]}")
 
     def _is_rank(self, number: int) -> bool:
         return 0 <= number < len(self.entries)
@@ -284,7 +284,7 @@ class RankRegistry:
         for supervisor in missing:
             host = next(entry.host for entry in self.entries if entry.supervisor == supervisor)
             text = f"{host}: did not report within {timeout_s:g} s"
-            text += "\n  it may be overloaded, or a disk there may hang: log in by hand and see"
+            text += "\n  it may be overloaded, or its disk may hang: log in to check"
             error = HostUnreachable(text, host=host, kind="late", cause="no report")
             preflight = self.record_host_failure(supervisor, error)
         return preflight
@@ -403,12 +403,12 @@ class RankRegistry:
         """Describe which rank died, how (`ending` if that is known better than from its exit), and its last output."""
         entry = self.entries[exited.rank]
         if exited.rank in self._refused_ranks:
-            ending = "was ended by mhnb: it sent a message that cannot be"
+            ending = "was stopped by mhnb because it sent an invalid message"
         line = pick_error_line(exited.last_lines)
         last = f' · last line: "{line}"' if line else ""
         # If the rank died before this notebook attached, its pid may be unknown.
         who = entry.host if entry.pid is None else f"{entry.host}, pid {entry.pid}"
-        when = ", before this notebook took the cluster over," if self.is_takeover and entry.phase != "ready" else ""
+        when = ", before this notebook attached," if self.is_takeover and entry.phase != "ready" else ""
         return f"rank {entry.rank} ({who}){when} {ending or describe_exit(exited)}{last} · log {entry.log_path}"
 
     def format_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
@@ -440,7 +440,7 @@ class RankRegistry:
         if entry.exit.signum != signal.SIGKILL:
             return describe_exit(entry.exit)
         if self.lost_supervisors:
-            return "stopped, as a host was lost"
+            return "stopped because a host was lost"
         first = self.deaths[0].rank
         return ending or (f"stopped with rank {first}" if entry.rank != first else describe_exit(entry.exit))
 
@@ -464,7 +464,7 @@ class RankRegistry:
         else:
             why = describe_exit(cause) + "".join(f"\n    {shorten_line(line)}" for line in cause.last_lines[-6:])
         halted = "".join(
-            f"\n  {_format_halted(e)}: that may be why" for e in self.entries if e.is_halted and e is not entry
+            f"\n  {_format_halted(e)}, which may be the cause" for e in self.entries if e.is_halted and e is not entry
         )
         text = (
             f"rank {entry.rank} ({entry.host}, pid {entry.pid}) did not start: after phase '{phase}' it {_verb(cause)}{why}{halted}\n"
@@ -474,8 +474,8 @@ class RankRegistry:
 
     def _next_step(self) -> str:
         if self.is_takeover:
-            return f"the others are left as they are; mhnb stop {self._takeover_name} in a shell ends them"
-        return "every process was ended; mend the cause and start again"
+            return f"the other ranks were left running; to stop them, run in a shell: mhnb stop {self._takeover_name}"
+        return "all processes were stopped; fix the cause and start again"
 
     def find_shared_gpu(self, event: RankSpawned | PhaseReached | RankReady) -> LaunchError | None:
         """Build the error of two ranks on the same GPU: JAX would only report "Duplicate GPU detected", or run out of memory."""
@@ -487,9 +487,10 @@ class RankRegistry:
         uuid, ranks = found
         names = " and ".join(f"rank {rank} ({self.name_host(self.entries[rank].supervisor)})" for rank in ranks)
         return LaunchError(
-            f"{names} would use the same GPU, {uuid}, and each rank needs its own\n"
-            "  on one machine: --profile gpu, or --set share_gpus=True; under Slurm: --set gpus_per_rank=1; "
-            "or let CUDA_VISIBLE_DEVICES differ · every process was ended",
+            f"{names} would use the same GPU, {uuid}, but each rank needs its own; all processes were stopped\n"
+            "  Fix: on one machine, add --profile gpu or --set share_gpus=True\n"
+            "  Or: under Slurm, add --set gpus_per_rank=1\n"
+            "  Or: set a different CUDA_VISIBLE_DEVICES for each rank",
             ranks=ranks,
             gpu=uuid,
         )
@@ -506,9 +507,7 @@ class RankRegistry:
         worst = min(not_ready, key=lambda e: -1 if e.phase is None else PHASES.index(e.phase))
         behind = [e for e in not_ready if e.phase == worst.phase]
         names = ", ".join(f"rank {e.rank} ({e.host}, pid {e.pid})" for e in behind[:4])
-        description = (
-            f"{names} reached phase '{worst.phase}' and no further" if worst.phase else self._format_unreported(behind)
-        )
+        description = f"{names} stopped after phase '{worst.phase}'" if worst.phase else self._format_unreported(behind)
         kind = CoordinatorTimeout if worst.phase == "jax" else EnginesMissing
         log = worst.log_path if worst.phase else worst.log_path.rpartition("/")[0]
         next_step = self._next_step() if self.is_takeover else _TIMEOUT_HINT
@@ -520,19 +519,19 @@ class RankRegistry:
         )
 
     def _format_timeout(self, timeout_s: float) -> str:
-        return f"{'taking the cluster over' if self.is_takeover else 'the start'} took longer than {timeout_s:g} s"
+        return f"{'attaching to the cluster' if self.is_takeover else 'the start'} took longer than {timeout_s:g} s"
 
     def _format_unreported(self, ranks: Sequence[RankEntry]) -> str:
         """Describe ranks that never reported, and the supervisors that should have started them."""
         supervisors = sorted({entry.supervisor for entry in ranks})
         pids = ", ".join(f"pid {self.supervisor_pids[k]}" for k in supervisors if k in self.supervisor_pids)
-        who = f"the supervisor of their host{f' ({pids})' if pids else ''}"
-        return f"{describe_ranks([entry.rank for entry in ranks])} never came up; {who} has not said why, and may be halted or just busy"
+        who = f"their launcher process{f' ({pids})' if pids else ''}"
+        return f"{describe_ranks([entry.rank for entry in ranks])} did not start; {who} has not reported why and may be suspended or busy"
 
     def _halted_error(self, timeout_s: float, halted: Sequence[RankEntry]) -> LaunchError:
         """Build the error that names the ranks whose processes are halted: the other ranks wait for these."""
         first = halted[0]
-        way = f"kill -CONT {first.pid} lets it go on; " if self.is_takeover else ""
+        way = f"to continue it: kill -CONT {first.pid}; " if self.is_takeover else ""
         return EnginesMissing(
             f"{self._format_timeout(timeout_s)}: {', '.join(map(_format_halted, halted[:4]))}\n"
             f"  log {first.log_path} · {way}{self._next_step()}",
@@ -544,9 +543,9 @@ class RankRegistry:
     def _hub_error(self, timeout_s: float, late: Sequence[RankEntry]) -> LaunchError:
         """Build the error that names the halted hub: each rank registers with it, and waits until it does."""
         return EnginesMissing(
-            f"{self._format_timeout(timeout_s)}: the hub (ipyparallel's controller, pid {self.hub_pid}) is halted, by SIGSTOP or in"
+            f"{self._format_timeout(timeout_s)}: the hub (ipyparallel's controller, pid {self.hub_pid}) is suspended, by SIGSTOP or"
             f" a debugger, and {describe_ranks([e.rank for e in late])} waited for it\n"
-            f"  log {late[0].log_path.rpartition('/')[0]} · kill -CONT {self.hub_pid} lets it go on; {self._next_step()}",
+            f"  log {late[0].log_path.rpartition('/')[0]} · to continue it: kill -CONT {self.hub_pid}; {self._next_step()}",
             phase=late[0].phase,
             cause="halted",
         )
@@ -555,7 +554,8 @@ class RankRegistry:
         hosts = dict.fromkeys(e.host for e in self.entries if e.supervisor in missing) or ["the hub"]
         return EnginesMissing(
             f"the start took longer than {timeout_s:g} s: {', '.join(hosts)} did not report\n"
-            "  can it reach the address that this notebook listens on? every process was ended; %mhjax doctor looks at each host",
+            "  all processes were stopped; check that each host can reach the address that this notebook listens on\n"
+            "  Fix: %mhjax doctor",
             phase=None,
             cause="timeout",
         )
@@ -567,7 +567,7 @@ class RankRegistry:
             for name, version in entry.facts.get("versions", {}).items():
                 found.setdefault(name, {}).setdefault(version, []).append(entry.rank)
         listed = "; ".join(f"{name}: {versions}" for name, versions in found.items() if len(versions) > 1)
-        text = f"the ranks hold different software ({listed}); install the same versions"
+        text = f"the ranks have different software versions ({listed}); install the same versions on every host"
         return LaunchError(text) if listed else None
 
 
@@ -581,4 +581,4 @@ def _verb(cause: StartFailed | RankExited) -> str:
 
 def _format_halted(entry: RankEntry) -> str:
     where = f" after phase '{entry.phase}'" if entry.phase not in (None, "ready") else ""
-    return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) stands still{where}, halted by SIGSTOP or a debugger"
+    return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) is suspended{where} (SIGSTOP or a debugger)"

@@ -50,13 +50,17 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, disco
     notes = (*cell.disconnect_notes(), *notes)
     if state == "clean" and disconnected_in and cell.has_failed_collective():
         return "tainted", (
-            f"connections between the ranks were closed in {cell.name_earlier(disconnected_in)}",
+            f"the connections between the ranks were closed in {cell.name_earlier(disconnected_in)}",
             *notes,
             TAINTED_NOTE,
         )
     if state == "clean" and cell.has_hit_abandoned_collective():
         # Without this, a replay, which has no abandoned collective, would take this error for the cell's own.
-        return "tainted", ("a collective of an earlier cell was left, and still runs or waits", *notes, TAINTED_NOTE)
+        return "tainted", (
+            "a collective of an earlier cell was abandoned and may still be waiting",
+            *notes,
+            TAINTED_NOTE,
+        )
     return _judge_host_data(cell, state, notes) if recorded and state in ("clean", "tainted") else (state, notes)
 
 
@@ -87,7 +91,7 @@ def classify_death(exited: RankExited, *, is_killed: bool) -> tuple[Outcome, Ran
         is_killed: whether the interrupt had escalated to the kill by then.
 
     >>> classify_death(RankExited(1, None, 9, []), is_killed=True)[1].evalue
-    'rank 1 did not end after the interrupt and was killed'
+    'rank 1 did not stop after the interrupt and was killed'
     """
     is_slow = is_killed and exited.signum == signal.SIGKILL
     reason = KILLED_AFTER_INTERRUPT if is_slow else describe_exit(exited)

@@ -60,7 +60,7 @@ def listen(url: str) -> socket.socket:
         listener = listen_tcp(address)
     except OSError as error:
         raise LaunchError(
-            f"the board cannot listen at {url}: {error}; name an address of this host, and a port that is free"
+            f"the launch-agreement service cannot listen at {url}: {error}; choose an address of this host and a free port"
         ) from error
     # The sockets that it accepts have the same options.
     set_keep_alive(listener)
@@ -172,7 +172,7 @@ class AgreementServer:
         match message:
             case Propose(number, proposal):
                 if client.proposal is not None:
-                    raise UnknownMessage(f"proposal {number} came while proposal {client.number} was still open")
+                    raise UnknownMessage(f"proposal {number} arrived while proposal {client.number} was still open")
                 client.number, client.proposal, client.is_posted = number, proposal, False
                 self._waiting[client] = None
                 # At once: the rank's next message, say a withdrawal, then refers to a post, as on the board's own host.

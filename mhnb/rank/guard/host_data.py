@@ -160,12 +160,12 @@ class HostDataRecorder:
             return
         try:
             record()
-        except Exception as error:  # noqa: BLE001 - arrays are made by private code of JAX: the user's program goes on
+        except Exception as error:  # noqa: BLE001 - arrays are made by private code of JAX: the user's program continues
             line = self._find_line()
             if not self._recording_error:
                 where = "a line of another file" if line is None else f"line {line}"
                 self._recording_error = (
-                    f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
+                    f"{where} makes an array that the guard cannot compare with other ranks ({error!r})"
                 )
             tag_array(array, ANY, Producer(HOST_DATA, self._seq, line))
 
@@ -255,7 +255,7 @@ class HostDataRecorder:
         Its content cannot serve for that, because each rank holds another part of it.
         """
         if self._cell_ranks is not None and not self._cell_ranks.issuperset(sharing.ranks):
-            # With --ranks some ranks make their part anew: the others have theirs from another cell.
+            # With --ranks some ranks make their part again, while the others have theirs from another cell.
             return ANY
         key: tuple[Any, ...] = (line, sharing.sharding_hash, kind)
         thread = current_thread()
@@ -429,17 +429,17 @@ class HostDataRecorder:
         notes = [f"{self._recording_error}; please report it"] if self._recording_error else []
         if self._is_partial:
             notes += [
-                "launches were given values that were donated, or still computed, when the cell ended: those are not compared"
+                "some inputs of launches were not compared, because they were donated or still being computed at the end of the cell"
             ]
         if self._sampled_nbytes:
             size = f"{self._sampled_nbytes / 2**20:.1f} MiB"
             notes += [
-                f"of copies in device memory (up to {size}) only pieces are compared; %mhjax check NAME compares all"
+                f"replicas in device memory (up to {size}) were compared only in part; %mhjax check NAME compares all of them"
             ]
         return notes
 
     def end_cell(self) -> list[HostDataRow]:
-        """Return the rows, and start anew. Everything that the cell launched has ended by now, or was given up."""
+        """Return the rows, and start over. Everything that the cell launched has ended by now, or was given up."""
         with self._lock:
             rows, self._rows = self._rows, {}
             deferred, self._deferred = self._deferred, DeferredHashes(self._read)

@@ -203,19 +203,19 @@ def _unwrap_handler(handler: Any) -> Any:
 
 
 _NOT_HANDLED = (
-    "nothing was launched to handle the interrupt: it came at different places of the cell on different ranks\n"
-    "  what they hold there would be mixed; launch it in a cell of its own, when you know that they hold the same step"
+    "nothing was launched to handle the interrupt, because it stopped the ranks at different places of the cell\n"
+    "  The launch would mix values of different steps. Run it in its own cell, once you know that all ranks are at the same step."
 )
 
 
 _CELL_FAILED = (
-    "nothing was launched\n  {name} is of a thread or task of {cell}, which did not end well\n"
-    "  The ranks may have left it at different places. Start it again in a new cell."
+    "nothing was launched\n  {name} belongs to a thread or task of {cell}, which did not finish normally\n"
+    "  The ranks may have stopped it at different places. Start it again in a new cell."
 )
 _NESTED_LAUNCH = (
     "{name} was not launched: a signal handler or a finalizer (__del__, weakref.finalize) called it in the middle of another launch\n"
-    "  The ranks have that one to agree on first.\n"
-    "  Let the handler set a flag, and launch where the cell's own code reads it."
+    "  The ranks must agree on that launch first.\n"
+    "  Set a flag in the handler, and launch where the cell's own code reads the flag."
 )
 
 
@@ -245,7 +245,7 @@ class LaunchGate:
         self._first_mismatch: tuple[int, int, str] | None = None
         """The cell's first mismatch: the cell, the thread that met it, and its text."""
         self._failed_cells: set[int] = set()
-        """Cells that did not end well here: their threads may be elsewhere on other ranks, so they launch nothing any more."""
+        """Cells that did not finish normally here: their threads may be elsewhere on other ranks, so they launch nothing any more."""
         self._uncompared = UncomparedArrays()
         self._retry_counts = Counter[tuple[int, ...]]()
         """How many second rounds of agreement this cell had, by participants."""
@@ -263,7 +263,7 @@ class LaunchGate:
         self._pending_proposal: LaunchProposal | None = None
         """The proposal that was pending when the main thread was interrupted, and that other participants had not reached."""
         self.pending_launch: PendingPlace | None = None
-        """Number and line of its launch; None if there is none."""
+        """Number and line of its launch, or None."""
         self._stopped_before = 0
         """Number of the launch before which the ranks first stopped together; 0 if they did not."""
 
@@ -372,7 +372,7 @@ class LaunchGate:
     def _check_may_launch(self, name: str, participants: tuple[int, ...]) -> None:
         """Check that the calling code may launch a program in which other ranks take part."""
         if self._forked:
-            raise RuntimeError("a forked process cannot launch a program of several ranks: it is none of them")
+            raise RuntimeError("a forked process is not a rank, so it cannot launch a program of several ranks")
         if self._cell_ranks is not None and not set(participants) <= set(self._cell_ranks):
             raise OrderMismatch(format_missing_ranks(name, participants, self._cell_ranks), result=None)
         if self.is_in_launch():
@@ -592,7 +592,7 @@ class LaunchGate:
                     self._refused_inputs = describe_inputs(inputs, sample_of)
                 raise OrderMismatch(text, result=None)
             case "cell ended":
-                text = "nothing was launched\n  the cell ended while a thread of it waited to launch"
+                text = "nothing was launched\n  the cell ended while one of its threads was waiting to launch"
                 raise _CellEndedError(text, result=None)
             case "refused":
                 raise RuntimeError(decision.text)
@@ -603,7 +603,7 @@ class LaunchGate:
                 raise OrderMismatch(decision.text, result=None)
 
     def _earlier_mismatch_text(self, seq: int) -> str:
-        """Return the text of the mismatch that another thread of the cell met first; empty string if there is none.
+        """Return the text of the mismatch that another thread of the cell met first, or an empty string.
 
         A difference in a later launch follows from the first one, so each later launch reports the first.
         """

@@ -257,7 +257,7 @@ class NoJax:
 
 
 class CellPart(Protocol):
-    """A part of the record that begins anew with each cell."""
+    """A part of the record that starts over in each cell."""
 
     def begin_cell(self, cell: RunCell) -> None:
         """Forget the last cell."""
@@ -271,10 +271,10 @@ _MOST_SKIPPED_SWEEPS = 20
 """At most this many calls of `release_finished` do nothing between two that poll."""
 _LOCAL_STOPPED_WAIT_S = 0.2
 _LOCAL_RUNNING_NOTE = (
-    "programs of single ranks still run on their own devices, and what is launched there waits behind them; "
+    "programs of single ranks are still running on their own devices, and later launches there wait for them; "
     "if they never end: %mhjax restart --replay"
 )
-_RUNNING_NOTE = "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
+_RUNNING_NOTE = "some of its launches are still running; all ranks made them, and the next collective waits for them"
 
 
 class LaunchRecorder:

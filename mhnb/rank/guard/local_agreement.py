@@ -133,7 +133,10 @@ def retry_through_signals(action: Callable[[], _Result]) -> _Result:
         except BaseException as error:  # noqa: BLE001 - reported below; the caller raises the first exception
             last_error = error
     if last_error is not None:
-        print(f"mhnb: {last_error!r} came while a launch was given up for the exception before it", file=sys.stderr)
+        print(
+            f"mhnb: {last_error!r} was raised while a launch was being withdrawn because of an earlier exception",
+            file=sys.stderr,
+        )
     return result
 
 
@@ -505,7 +508,7 @@ def _unpack_lines(word: int) -> tuple[int, ...]:
 
 
 def _find_deadlock(board: SharedBoard, rank: int, slot: BoardSlot) -> dict[int, BoardSlot] | None:
-    """Return the ranks of a deadlock through a rank that waits at a slot, with their slots; None if there is none."""
+    """Return the ranks of a deadlock through a rank that waits at a slot, with their slots; None without a deadlock."""
     waits = _list_waits(board, rank, slot)
     reached = {other: _find_reachable(other, waits) for other in waits}
     deadlock = {other: at for other, (at, _) in waits.items() if rank in reached[other] and other in reached[rank]}

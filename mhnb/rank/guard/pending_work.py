@@ -228,9 +228,9 @@ class AbandonedLaunches:
             if not set(participants).isdisjoint(launch.row.participants):
                 self.has_refused_launch = True
                 raise OrderMismatch(
-                    f"nothing was launched\n  {name} would meet {launch.row.name} of {CELL_NAMES.format_name(seq)},"
-                    f" {STILL_ABANDONED}"
-                    "\n  Wait until it ends, if it does; else %mhjax restart --replay",
+                    f"nothing was launched\n  {name} could pair up with {launch.row.name} of {CELL_NAMES.format_name(seq)},"
+                    f" {STILL_ABANDONED}, and give wrong results"
+                    "\n  Wait until it ends, or restart the ranks.\n  Fix: %mhjax restart --replay",
                     result=None,
                 )
 

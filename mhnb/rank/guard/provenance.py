@@ -66,7 +66,7 @@ class OutputProvenance(NamedTuple):
     value: int = UNKNOWN
     producer: Producer | None = None
     is_agreed: bool = False
-    """Every participant makes the launch too: whatever its inputs are, the outputs are alike."""
+    """Every participant makes the launch too: whatever its inputs are, the outputs are the same."""
     uncompared_mask: int = 0
     """Mask of the blocks of its arrays that the ranks did not compare."""
 

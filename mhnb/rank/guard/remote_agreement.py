@@ -89,8 +89,9 @@ def connect_to_board(
         except OSError as error:
             if clock() >= until:
                 raise HostUnreachable(
-                    f"the host of rank 0 did not answer at {url} within {limit_s:g} s ({error}). There the ranks agree on"
-                    " launches: its address and port must be reachable from here; or start with --guard parity"
+                    f"the host of rank 0 did not answer at {url} within {limit_s:g} s ({error})."
+                    " It runs the launch-agreement service, so its address and port must be reachable from here\n"
+                    "  Or: start with --guard after, which does not need it"
                 ) from error
         sleep(_RETRY_S)
 
@@ -147,8 +148,8 @@ class RemoteAgreement:
 
     def _not_admitted(self, reason: str) -> HostUnreachable:
         return HostUnreachable(
-            f"the host of rank 0 did not let rank {self._rank} take part in the agreement on launches "
-            f"({reason}); is another cluster at that address?"
+            f"the launch-agreement service on the host of rank 0 refused rank {self._rank} ({reason});"
+            " check whether another cluster uses that address"
         )
 
     # -- the methods of a backend
@@ -188,8 +189,8 @@ class RemoteAgreement:
             self._wait_for_wake()
         if number not in self._decisions:
             raise RanksLost(
-                f"nothing was launched on rank {self._rank}\n  its connection to the host of rank 0, where the ranks agree "
-                f"on launches, has ended: {self._client.end_reason}\n  %mhjax restart --replay",
+                f"nothing was launched on rank {self._rank}\n  it lost the connection to the launch-agreement service on the host of "
+                f"rank 0: {self._client.end_reason}\n  Fix: %mhjax restart --replay",
                 ranks=(self._rank,),
             )
 
@@ -220,7 +221,7 @@ class RemoteAgreement:
 
     def close(self) -> None:
         """Close the connection; for tests, and for a start that failed."""
-        self._client.end("it was closed here")
+        self._client.end("this side closed it")
         self._thread.join()
         self._client.close()
 
@@ -249,20 +250,20 @@ class RemoteAgreement:
         except UnknownMessage as error:
             self._client.end(str(error))
         finally:
-            self._client.end("what came from there could not be read")
+            self._client.end("a message from there could not be read")
             self._has_ended = True
             self._wakes.put(None)
 
 
 def open_interrupt_flag(spec: HostSpec) -> SharedBoard | InterruptFlag | None:
-    """Open the memory in which the supervisor of this host makes requests to its ranks; None if there is none."""
+    """Open the memory in which the supervisor of this host makes requests to its ranks, or None."""
     if spec.has_shared_board:
         return SharedBoard(Path(spec.run_dir), spec.process_count)
     return InterruptFlag(Path(spec.run_dir), spec.supervisor or 0) if spec.board_url else None
 
 
 def connect_agreement(spec: HostSpec, rank: int) -> AgreementBackend:
-    """Connect a rank to the agreement, unless it has no other rank to agree with, or ipyparallel's client drives it.
+    """Connect a rank to the agreement, unless it has no other rank to agree with, or ipyparallel's client controls it.
 
     Raises:
         HostUnreachable: the board's host did not answer.
@@ -275,7 +276,7 @@ def connect_agreement(spec: HostSpec, rank: int) -> AgreementBackend:
     if spec.process_count > 1 and not spec.engine_only:
         # Without this error, it would go unnoticed that the guard lets everything pass.
         raise LaunchError(
-            f"rank {rank} was told of no place where the {spec.process_count} ranks agree on launches: "
-            "its host has no board, and no board_url. Please report this"
+            f"internal error: rank {rank} of {spec.process_count} has no launch-agreement service: "
+            "its host has no shared board, and board_url is missing. Please report this"
         )
     return NO_AGREEMENT

@@ -192,9 +192,9 @@ class SharedBoard:
         self._layout = _compute_layout(process_count)
         found = os.pread(self._fd, 8 * (_PROCESS_COUNT + 1), 0)
         if found[:8] != _MAGIC.to_bytes(8, "little"):
-            raise ValueError(f"{path} is the board of another version of mhnb")
+            raise ValueError(f"{path} was written by another version of mhnb")
         if int.from_bytes(found[8 * _PROCESS_COUNT :], "little") != process_count:
-            raise ValueError(f"{path} is not the board of {process_count} ranks")
+            raise ValueError(f"{path} is not for {process_count} ranks")
         self._maps = [mmap.mmap(self._fd, self._layout.head_nbytes)]
         self._words = memoryview(self._maps[0]).cast("Q")
         self._segments: dict[int, memoryview] = {}
@@ -234,7 +234,7 @@ class SharedBoard:
 
     @property
     def interrupted_seq(self) -> int:
-        """The latest cell that was asked to stop; 0 if there is none."""
+        """The latest cell that was asked to stop, or 0."""
         return self._words[_INTERRUPT]
 
     def request_interrupt(self, seq: int) -> None:
@@ -331,7 +331,7 @@ class SharedBoard:
     # -- entries
 
     def last_entry(self, rank: int, set_index: int) -> tuple[int, int]:
-        """Return the cell of a rank's latest entry in a set, and its number there; zeros if there is none."""
+        """Return the cell of a rank's latest entry in a set, and its number there; zeros without an entry."""
         last = self._last_slot_word(rank, set_index)
         return last >> 32, last & 0xFFFFFFFF
 
@@ -365,7 +365,7 @@ class SharedBoard:
         return last >> 32 == slot.seq and last >= slot_word
 
     def read_entry(self, rank: int, slot: BoardSlot) -> Entry | None:
-        """Return a rank's entry in a slot; None if there is none, or not all of it is visible yet without the lock."""
+        """Return a rank's entry in a slot; None without an entry, or if not all of it is visible yet without the lock."""
         found = _ENTRY_STRUCT.unpack_from(self._set_words(slot.set_index), 8 * _entry_offset(rank, slot))
         if found[0] != slot.seq << 32 | slot.number or found[6] != hash(found[:6]) & _WORD_MASK:
             return None
@@ -409,7 +409,7 @@ class SharedBoard:
         write_private(self._outline_dir / f"{fingerprint:016x}", outline)
 
     def read_outline(self, fingerprint: int) -> str:
-        """Return the recorded outline of a program; empty if there is none."""
+        """Return the recorded outline of a program, or an empty string."""
         try:
             return (self._outline_dir / f"{fingerprint:016x}").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -510,7 +510,7 @@ class InterruptFlag:
 
     @property
     def interrupted_seq(self) -> int:
-        """The latest cell that was asked to stop; 0 if there is none."""
+        """The latest cell that was asked to stop, or 0."""
         return self._words[0]
 
     def request_interrupt(self, seq: int) -> None:

@@ -67,7 +67,7 @@ def test_one_program_on_different_arrays_gets_letters() -> None:
         "  rank 1      jit(add) f32[8] → f32[] of arrays B   line 1:  add(x)",
         "  rank 3      jit(add) f32[8] → f32[] of arrays C   line 1:  add(x)",
     ]
-    assert "by the same steps on every rank" in text.splitlines()[6]
+    assert "the same way on every rank" in text.splitlines()[6]
     for other in (Vote(3, 3, (1,), provenance=9), Vote(3)):
         assert "arrays" not in format_mismatch(
             [*votes[:3], other], NAMES, number=1, cell_name="cell 2", source="add(x)"
@@ -102,16 +102,16 @@ def test_many_groups_have_unique_labels() -> None:
 def test_rank_dependent_condition_is_named(source: str, named: str | None) -> None:
     """The message names an `if` or `while` that depends on the rank, if the cell's own text has it around the launch."""
     text = format_mismatch([Vote(0, 1, (2,)), Vote(1)], NAMES, number=1, cell_name="cell 1", source=source)
-    assert (f"stands under `if {named}`" in text) == (named is not None)
+    assert (f"inside `if {named}:`" in text) == (named is not None)
 
 
 def test_reasons_of_missing_ranks_are_distinguished() -> None:
     """Ranks that raised, that are outside the cell, and that ended it without the launch get different texts."""
     votes = [Vote(0, 1, (1,)), Vote(1, ending="error"), Vote(2, ending="skipped"), Vote(3)]
     text = format_mismatch(votes, NAMES, number=1, cell_name="cell 1", source="y = add(x)")
-    assert "rank 1   raised an error before it" in text
+    assert "rank 1   raised an error before reaching it" in text
     assert "rank 2   does not run this cell (--ranks)" in text
-    assert "rank 3   ended the cell without it" in text
+    assert "rank 3   finished the cell without reaching it" in text
 
 
 def test_refusal_for_abandoned_collective_is_not_clean() -> None:
@@ -120,7 +120,8 @@ def test_refusal_for_abandoned_collective_is_not_clean() -> None:
     assert text.splitlines() == [
         "nothing was launched",
         "launch 1 of cell 4 differs",
-        "  rank 0   refused it: a collective that it left in an earlier cell still waits",
+        "  rank 0   refused it: a collective that it abandoned in an earlier cell may still be waiting",
         "  rank 1   jit(f)",
-        "  Wait until that one ends, if it does; else %mhjax restart --replay",
+        "  Wait until that collective ends. If it does not:",
+        "  Fix: %mhjax restart --replay",
     ]

@@ -38,9 +38,9 @@ def test_equal_data_is_not_reported() -> None:
 @pytest.mark.parametrize(
     ("mine", "theirs", "head"),
     [
-        ("i32[2]", "f32[2]", "of different types"),
-        ("f32[2]", "f32[4]", "in different shapes"),
-        ("i32[2]", "f32[4]", "in different shapes"),
+        ("i32[2]", "f32[2]", "with different dtypes"),
+        ("f32[2]", "f32[4]", "with different shapes"),
+        ("i32[2]", "f32[4]", "with different shapes"),
     ],
 )
 def test_different_types_and_shapes_are_named(mine: str, theirs: str, head: str) -> None:
@@ -83,8 +83,8 @@ def test_launch_inputs_from_different_lines_are_named() -> None:
     """The message names each rank's own line."""
     (found,) = compare_host_data({0: [launch_input("a")], 1: [launch_input("b", line=4)]})
     assert format_host_data(found, "x = 1\ny = 2").splitlines()[:2] == [
-        "the ranks gave one launch different values, f32[]",
-        "  rank 0 put in a on line 2, rank 1 put in b on line 4",
+        "the ranks passed different values to one launch, f32[]",
+        "  rank 0 has hash a on line 2, rank 1 has hash b on line 4",
     ]
     # A line that both ranks ran takes precedence, because it says more.
     (line,) = compare_host_data({0: [launch_input("a"), row("a")], 1: [launch_input("b"), row("b")]})
@@ -112,7 +112,7 @@ def test_equal_last_value_is_not_called_different() -> None:
     (found,) = compare_host_data(
         {0: [launch_input("a", count=2, total="t")], 1: [launch_input("a", line=4, count=2, total="u")]}
     )
-    assert "\n  earlier ones differ, or their order; the last is equal (2 arrays made so)\n" in format_host_data(found)
+    assert "\n  earlier values or their order differ; the last value is equal (2 arrays)\n" in format_host_data(found)
 
 
 def test_incomplete_rows_are_not_compared() -> None:

@@ -21,5 +21,5 @@ def test_only_first_caught_mismatches_are_named() -> None:
     notes = note_swallowed_mismatches({0: [LaunchPlace("jit(f)", line) for line in range(1, 6)]})
     assert notes[2:] == [
         "rank 0 caught an OrderMismatch: jit(f), line 3, was not launched",
-        "an OrderMismatch was caught at 2 more places of the cell",
+        "an OrderMismatch was caught at 2 more places in the cell",
     ]

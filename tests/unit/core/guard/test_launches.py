@@ -149,7 +149,7 @@ def test_missing_launch_as_text() -> None:
     """A group that ended the cell says so, and the length of that text does not widen the columns."""
     groups_that_differ = (LaunchGroup((0,), "a1", "jit(add)", None), LaunchGroup((1, 2, 3), None, None, None))
     assert format_difference(LaunchDifference(0, groups_that_differ)) == (
-        "launch 1 differs\n  rank 0      jit(add)\n  ranks 1-3   ended the cell without it"
+        "launch 1 differs\n  rank 0      jit(add)\n  ranks 1-3   finished the cell without reaching it"
     )
 
 
@@ -203,7 +203,7 @@ def test_clean_cell_has_no_notes() -> None:
 def test_note_if_some_ranks_raised() -> None:
     """If only some ranks raised, the cluster is clean and the note says what to expect; the failure itself names the ranks."""
     _, (note,) = judge_state({0: "ok", 1: "ok", 2: "error", 3: "ok"}, {}, {}, ())
-    assert note == "the ranks are in step; variables that this cell sets may differ"
+    assert note == "the ranks are still in sync, but variables set in this cell may differ"
 
 
 def test_note_names_the_recovery_command() -> None:
@@ -218,7 +218,7 @@ def test_taint_notes_name_both_reasons() -> None:
     _, notes = judge_state(
         {0: "interrupted", 1: "interrupted"}, OTHER, {0: "a collective"}, (), cell_name="cell 7", source="f(x)"
     )
-    assert notes[0] == "rank 0 left a collective before its end"
+    assert notes[0] == "rank 0 abandoned a collective before it completed"
     assert notes[1].splitlines()[1] == "  rank 0   jit(a)   line 1:  f(x)"
     assert notes[1].startswith("launch 1 of cell 7 differs")
 
@@ -229,9 +229,9 @@ def test_abandoned_launches_are_named_once() -> None:
     abandoned = {0: "jit(f) (line 2)", 1: "jit(g)", 2: "jit(f) (line 2)", 3: "a collective"}
     _, notes = judge_state(outcomes, {}, abandoned, ())  # type: ignore[arg-type]
     assert notes[:3] == (
-        "ranks 0,2 left jit(f) (line 2) before its end",
-        "rank 1 left jit(g) before its end",
-        "rank 3 left a collective before its end",
+        "ranks 0,2 abandoned jit(f) (line 2) before it completed",
+        "rank 1 abandoned jit(g) before it completed",
+        "rank 3 abandoned a collective before it completed",
     )
 
 
@@ -239,7 +239,7 @@ def test_refused_cell_taints_cluster() -> None:
     """The rank will refuse every later cell too, so only new processes help."""
     state, notes = judge_state({0: "ok", 1: "refused"}, {0: [], 1: []}, {}, ())
     assert state == "tainted"
-    assert notes[0] == "rank 1 refused the cell, and will refuse every other one"
+    assert notes[0] == "rank 1 refused the cell: another cell number was expected, so no further cell is accepted"
     assert "restart" in notes[-1]
 
 

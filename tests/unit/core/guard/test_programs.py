@@ -61,7 +61,7 @@ def test_callback_difference_comes_with_hint() -> None:
         source="",
         details=MismatchDetails(dict(zip((7, 9), texts, strict=True))),
     )
-    assert "asks jax.process_index() itself." in text
+    assert "calls jax.process_index() itself." in text
 
 
 def test_three_programs_are_compared_at_one_line() -> None:

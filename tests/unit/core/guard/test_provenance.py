@@ -55,8 +55,8 @@ def row(value: int, producer: str = "", *values: float, kind: str = "f32[2]", ce
     return InputRow(value, cell, kind, producer, struct.pack(f"<{len(values)}d", *values).hex())
 
 
-EQUAL_HINT = "Make the values equal first: the same seed, or read them on one rank and broadcast."
-LOCAL_HINT = f"{EQUAL_HINT} Data of each rank's own goes in by jax.make_array_from_process_local_data."
+EQUAL_HINT = "Make the values equal first: use the same seed, or read them on one rank and broadcast them."
+LOCAL_HINT = f"{EQUAL_HINT} If each rank has its own data, use jax.make_array_from_process_local_data."
 DESCRIPTIONS = {
     "numbers": (
         [row(1, "", 2.0, kind="f32[]"), row(2, "", 3.0, kind="f32[]"), row(2, "", 3.0, kind="f32[]")],
@@ -65,7 +65,7 @@ DESCRIPTIONS = {
     "arrays": (
         [row(1, "", 2.0, 1.0), row(2, "", 2.0, 5.0), row(1, "", 2.0, 1.0)],
         [
-            "array 2 of the launch, f32[2], has other values on rank 1 than on ranks 0,2; for example, the values 1 and 5",
+            "array 2 of the launch, f32[2], has different values on rank 1 than on ranks 0,2; for example, the values 1 and 5",
             LOCAL_HINT,
         ],
     ),
@@ -78,9 +78,9 @@ DESCRIPTIONS = {
         [
             (
                 "array 2 of the launch, f32[2], is from sharded host data (cell 2, line 1) on ranks 0,2,"
-                " from sharded host data (cell 2, line 1) once more on rank 1"
+                " from sharded host data (cell 2, line 1) (another one) on rank 1"
             ),
-            "Sort what you list; make each array on the same line, as often on every rank.",
+            "Sort file lists, sets and dicts; make each array on the same line, the same number of times on every rank.",
         ],
     ),
     "another guard": (
@@ -88,9 +88,9 @@ DESCRIPTIONS = {
         [
             (
                 "array 2 of the launch, f32[2], is from jit(f) (cell 2) on ranks 0,2,"
-                " from where the guard does not look (--guard off or parity) on rank 1"
+                " of unknown history (made with --guard off or parity) on rank 1"
             ),
-            "Make it in the same cell, under one guard, on every rank.",
+            "Make it in the same cell and with the same guard on every rank.",
         ],
     ),
     "not computed on one rank": ([row(1), row(ANY), row(1)], []),
@@ -161,9 +161,7 @@ def test_recovery_replays_up_to_the_divergence() -> None:
                 for rank, end in enumerate(ends)
             ]
         notes = finished(driver(*ends)).result.notes
-    expected = (
-        "What a rank changed alone differs until %mhjax restart --replay --to 2, which stops before cell 3 · clean"
-    )
+    expected = "Values that only some ranks changed differ until %mhjax restart --replay --to 2, which stops before cell 3 · clean"
     assert notes[1:] == (expected,)
     driver.submit(4)
     ends = [

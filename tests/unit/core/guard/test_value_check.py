@@ -16,14 +16,14 @@ def test_sharded_array_has_nothing_to_compare() -> None:
     """A fully sharded array has no replicas."""
     (row,) = compare_leaves("x", {0: [leaf(("0:2", "a"))], 1: [leaf(("2:4", "b"))]})
     assert row.same
-    assert row.text == "each rank holds boxes of its own: nothing to compare"
+    assert row.text == "each rank holds different shards: nothing to compare"
 
 
 def test_replicas_on_one_rank_can_differ() -> None:
     """Devices of one rank can hold different replicas too."""
     (row,) = compare_leaves("x", {0: [leaf(("0:4", "aaaaaaaa"), ("0:4", "bbbbbbbb"))]})
     assert not row.same
-    assert row.text == "box [0:4] differs: rank 0 holds aaaaaa, rank 0 holds bbbbbb"
+    assert row.text == "shard [0:4] differs: rank 0 holds aaaaaa, rank 0 holds bbbbbb"
 
 
 def test_local_values_must_be_equal() -> None:
@@ -38,7 +38,7 @@ def test_different_kinds_and_missing_leaves_are_reported() -> None:
     assert row.text == "rank 0 holds f32[4], rank 1 holds f32[8]"
     rows = compare_leaves("p", {0: [leaf(path="['w']"), leaf(path="['b']")], 1: [leaf(path="['w']")]})
     assert [(row.name, row.same) for row in rows] == [("p['w']", True), ("p['b']", False)]
-    assert rows[1].text == "rank 1 has none"
+    assert rows[1].text == "missing on rank 1"
 
 
 def test_unreadable_value_is_neither_equal_nor_different() -> None:
@@ -54,7 +54,7 @@ def test_placement_is_compared_before_contents() -> None:
     (row,) = compare_leaves("x", {0: [leaf(("0:2", "a"), placed="p")], 1: [leaf(("0:2", "a"), placed="q")]})
     assert (row.same, row.text) == (
         False,
-        "the shardings differ: rank 0 and rank 1 say otherwise which device holds what",
+        "the shardings differ between rank 0 and rank 1",
     )
 
 
@@ -67,9 +67,9 @@ def test_shards_with_different_provenance_are_reported() -> None:
         (row,) = compare_leaves("x", spread)
         assert not row.same
         assert row.text.startswith(
-            "the shards do not belong together: from host data (cell 1) on ranks 0-1, from jit(f) (cell 2) on "
+            "the shards were computed differently: from host data (cell 1) on ranks 0-1, from jit(f) (cell 2) on "
         )
     (row,) = compare_leaves("x", {0: [leaf(upper, origin=old)], 1: [leaf(upper, origin=new)], 2: [leaf(origin=new)]})
-    assert row.text == "1 box held by ranks 0-2: equal"
+    assert row.text == "1 shard held by ranks 0-2: equal"
     (row,) = compare_leaves("x", {0: [leaf(upper, origin=new)], 1: [leaf(lower, origin=new)]})
     assert row.same

@@ -156,17 +156,17 @@ def test_disconnected_cluster_is_tainted_with_reason() -> None:
     run_escalation(driver, INTERRUPT_DISCONNECT_S + 0.2, sample(0, [0, 1]))
     result = finished(driver(ended(0, outcome="error", events=[error("JaxRuntimeError")]))).result
     assert (result.state, result.how) == ("tainted", "interrupted")
-    assert driver.machine.reason.startswith("rank 0 sat in a collective that no signal ends")
-    assert "collectives raise errors from now on" in driver.machine.reason
+    assert driver.machine.reason.startswith("rank 0 was stuck in a collective that cannot be interrupted")
+    assert "new collectives will fail" in driver.machine.reason
     assert "%mhjax restart --replay" in result.notes[-1]
 
 
 @pytest.mark.parametrize(
     ("number", "left", "note"),
     [
-        (7, None, "rank 0 left jit(f) (line 1) before its end"),
-        (None, None, "rank 0 left a collective (line 1) before its end"),
-        (7, LaunchPlace("jit(g) f32[8]", 3), "rank 0 left jit(g) (line 3) before its end"),
+        (7, None, "rank 0 abandoned jit(f) (line 1) before it completed"),
+        (None, None, "rank 0 abandoned a collective (line 1) before it completed"),
+        (7, LaunchPlace("jit(g) f32[8]", 3), "rank 0 abandoned jit(g) (line 3) before it completed"),
     ],
     ids=["of its looks", "of looks at a call without a record", "of its own record"],
 )
@@ -190,7 +190,7 @@ def test_rank_that_is_still_stuck_is_killed() -> None:
     driver(OutputProduced(0, 1, [error("KeyboardInterrupt")]))
     result = finished(driver(RankExited(0, None, 9, []))).result
     assert result.state == "dead"
-    assert "did not end after the interrupt and was killed" in result.notes[0]
+    assert "did not stop after the interrupt and was killed" in result.notes[0]
     assert "memory" not in result.notes[0], "it was us"
 
 
@@ -220,11 +220,11 @@ def test_refused_launch_after_accept_taints_again() -> None:
     driver = start_cell()
     driver.submit(2, guard="lockstep")
     driver(ended(0), ended(1))
-    text = f"nothing was launched\n  jit(f) would meet jit(g) of cell 1, {STILL_ABANDONED}"
+    text = f"nothing was launched\n  jit(f) could pair up with jit(g) of cell 1, {STILL_ABANDONED}"
     events = [ErrorRaised("OrderMismatch", text, ["line"], 1, "x", 0.1)]
     result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
     assert result.state == "tainted"
-    assert driver.machine.reason.startswith("a collective of an earlier cell was left")
+    assert driver.machine.reason.startswith("a collective of an earlier cell was abandoned")
 
 
 @pytest.mark.parametrize("guard", ["parity", "off"])
@@ -240,8 +240,8 @@ def test_abandoned_collective_forces_lockstep(guard: str) -> None:
     )
     assert sent_guards(driver.submit(2, guard=guard)) == ["lockstep"] * 2
     result = finished(driver(replace(ended(0, 2), facts={"left": 0}), ended(1, 2))).result
-    reason = "rank 0 left a collective in an earlier cell, which may still wait"
-    assert result.notes == (f"guard lockstep instead of {guard}: {reason}, and no rank is to launch alone",)
+    reason = "rank 0 abandoned a collective in an earlier cell, which may still be waiting"
+    assert result.notes == (f"guard lockstep instead of {guard}: {reason}, so all ranks must agree on each launch",)
     assert sent_guards(driver.submit(3, guard=guard)) == [guard] * 2
 
 

@@ -242,7 +242,7 @@ def test_error_on_one_rank_is_noted_on_this_and_the_next_cell(driver: Driver) ->
     assert (second.notes, str(second.carried)) == ((), "cell 1 finished on rank 1 only: variables may differ")
     assert second.carried is not None
     assert second.carried.details == (
-        "ValueError on rank 0 · rank 1 finished; the ranks are in step; variables that it sets may differ"
+        "ValueError on rank 0 · rank 1 finished; the ranks are still in sync, but variables set in it may differ"
     )
     driver.submit(3)
     third = finished(driver(ended(0, 3), ended(1, 3))).result
@@ -361,7 +361,7 @@ def test_equal_notes_of_ranks_appear_once(driver: Driver) -> None:
         ((3, 41), ["Interrupted before launch 3 on rank 0 · clean", "Interrupted before launch 41 on rank 1 · clean"]),
         (
             (None, None),
-            ["Interrupted while no rank was in a launch, so variables that this cell sets may differ · clean"],
+            ["Interrupted while no rank was in a launch, so variables set in this cell may differ · clean"],
         ),
     ],
 )
@@ -378,10 +378,10 @@ def test_note_names_the_launch_before_the_interrupt(
 @pytest.mark.parametrize(
     ("came_to", "expected"),
     [
-        ((PendingPlace(1, 2), None), "rank 0 waited before launch 1 (line 2) for others"),
+        ((PendingPlace(1, 2), None), "rank 0 waited before launch 1 (line 2) for other ranks"),
         (
             (PendingPlace(1, None), PendingPlace(4, 3)),
-            "rank 0 waited before launch 1 and rank 1 waited before launch 4 (line 3) for others",
+            "rank 0 waited before launch 1 and rank 1 waited before launch 4 (line 3) for other ranks",
         ),
     ],
 )
@@ -395,7 +395,7 @@ def test_note_names_ranks_that_waited_before_a_launch(
         replace(ended(rank, outcome="interrupted"), launches=LaunchReport(pending_launch=place))
         for rank, place in enumerate(came_to)
     ]
-    note = f"Interrupted while {expected}, so variables that this cell sets may differ · clean"
+    note = f"Interrupted while {expected}, so variables set in this cell may differ · clean"
     assert finished(driver(*ends)).result.notes == (note,)
 
 
@@ -443,12 +443,14 @@ def test_status_describes_how_ranks_ended(driver: Driver) -> None:
     driver(InterruptRequested(), TimePassed())
     assert driver(TimePassed(), after=INTERRUPT_KILL_S) == [KillRanks((0, 1))]
     driver(RankExited(0, None, 9, []), RankExited(1, None, 9, []))
-    assert {rank.state for rank in describe_ranks(driver.machine)} == {"did not end after the interrupt and was killed"}
+    assert {rank.state for rank in describe_ranks(driver.machine)} == {
+        "did not stop after the interrupt and was killed"
+    }
     other = Driver().ready()
     other.machine.registry.entries[1].supervisor = 1
     other(HostExited(1, "host1 is gone"), RankExited(0, None, 9, []))
     assert [rank.state for rank in describe_ranks(other.machine)] == [
-        "stopped, as a host was lost",
+        "stopped because a host was lost",
         "lost with its host",
     ]
 
@@ -509,7 +511,7 @@ def test_duplicate_process_id_is_explained(driver: Driver) -> None:
     result = finished(driver(RankExited(0, None, 9, []))).result
     assert ' · last line: "client.h:80] … ALREADY_EXISTS: Aborted connect attempt." · log ' in result.notes[0]
     assert result[1].error is not None
-    assert "initialize() takes each rank's from its environment" in (result[1].error.hint or "")
+    assert "initialize() reads each rank's from its environment" in (result[1].error.hint or "")
 
 
 @pytest.mark.parametrize(("signum", "hinted"), [(signal.SIGABRT, True), (signal.SIGKILL, False)])
@@ -519,7 +521,7 @@ def test_last_output_of_an_abort_gets_a_hint(driver: Driver, signum: int, hinted
     driver(RankExited(1, None, signum, ["terminate called", "what(): Received data size doesn't match expected size."]))
     result = finished(driver(RankExited(0, None, 9, []))).result
     assert result[1].error is not None
-    assert ("agreed size" in (result[1].error.hint or "")) is hinted
+    assert ("same size" in (result[1].error.hint or "")) is hinted
 
 
 def test_death_between_cells_notifies_at_once(driver: Driver) -> None:
@@ -684,7 +686,7 @@ def test_cell_that_ends_during_a_stop_raises_interrupted(driver: Driver) -> None
     [
         (HubExited(None, 9, []), "the hub (ipyparallel's controller) was killed by SIGKILL"),
         (HostExited(2, "host1 (beta) is gone"), "host1 (beta) is gone"),
-        (RankExited(0, None, 9, []), "rank 0 (host0), before this notebook took the cluster over, was killed"),
+        (RankExited(0, None, 9, []), "rank 0 (host0), before this notebook attached, was killed"),
     ],
     ids=["hub", "host", "rank"],
 )
@@ -709,7 +711,7 @@ def test_hub_death_in_a_cell_notifies_and_the_cell_continues(driver: Driver) -> 
     (notification,) = driver(HubExited(None, 9, []))
     assert isinstance(notification, NotifyUser)
     assert "was killed by SIGKILL" in notification.text
-    assert "cell 1 goes on to its end" in notification.text
+    assert "cell 1 runs to its end" in notification.text
     assert finished(driver(ended(0), ended(1))).result.state == "dead"
 
 

@@ -23,7 +23,7 @@ def test_only_the_halted_rank_is_named(registry: RankRegistry) -> None:
     registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     error = registry.timeout_error(8.0)
     assert str(error).splitlines()[0] == (
-        "the start took longer than 8 s: rank 1 (a, pid 101) stands still after phase 'jax', halted by SIGSTOP or a debugger"
+        "the start took longer than 8 s: rank 1 (a, pid 101) is suspended after phase 'jax' (SIGSTOP or a debugger)"
     )
     assert (error.parts["rank"], error.parts["cause"]) == (1, "halted")
 
@@ -33,7 +33,7 @@ def test_halted_hub_is_named_instead_of_ranks(registry: RankRegistry) -> None:
     registry.record_host(HostUp(0, 99, "a", 77))
     registry.record_heartbeat(Heartbeat(0, is_hub_halted=True))
     error = registry.timeout_error(8.0)
-    assert "the hub (ipyparallel's controller, pid 77) is halted" in str(error)
+    assert "the hub (ipyparallel's controller, pid 77) is suspended" in str(error)
     assert "kill -CONT 77" in str(error)
     assert error.parts["cause"] == "halted"
     registry.record_heartbeat(Heartbeat(0, halted_ranks=[1], is_hub_halted=True))
@@ -48,8 +48,8 @@ def test_each_of_several_halted_ranks_has_its_own_phase(registry: RankRegistry) 
     registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     registry.record_heartbeat(Heartbeat(1, halted_ranks=[2]))
     text = str(registry.timeout_error(8.0))
-    assert "rank 1 (a, pid 101) stands still after phase 'jax'" in text
-    assert "rank 2 (b, pid 102) stands still after phase 'devices'" in text
+    assert "rank 1 (a, pid 101) is suspended after phase 'jax'" in text
+    assert "rank 2 (b, pid 102) is suspended after phase 'devices'" in text
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_resumed_rank_is_no_longer_halted(registry: RankRegistry) -> None:
     """A heartbeat reports the current state of its own host's ranks only."""
     registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     registry.record_heartbeat(Heartbeat(1, halted_ranks=[]))
-    assert "stands still" in str(registry.timeout_error(8.0))
+    assert "is suspended" in str(registry.timeout_error(8.0))
     registry.record_heartbeat(Heartbeat(0, halted_ranks=[]))
-    assert "reached phase 'jax' and no further" in str(registry.timeout_error(8.0))
+    assert "stopped after phase 'jax'" in str(registry.timeout_error(8.0))
 
 
 def test_takeover_timeout_ends_no_process(registry: RankRegistry) -> None:
@@ -79,13 +79,13 @@ def test_takeover_timeout_ends_no_process(registry: RankRegistry) -> None:
     registry.mark_takeover("kept.7")
     registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     text = str(registry.timeout_error(20.0))
-    assert text.startswith("taking the cluster over took longer than 20 s: rank 1 (a, pid 101) stands still")
-    assert "kill -CONT 101 lets it go on" in text
-    assert "every process was ended" not in text
+    assert text.startswith("attaching to the cluster took longer than 20 s: rank 1 (a, pid 101) is suspended")
+    assert "to continue it: kill -CONT 101" in text
+    assert "all processes were stopped" not in text
     registry.record_heartbeat(Heartbeat(0, halted_ranks=[]))
     unknown = str(registry.timeout_error(20.0))
-    assert unknown.startswith("taking the cluster over took longer than 20 s: rank 0 (a, pid 100), rank 1")
-    assert "every process was ended" not in unknown
+    assert unknown.startswith("attaching to the cluster took longer than 20 s: rank 0 (a, pid 100), rank 1")
+    assert "all processes were stopped" not in unknown
 
 
 def test_failed_start_names_the_halted_rank(registry: RankRegistry) -> None:
@@ -93,9 +93,7 @@ def test_failed_start_names_the_halted_rank(registry: RankRegistry) -> None:
     registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     text = str(registry.start_error(StartFailed(0, "jax", "RuntimeError", "Barrier timed out", "")))
     assert "rank 0" in text.splitlines()[0]
-    assert (
-        "rank 1 (a, pid 101) stands still after phase 'jax', halted by SIGSTOP or a debugger: that may be why" in text
-    )
+    assert "rank 1 (a, pid 101) is suspended after phase 'jax' (SIGSTOP or a debugger), which may be the cause" in text
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

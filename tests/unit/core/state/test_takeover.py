@@ -42,7 +42,7 @@ def test_cell_that_reached_only_some_ranks_taints() -> None:
     assert isinstance(write, WriteRecord)
     assert (write.record.seq, write.record.state, dict(write.record.outcomes)) == (2, "tainted", {0: "ok"})
     assert isinstance(notification, NotifyUser)
-    assert "cell 2 ended after its notebook: rank 0 ok" in notification.text
+    assert "cell 2 finished while no notebook was attached: rank 0 ok" in notification.text
     assert skip == SendToRank(1, SkipCell(1, 2))
 
 

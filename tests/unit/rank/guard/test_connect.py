@@ -20,7 +20,7 @@ WITHOUT_BOARD = HostSpec(
 
 def test_rank_without_a_board_does_not_start() -> None:
     """A rank without a board does not start, because a guard that silently agrees on nothing would pass wrong numbers."""
-    with pytest.raises(LaunchError, match="rank 1 was told of no place where the 2 ranks agree"):
+    with pytest.raises(LaunchError, match="internal error: rank 1 of 2 has no launch-agreement service"):
         connect_agreement(WITHOUT_BOARD, 1)
 
 

@@ -222,7 +222,7 @@ def test_local_work_of_an_interrupted_cell_is_noted() -> None:
     recorder.begin_cell(RunCell(1, 1, "f(x)"))
     recorder.wait_all(1.5)
     _, (note_,) = recorder.close_cell(1, "interrupted")
-    assert "still run on their own devices" in note_
+    assert "still running on their own devices" in note_
     assert "%mhjax restart --replay" in note_
     recorder.begin_cell(RunCell(1, 2, "1 + 1"))
     recorder.wait_all()

@@ -190,7 +190,7 @@ def test_every_pair_of_many_ranks_has_its_set(tmp_path: Path) -> None:
 def test_board_of_another_cluster_is_refused(tmp_path: Path) -> None:
     """A board of another size is refused, because ranks would write into each other's words."""
     create_board(tmp_path, 2)
-    with pytest.raises(ValueError, match="not the board of 3 ranks"):
+    with pytest.raises(ValueError, match="is not for 3 ranks"):
         SharedBoard(tmp_path, 3)
     for content in (bytes((tmp_path / "board").stat().st_size), b""):
         (tmp_path / "board").write_bytes(content)
