@@ -185,7 +185,7 @@ def int_argument(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ArgumentTypeError(f"expected a whole number, as 4, and got {text!r}") from None
+        raise ArgumentTypeError(f"expected a whole number, for example 4; got {text!r}") from None
 
 
 def seconds_argument(text: str) -> float:
@@ -202,7 +202,7 @@ def seconds_argument(text: str) -> float:
     except ValueError:
         number = math.nan
     if math.isnan(number):
-        raise ArgumentTypeError(f"expected a number of seconds, as 30 or 0.5, and got {text!r}")
+        raise ArgumentTypeError(f"expected seconds, for example 30 or 0.5; got {text!r}")
     return number
 
 

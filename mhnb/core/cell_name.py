@@ -171,7 +171,7 @@ class CellArgument:
 
 
 def parse_cell_argument(text: str) -> CellArgument | None:
-    """Parse a cell as a user names it: `In[7]`, `cell 7` or `7`; None if it is none.
+    """Parse a cell as a user names it: `In[7]`, `cell 7` or `7`, or None.
 
     >>> parse_cell_argument("In [7]").is_shown, parse_cell_argument("cell 7").is_own, parse_cell_argument("x")
     (True, True, None)

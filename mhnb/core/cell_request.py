@@ -9,7 +9,7 @@ import io
 import tokenize
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 from mhnb.core.arguments import is_positive_seconds
 from mhnb.core.ranks import resolve_ranks
@@ -20,7 +20,12 @@ Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` runs here too, without its first line `%%local`."""
 
 Guard: TypeAlias = Literal["lockstep", "parity", "off"]
-"""How the launches of the ranks are compared: before each launch, after the cell, or not at all."""
+"""When the launches of the ranks are compared: before each launch, after the cell, or not at all."""
+GuardName: TypeAlias = Literal["before", "after", "off", "lockstep", "parity"]
+"""What a user may write: `before` is lockstep, and `after` is parity."""
+_GUARD_ALIASES: dict[str, Guard] = {"before": "lockstep", "after": "parity"}
+GUARDS: tuple[GuardName, ...] = get_args(GuardName)
+"""Every name of a guard that a user may give."""
 
 _CELL_MAGICS = ("%%mhjax", "%%local")
 _MAGIC_WORDS = ("%mhjax", "%mhjax?")
@@ -55,7 +60,7 @@ def route_cell(source: str) -> Route:
     if len(magic_lines) == len(code):
         return "here"
     raise InvalidRequest(
-        f"auto mode is on, and this cell mixes {magic_lines[0]!r} with code: put the %mhjax lines into a cell of their own; nothing was run"
+        f"auto mode is on, and this cell mixes {magic_lines[0]!r} with code, so it was not run; put the %mhjax lines into a separate cell"
     )
 
 
@@ -85,7 +90,7 @@ def strip_leading_blank_lines(source: str) -> str:
 
 
 def find_first_code(lines: Sequence[str]) -> int | None:
-    """Return the index of the first line that is neither blank nor a comment; None if there is none.
+    """Return the index of the first line that is neither blank nor a comment, or None.
 
     >>> find_first_code(["# text", "", "x = 1"]), find_first_code(["# text"])
     (2, None)
@@ -113,7 +118,7 @@ def lift_cell_magic(lines: Sequence[str]) -> list[str]:
 
 
 def find_misplaced_magic(lines: Sequence[str]) -> int | None:
-    r"""Return the index of a `%%mhjax` or `%%local` line below code, where it is not a cell magic; None if there is none.
+    r"""Return the index of a `%%mhjax` or `%%local` line below code, where it is not a cell magic, or None.
 
     >>> find_misplaced_magic(["x = 1\n", "%%mhjax\n"]), find_misplaced_magic(["x = '''\n", "%%mhjax\n", "'''\n"])
     (1, None)
@@ -145,18 +150,19 @@ def _ends_a_statement(source: str) -> bool:
 # -- build and check the request for a cell
 
 
-def check_guard(guard: str) -> str:
-    """Return the guard.
+def check_guard(guard: str) -> Guard:
+    """Return the guard that a name means; `before` and `after` are other names of `lockstep` and `parity`.
 
     Raises:
         InvalidRequest: the guard does not exist.
 
-    >>> check_guard("parity")
-    'parity'
+    >>> check_guard("parity"), check_guard("before")
+    ('parity', 'lockstep')
     """
-    if guard not in get_args(Guard):
-        raise InvalidRequest(f"--guard {guard!r}: choose lockstep, parity or off")
-    return guard
+    for known in get_args(Guard):
+        if guard == known or _GUARD_ALIASES.get(str(guard)) == known:
+            return cast("Guard", known)
+    raise InvalidRequest(f"--guard {guard!r}: expected before (lockstep), after (parity) or off")
 
 
 def build_cell_request(
@@ -177,11 +183,11 @@ def build_cell_request(
     'x = 1'
     """
     if not isinstance(source, str):
-        raise InvalidRequest(f"a cell is text, and this is {type(source).__name__}: {source!r:.80}")
+        raise InvalidRequest(f"a cell must be text, got {type(source).__name__}: {source!r:.80}")
     if on_snapshot is not None and not callable(on_snapshot):
         # An error after the start would leave a cell that no caller follows.
-        raise InvalidRequest(f"on_snapshot={on_snapshot!r:.80}: give a function of one argument, the result so far")
+        raise InvalidRequest(f"on_snapshot={on_snapshot!r:.80}: expected a function of one argument, the result so far")
     chosen = resolve_ranks(ranks, process_count)
     if timeout_s is not None and not is_positive_seconds(timeout_s):
-        raise InvalidRequest(f"--timeout {timeout_s!r}: give a number of seconds above 0")
+        raise InvalidRequest(f"--timeout {timeout_s!r}: expected a number of seconds above 0")
     return CellRequest(strip_leading_blank_lines(source), chosen, check_guard(guard), timeout_s)

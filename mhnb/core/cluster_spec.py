@@ -127,7 +127,7 @@ def parse_hosts_argument(hosts: int | Sequence[str]) -> tuple[int, tuple[str, ..
     named = tuple(sequence) if isinstance(sequence, Sequence) and not isinstance(sequence, str) else ()
     if not named or not all(isinstance(name, str) and name for name in named):
         raise InvalidRequest(
-            f"hosts={hosts!r}: give the number of hosts, like hosts=4, or the names of machines, like hosts=['a', 'b']"
+            f"hosts={hosts!r}: expected the number of hosts, such as hosts=4, or names of machines, such as hosts=['a', 'b']"
         )
     return len(named), named
 
@@ -142,21 +142,19 @@ def check_counts(spec: ClusterSpec) -> None:
     """
     hosts, devices, ranks_per_host = spec.hosts, spec.devices, spec.ranks_per_host
     if not 1 <= hosts <= _MAX_RANKS:
-        raise InvalidRequest(
-            f"hosts={hosts}: give a number from 1 to {_MAX_RANKS}; each simulated host is a process of this machine (-n 4)"
-        )
+        raise InvalidRequest(f"hosts={hosts}: expected a number from 1 to {_MAX_RANKS}, for example -n 4")
     if not 1 <= ranks_per_host <= _MAX_RANKS // hosts:
         raise InvalidRequest(
-            f"ranks_per_host={ranks_per_host}: give a number from 1, so that there are at most {_MAX_RANKS} ranks in all (--per-host 1)"
+            f"ranks_per_host={ranks_per_host}: expected a number from 1, with at most {_MAX_RANKS} ranks in total, for example --per-host 1"
         )
     if devices is not None and not 1 <= devices <= _MAX_DEVICES:
         raise InvalidRequest(
-            f"devices={devices}: give the devices of each host, a number from 1 to {_MAX_DEVICES} (--devices 2)"
+            f"devices={devices}: expected the number of devices per host, from 1 to {_MAX_DEVICES}, for example --devices 2"
         )
     duplicates = sorted({name for name in spec.machines if spec.machines.count(name) > 1})
     if duplicates:
         raise InvalidRequest(
-            f"host {duplicates[0]!r} is named twice; several ranks on one host: --per-host 2", hosts=duplicates
+            f"host {duplicates[0]!r} is named twice; for several ranks on one host use --per-host 2", hosts=duplicates
         )
 
 
@@ -177,7 +175,7 @@ def check_cluster_spec(spec: ClusterSpec, *, available_nbytes: int) -> None:
         max_hosts = max(1, available_nbytes // _RANK_NBYTES)
         raise InvalidRequest(
             f"hosts={spec.hosts}: each takes about {_RANK_NBYTES >> 20} MB and this machine has {available_nbytes >> 20} MB free; "
-            f"start at most {max_hosts} (-n {max_hosts})"
+            f"start at most {max_hosts}\n  Fix: -n {max_hosts}"
         )
 
 
@@ -188,7 +186,7 @@ def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...
         InvalidRequest: an argument is unknown or has a wrong value, or mhnb must set it itself.
 
     >>> check_initialize({"local_device_ids": [0]}, 4)
-    ('local_device_ids does nothing on CPU: it chooses among the GPUs of a process',)
+    ('local_device_ids has no effect on CPU: it selects GPUs of a process',)
     """
     for name, value in arguments.items():
         if name not in INITIALIZE_ARGUMENTS:
@@ -199,28 +197,28 @@ def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...
             json.dumps(value)
         except (TypeError, ValueError) as error:
             raise InvalidRequest(
-                f"{name}={value!r}: give a number, a text or a list of them, not {type(value).__name__}"
+                f"{name}={value!r}: expected a number, a text or a list of them, got {type(value).__name__}"
             ) from error
         if name in _SECONDS and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InvalidRequest(f"{name}={value!r}: give a whole number of seconds, 1 or more")
+            raise InvalidRequest(f"{name}={value!r}: expected a whole number of seconds from 1")
         if name == "process_id":
             raise InvalidRequest(
-                f"process_id={value!r}: each rank gets its own from mhnb, 0 to {hosts - 1}; leave it out"
+                f"process_id={value!r}: mhnb sets it for each rank, from 0 to {hosts - 1}; leave it out"
             )
         if name == "num_processes" and value != hosts:
             raise InvalidRequest(
-                f"num_processes={value!r} and {hosts} hosts cannot form a cluster; leave it out or give {hosts}"
+                f"num_processes={value!r} does not fit {hosts} hosts; leave it out or set it to {hosts}"
             )
     if (bind_address := arguments.get("coordinator_bind_address")) and not arguments.get("coordinator_address"):
         raise InvalidRequest(
-            f"coordinator_bind_address={bind_address!r} alone: the ranks look for the coordinator where coordinator_address says, "
-            "which mhnb chooses; give coordinator_address with the same port, or leave both out"
+            f"coordinator_bind_address={bind_address!r} is not enough: the ranks connect to coordinator_address, "
+            "which mhnb chooses; add coordinator_address with the same port, or leave both out"
         )
     ineffective = {
-        "local_device_ids": "local_device_ids does nothing on CPU: it chooses among the GPUs of a process",
-        "cluster_detection_method": "cluster_detection_method does nothing here: mhnb gives every address, so there is nothing to detect",
-        "slice_index": "slice_index does nothing on CPU: it is for TPU and GPU slices",
-        "partition_index": "partition_index does nothing on CPU: it is for TPU and GPU partitions",
+        "local_device_ids": "local_device_ids has no effect on CPU: it selects GPUs of a process",
+        "cluster_detection_method": "cluster_detection_method has no effect here: mhnb sets every address, so there is nothing to detect",
+        "slice_index": "slice_index has no effect on CPU: it is for TPU and GPU slices",
+        "partition_index": "partition_index has no effect on CPU: it is for TPU and GPU partitions",
     }
     return tuple(ineffective[name] for name in arguments if name in ineffective)
 
@@ -238,9 +236,9 @@ def diff_options(running: Mapping[str, object], requested: Mapping[str, object])
         requested: options of the present start. Options that were not given are not compared.
 
     >>> diff_options({"user": "me", "port": 22}, {"user": "you", "port": 22})
-    ["user is 'me', and 'you' was asked for"]
+    ["user='me', requested user='you'"]
     >>> diff_options({"environment": {"TOKEN": "a"}}, {"environment": {"TOKEN": "b"}})
-    ['environment: TOKEN has another value']
+    ['environment: TOKEN has a different value']
     """
     found = []
     for name, value in requested.items():
@@ -250,20 +248,24 @@ def diff_options(running: Mapping[str, object], requested: Mapping[str, object])
         if isinstance(current, Mapping) and isinstance(value, Mapping):
             found += _diff_mappings(name, current, value)
         else:
-            found.append(f"{name} is {_format_value(current)}, and {_format_value(value)} was asked for")
+            found.append(f"{_format_option(name, current)}, requested {_format_option(name, value)}")
     return found
 
 
 def format_options_mismatch(name: str, differences: list[str]) -> str:
     """Format the differences for the user who typed the start, with the possible next steps.
 
-    >>> print(format_options_mismatch("a", ["user is 'me', and 'you' was asked for"]))
-    cluster 'a' runs already, and was started otherwise: user is 'me', and 'you' was asked for
-      %mhjax stop a ends it, then start again; %mhjax restart keeps what it was started with; or --name another
+    >>> print(format_options_mismatch("a", ["user='me', requested user='you'"]))
+    cluster 'a' is already running with different options: user='me', requested user='you'
+      Fix: %mhjax stop a, then run this line again
+      Or: add --name other, to run both
+      Or: %mhjax restart, to keep the options that it was started with
     """
     return (
-        f"cluster {name!r} runs already, and was started otherwise: {'; '.join(differences)}\n"
-        f"  %mhjax stop {name} ends it, then start again; %mhjax restart keeps what it was started with; or --name another"
+        f"cluster {name!r} is already running with different options: {'; '.join(differences)}\n"
+        f"  Fix: %mhjax stop {name}, then run this line again\n"
+        "  Or: add --name other, to run both\n"
+        "  Or: %mhjax restart, to keep the options that it was started with"
     )
 
 
@@ -271,14 +273,14 @@ def _diff_mappings(name: str, current: Mapping[object, object], requested: Mappi
     lines = []
     for keys, difference in (
         ([key for key in requested if key not in current], "not set"),
-        ([key for key in current if key not in requested], "set, and was not asked for"),
-        ([key for key in requested if key in current and current[key] != requested[key]], "another value"),
+        ([key for key in current if key not in requested], "set, but was not requested"),
+        ([key for key in requested if key in current and current[key] != requested[key]], "a different value"),
     ):
         if keys:
-            verb = "has" if difference == "another value" else "is"
+            verb = "has" if difference == "a different value" else "is"
             lines.append(f"{name}: {', '.join(map(str, keys))} {verb} {difference}")
     return lines
 
 
-def _format_value(value: object) -> str:
-    return "not given" if value in (None, "", (), []) else repr(value)
+def _format_option(name: str, value: object) -> str:
+    return f"no {name}" if value in (None, "", (), []) else f"{name}={value!r}"

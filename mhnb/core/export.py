@@ -19,6 +19,7 @@ from typing import Any
 
 from mhnb.core.cell_request import lift_cell_magic, route_cell
 from mhnb.core.ranks import describe_ranks, resolve_ranks
+from mhnb.core.shorthand import find_shape_word, split_ranks_word
 from mhnb.errors import InvalidRequest
 
 _MAGIC = re.compile(r"^\s*(?:[\w.,\s]+=\s*)?(?P<magic>%%?\w*|!|\?)|\S+\?{1,2}\s*$")
@@ -29,7 +30,7 @@ _DROPPED_CELL = ("%%time", "%%capture")
 _SHELL_NAMES = {"get_ipython", "In", "Out", "_", "__", "___"}
 _REFUSAL_REASONS = {
     "!": "a shell command; use subprocess, or do it in the batch script",
-    "?": "help is shown in a notebook only",
+    "?": "help is shown only in a notebook",
     "await": "await at top level; put it into `async def main()` and call `asyncio.run(main())`",
     "mhnb": "the script runs without mhnb",
 }
@@ -105,7 +106,7 @@ def _remove_cell_magics(lines: list[str], notes: list[str]) -> list[str]:
             notes.append(f"line {at + 1}: {word} dropped")
             lines[at] = ""
         elif word:
-            return [f"line {at + 1}: {word}: a magic of the notebook; write it as Python"]
+            return [f"line {at + 1}: {word}: a notebook magic; write it as Python"]
     return []
 
 
@@ -117,7 +118,7 @@ def _parse(lines: list[str], notes: list[str], refused: list[str]) -> ast.Module
         except SyntaxError as error:
             at = _find_magic(lines, error.lineno or 1)
             if at is None:
-                refused.append(f"line {error.lineno}: {error.msg}: this is no Python")
+                refused.append(f"line {error.lineno}: {error.msg}: this is not valid Python")
                 return None
             if not _translate_line(lines, at, notes, refused):
                 return None
@@ -150,10 +151,10 @@ def _translate_line(lines: list[str], at: int, notes: list[str], refused: list[s
 
 def _refusal_reason(line: str) -> str:
     if line.startswith("%mhjax"):
-        return "belongs to the notebook, and the script runs without mhnb"
+        return "runs only in the notebook, and the script runs without mhnb"
     found = _MAGIC.search(line)
     sign = (found["magic"] or "?")[0] if found else "?"
-    return _REFUSAL_REASONS.get(sign, "a magic of the notebook; write it as Python")
+    return _REFUSAL_REASONS.get(sign, "a notebook magic; write it as Python")
 
 
 # -- what does not exist in a script
@@ -166,7 +167,7 @@ def _find_untranslatable(tree: ast.Module) -> Iterator[tuple[int, str]]:
         if name := _imported_mhnb_module(node):
             yield node.lineno, f"import {name}: {_REFUSAL_REASONS['mhnb']}"  # type: ignore[attr-defined]
         elif isinstance(node, ast.Name) and node.id in _SHELL_NAMES - stored:
-            yield node.lineno, f"{node.id}: is there in a notebook only"
+            yield node.lineno, f"{node.id}: exists only in a notebook"
 
 
 def _await_line(node: ast.AST) -> int:
@@ -287,7 +288,7 @@ EXPORT_MARK = "Exported by mhnb"
 
 
 _MAKE_MESH_NOTE = (
-    "which JAX refuses over CPU devices of several machines; there it is "
+    "which JAX refuses for CPU devices of several machines; use instead "
     "Mesh(np.array(jax.devices()).reshape(sizes), names, axis_types=(AxisType.Explicit,) * n)"
 )
 
@@ -375,17 +376,18 @@ def _check_exportable(steps: Sequence[Step], cells: Mapping[str, TranslatedCell]
     for step in steps:
         if isinstance(step, PushStep):
             faults += [
-                f"push {name}: its value is too large for a script, unknown to the file, or has no form as Python; "
-                f"make {name} in a %%mhjax cell, or load it from a file there"
+                f"push {name}: its value is too large for a script, not in the file, or cannot be written as Python; "
+                f"create {name} in a %%mhjax cell, or load it there from a file"
                 for name in step.names
                 if name not in step.literals
             ]
     if faults:
         listed = "\n".join(f"  {fault}" for fault in faults)
-        things = "1 thing has" if len(faults) == 1 else f"{len(faults)} things have"
+        things = "1 item" if len(faults) == 1 else f"{len(faults)} items"
         raise InvalidRequest(
-            f"{things} no form in a script, and nothing was written\n{listed}\n"
-            "  mend it and run the cell again, or leave cells and pushed names out: --without 3,7,table"
+            f"nothing was written, because {things} cannot be exported:\n{listed}\n"
+            "  Fix: change these cells and run them again\n"
+            "  Or: leave cells and pushed names out, for example --without 3,7,table"
         )
 
 
@@ -394,7 +396,7 @@ def _format_ranks_note(step: Step) -> str:
     where = f"{describe_ranks(ranks)} only"
     if isinstance(step, PushStep):
         return f"push {' '.join(step.names)}: made on {where}"
-    return f"{step.name} runs on {where}: a collective in it that needs others would wait for ever"
+    return f"{step.name} runs on {where}: a collective in it that needs other ranks would hang"
 
 
 # -- parts of the script
@@ -406,14 +408,14 @@ def _format_header(
     lines = [
         f'r"""{EXPORT_MARK}: the cells of a notebook as one program for {process_count} processes.',
         "",
-        "The same program runs in each process; they find each other in one of three ways.",
+        "The same program runs in each process; the processes find each other in one of three ways.",
         "",
-        f"    srun -n {process_count} python {name}                     under Slurm, by themselves",
-        f"    mpiexec -n {process_count} python {name}                  under Open MPI, by themselves",
+        f"    srun -n {process_count} python {name}                     under Slurm, automatically",
+        f"    mpiexec -n {process_count} python {name}                  under Open MPI, automatically",
         f"    python {name} ADDRESS:PORT COUNT NUMBER     elsewhere: one for each NUMBER from 0 to COUNT - 1",
         "",
-        "Elsewhere they may be in the environment, too: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID.",
-        "Start all with PYTHONHASHSEED=0, as the notebook did: else sets have another order in each process.",
+        "Elsewhere you can also set environment variables: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID.",
+        "Start all processes with PYTHONHASHSEED=0, as the notebook did; otherwise the order of sets differs between them.",
         *_format_list("Left out:", left_out),
         *_format_list("Notes:", notes),
         '"""',
@@ -432,9 +434,9 @@ def _format_settings(devices: int | None) -> str:
     if devices is not None:
         lines += [
             "",
-            f"# What the notebook's ranks had: {devices} CPU devices each. A GPU or TPU takes no notice.",
+            f"# What the notebook's ranks had: {devices} CPU devices each. It has no effect on GPUs and TPUs.",
             f'os.environ.setdefault("JAX_NUM_CPU_DEVICES", "{devices}")',
-            "# The threads for them are as many as the machine has cores, and two devices on few cores can wait for ever.",
+            "# Threads for these devices: the default is the number of cores, and with few cores two devices can deadlock.",
             f'os.environ.setdefault("PJRT_NPROC", "{max(32, 4 * devices)}")',
         ]
     return "\n".join(lines)
@@ -444,16 +446,16 @@ _INITIALIZE = '''import jax
 
 
 def _initialize():
-    """Join the other processes, before anything else of JAX is used."""
+    """Connect to the other processes before anything else uses JAX."""
     names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     given = sys.argv[1:4] if len(sys.argv) == 4 else [os.environ.get(name) for name in names]
     if all(given):
         address, count, number = given
         jax.distributed.initialize(address, int(count), int(number))
     elif any(given[1:]):
-        sys.exit(f"give all three of {', '.join(names)}, or none: {given}")
+        sys.exit(f"set all three of {', '.join(names)}, or none of them: {given}")
     else:
-        # Under Slurm and Open MPI, and on a TPU pod, JAX knows.
+        # Under Slurm and Open MPI, and on a TPU pod, JAX detects them.
         jax.distributed.initialize()
 
 
@@ -484,19 +486,20 @@ def _format_step(step: Step, cells: Mapping[str, TranslatedCell]) -> str:
     is_code = any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines())
     if step.ranks is None or not is_code:
         return f"{title}\n{text}".rstrip()
-    warning = "# Only these run it. A collective that needs the others would wait for ever."
+    warning = "# Only these run it. A collective that needs the other ranks would hang."
     listed = ", ".join(map(str, step.ranks))
     condition = f"== {listed}" if len(step.ranks) == 1 else f"in {{{listed}}}"
     return f"{title}\n{warning}\nif jax.process_index() {condition}:\n{indent_code(text)}"
 
 
-def format_sbatch(script: str, *, nodes: int, tasks_per_node: int) -> str:
+def format_sbatch(script: str, *, nodes: int, tasks_per_node: int, resources: Sequence[str] = ()) -> str:
     """Build a batch script for Slurm.
 
     Args:
         script: the script's file name; the job is submitted from its directory.
         nodes: machines.
         tasks_per_node: processes on each.
+        resources: further options of the job, as `--mem=16G`.
 
     >>> print(format_sbatch("train.py", nodes=4, tasks_per_node=1).splitlines()[1])
     #SBATCH --job-name=train
@@ -508,11 +511,14 @@ def format_sbatch(script: str, *, nodes: int, tasks_per_node: int) -> str:
         f"#SBATCH --nodes={nodes}",
         f"#SBATCH --ntasks-per-node={tasks_per_node}",
         "#SBATCH --output=%x-%j.log",
-        "# With GPUs: one process for each of them.",
-        "##SBATCH --gpus-per-task=1",
+        *(f"#SBATCH {option}" for option in resources),
+    ]
+    if not any(option.startswith("--gpus") for option in resources):
+        lines += ["# With GPUs: one process for each of them.", "##SBATCH --gpus-per-task=1"]
+    lines += [
         "",
-        f"# {EXPORT_MARK}. Submit it from the folder of {script}; PYTHON names another interpreter.",
-        "# Sets have the same order in every process.",
+        f"# {EXPORT_MARK}. Submit it from the folder of {script}; set PYTHON to use another interpreter.",
+        "# Makes the order of sets the same in every process.",
         "export PYTHONHASHSEED=0",
         f'srun --label "${{PYTHON:-python}}" -u {shlex.quote(script)}',
     ]
@@ -557,7 +563,9 @@ def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> N
     """
     cells = notebook.get("cells")
     if not isinstance(cells, list):
-        raise InvalidRequest("this file is no notebook: it has no cells; give an .ipynb file of format 4")
+        raise InvalidRequest(
+            "this file is not a notebook, because it has no cells; expected an .ipynb file of format 4"
+        )
     found = NotebookSteps()
     for number, cell in enumerate((each for each in cells if each.get("cell_type") == "code"), 1):
         source = cell.get("source", "")
@@ -565,7 +573,7 @@ def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> N
         name = f"code cell {number}"
         names = {str(number), f"cell{number}", f"In[{cell.get('execution_count')}]"}
         if not names.isdisjoint(without):
-            found.left_out.append(f"{name}: as asked")
+            found.left_out.append(f"{name}: excluded by --without")
         else:
             _read_cell(found, name, text, cell)
     found.steps, dropped = drop_pushed(found.steps, without)
@@ -577,7 +585,7 @@ def drop_pushed(steps: Sequence[Step], without: Sequence[str]) -> tuple[list[Ste
     """Leave out the requested pushed names; return the steps, and a sentence for each name that was left out.
 
     >>> drop_pushed([PushStep(("a", "b"))], ["b", "3"])[1]
-    ['push b: as asked; the script has no b until you write it in']
+    ['push b: excluded by --without; add b to the script yourself']
     """
     kept: list[Step] = []
     dropped: list[str] = []
@@ -585,7 +593,7 @@ def drop_pushed(steps: Sequence[Step], without: Sequence[str]) -> tuple[list[Ste
         if isinstance(step, PushStep):
             dropped_names = [name for name in step.names if name in without]
             dropped += [
-                f"push {name}: as asked; the script has no {name} until you write it in" for name in dropped_names
+                f"push {name}: excluded by --without; add {name} to the script yourself" for name in dropped_names
             ]
             names = tuple(name for name in step.names if name not in dropped_names)
             kept += [replace(step, names=names)] if names else []
@@ -601,7 +609,8 @@ def _read_cell(found: NotebookSteps, name: str, text: str, cell: Mapping[str, An
     elif why := _omission_reason(cell):
         found.left_out.append(f"{name}: {why}")
     else:
-        ranks = resolve_ranks(_flag_value(flags or "", "--ranks"), found.process_count)
+        typed_ranks = split_ranks_word((flags or "").split())[0] or _flag_value(flags or "", "--ranks")
+        ranks = resolve_ranks(typed_ranks, found.process_count)
         first_line = 1 + text.rstrip().count("\n") - body.rstrip().count("\n")
         found.steps.append(CellStep(name, body, ranks, first_line))
 
@@ -649,7 +658,10 @@ def _read_plain_cell(found: NotebookSteps, text: str) -> None:
 
 def _read_start(found: NotebookSteps, rest: str) -> None:
     machines, devices = _flag_value(rest, "--hosts"), _flag_value(rest, "--devices")
-    hosts = len(machines.split(",")) if machines else int(_flag_value(rest, "-n") or 4)
+    shape = find_shape_word(rest.split())
+    ranks = _flag_value(rest, "-n") or (shape.ranks if shape else 4)
+    devices = devices or (str(shape.devices) if shape and shape.devices else None)
+    hosts = len(machines.split(",")) if machines else int(ranks)
     found.process_count = hosts * int(_flag_value(rest, "--per-host") or 1)
     # Simulated hosts have two devices each by default; real machines have their own.
     is_simulated = machines is None and (_flag_value(rest, "--profile") or "local") == "local"

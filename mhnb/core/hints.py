@@ -35,17 +35,17 @@ _PYTHON_VARIABLES = (
 )
 """Variables whose wrong value keeps Python, or what the ranks import, from starting."""
 _PROCESS_LIMIT_HINT = (
-    "no further process or thread could be made: raise ulimit -u (processes and threads of this user), ulimit -v where it is set "
-    "(memory of a process, as ulimit -d), or the container's limit on pids; or start fewer ranks"
+    "no more processes or threads can be created: raise ulimit -u (processes and threads of this user), ulimit -v if it is set "
+    "(memory of a process), or the container's limit on pids; or start fewer ranks"
 )
 _CONDITIONS = (
     (
         r"Fatal Python error: (?:init|preconfig|config|core|Failed)|No module named 'encodings'",
-        "Python does not start in this environment; unset the variable that is wrong",
+        "Python does not start in this environment; unset the wrong variable",
     ),
     (
         r"Too many open files|No file descriptors available",
-        "the limit on open files is reached: raise it, e.g. ulimit -n 4096, where Jupyter is started or on the host that the error names",
+        "too many open files: raise the limit, for example ulimit -n 4096, where Jupyter is started or on the named host",
     ),
     (
         r"can't start new thread|pthread_create|Resource temporarily unavailable",
@@ -53,26 +53,26 @@ _CONDITIONS = (
     ),
     (
         r"[Cc]annot allocate memory|failed to map segment|MemoryError|std::bad_alloc",
-        "there was no memory: start fewer ranks, or raise ulimit -v where it is set, or the container's limit",
+        "out of memory: start fewer ranks, or raise ulimit -v if it is set, or the container's limit",
     ),
     (
         r"No space left on device|Disk quota exceeded",
-        "a disk is full, or has no inodes left: df -h FOLDER and df -i FOLDER say which; MHNB_HOME and IPYTHONDIR name other folders",
+        "a disk is full or has no inodes left: check with df -h and df -i; to use other folders, set MHNB_HOME and IPYTHONDIR",
     ),
     (
         r"File too large",
-        "the limit on the size of a file is reached: raise it with ulimit -f in the shell that starts Jupyter",
+        "the file size limit is reached: raise it with ulimit -f in the shell that starts Jupyter",
     ),
     (
         r"Read-only file system",
-        "a folder cannot be written to; MHNB_HOME, IPYTHONDIR and TMPDIR name others",
+        "a folder is not writable; to use others, set MHNB_HOME, IPYTHONDIR and TMPDIR",
     ),
 )
 
 
 _CRASH = re.compile(r"SIGSEGV|SIGABRT|SIGBUS")
 _ADDRESS_SPACE_HINT = (
-    "the memory of a process is limited here, and native code ends where it gets none: raise ulimit -v, or lift it"
+    "the memory of a process is limited here, and native code crashes when it runs out: raise or remove ulimit -v"
 )
 
 
@@ -85,7 +85,7 @@ def find_start_hint(text: str, environment: Mapping[str, str], *, has_memory_lim
         has_memory_limit: whether the address space of its processes is limited (`ulimit -v`).
 
     >>> find_start_hint("OSError: [Errno 27] File too large", {})
-    'the limit on the size of a file is reached: raise it with ulimit -f in the shell that starts Jupyter'
+    'the file size limit is reached: raise it with ulimit -f in the shell that starts Jupyter'
     """
     for pattern, hint in _CONDITIONS:
         if re.search(pattern, text):
@@ -95,7 +95,7 @@ def find_start_hint(text: str, environment: Mapping[str, str], *, has_memory_lim
 
 def _list_variables(environment: Mapping[str, str]) -> str:
     found = [f"{name}={environment[name]}" for name in _PYTHON_VARIABLES if environment.get(name)]
-    return f": {', '.join(found)}" if found else ": env | grep ^PYTHON lists those that are set"
+    return f": {', '.join(found)}" if found else ": to list them, run env | grep ^PYTHON"
 
 
 # -- why a value differs between processes
@@ -210,8 +210,8 @@ def _hint_fetch(seen: RecognisedError) -> str:
     text = named.text if named else "x"
     shards = text if named is None or named.is_array else ""
     return (
-        f"A rank holds only its own shards of a global array. `%mhjax pull {variable or 'x'}` brings it to the notebook; on the ranks "
-        f"use {shards}.addressable_shards, or on all of them replicate it first: "
+        f"A rank holds only its own shards of a global array. To copy it to the notebook: `%mhjax pull {variable or 'x'}`. On the ranks "
+        f"use {shards}.addressable_shards, or replicate it first on all ranks: "
         f"jax.device_put({text}, NamedSharding({_format_mesh(seen, text)}, P()))."
     )
 
@@ -231,8 +231,8 @@ def _hint_iterate(seen: RecognisedError) -> str:
         else f"{text}[i]"
     )
     return (
-        "A rank cannot walk through a global array, most of whose rows lie elsewhere: on every rank replicate it first, "
-        f"jax.device_put({text}, NamedSharding({_format_mesh(seen, text)}, P())), or index it, {index}."
+        "You cannot iterate over a sharded array, because most of its rows are on other ranks. Replicate it first on every rank, "
+        f"jax.device_put({text}, NamedSharding({_format_mesh(seen, text)}, P())), or index it: {index}."
     )
 
 
@@ -240,19 +240,18 @@ def _hint_unequal(seen: RecognisedError) -> str:
     cause, text = classify_unequal_value(seen.match[0]), seen.format_array_name("x")
     if cause == "rounded":
         return (
-            f"JAX rounds {text} to a type of its own before it compares, and finds it different from itself: pass "
-            f'{text}.astype(np.float32), or, to keep all digits, jax.config.update("jax_enable_x64", True) on every rank first.'
+            f"JAX rounds {text} to its own dtype before it compares, so the values look different. Pass "
+            f'{text}.astype(np.float32); to keep all digits, call jax.config.update("jax_enable_x64", True) first on every rank.'
         )
     if cause == "nan":
         return (
-            f"{text} has NaN, which is equal to nothing, and never passes this comparison: "
-            f"jax.make_array_from_callback({text}.shape, sharding, lambda box: {text}[box]) makes none."
+            f"{text} contains NaN, so this equality check always fails. Use "
+            f"jax.make_array_from_callback({text}.shape, sharding, lambda box: {text}[box]), which does not compare."
         )
-    also = " JAX rounds to its own types before it compares: float64 that is the same everywhere wants .astype(np.float32)."
+    also = " JAX rounds to its own dtypes before it compares, so pass equal float64 values with .astype(np.float32)."
     return (
-        "device_put onto a global sharding needs the same value on every rank: use the same seed everywhere, or "
-        "jax.make_array_from_process_local_data(sharding, part) for parts that differ."
-        + (also if cause == "unknown" else "")
+        "device_put onto a global sharding needs the same value on every rank. Use the same seed on every rank; if each rank has its own "
+        "part, use jax.make_array_from_process_local_data(sharding, part)." + (also if cause == "unknown" else "")
     )
 
 
@@ -262,8 +261,8 @@ _UPDATE = re.compile(r"([\w.]*)\.at\[[^]]*\]\.(?!get\b)(\w+)\(")
 def _hint_indexed_update(seen: RecognisedError) -> str:
     name, verb = found.groups() if (found := _UPDATE.search(seen.code)) else ("x", "set")
     return (
-        f"An indexed update of an array on Explicit axes needs the result's layout: {name or 'x'}.at[i].{verb}(value, "
-        f"out_sharding=NamedSharding({_format_mesh(seen, name)}, P(...))). jax.make_mesh makes Explicit axes unless told otherwise."
+        f"An indexed update of an array with Explicit axes needs the result's sharding: {name or 'x'}.at[i].{verb}(value, "
+        f"out_sharding=NamedSharding({_format_mesh(seen, name)}, P(...))). jax.make_mesh creates Explicit axes by default."
     )
 
 
@@ -332,8 +331,8 @@ def _hint_mixed_devices(seen: RecognisedError) -> str:
     one, other = found[:2]
     if set(one.devices) == set(other.devices):
         return (
-            f"The meshes of {one.subject} and {other.subject} list the same {len(one.devices)} devices in another order: "
-            f"jax.device_put({other.text}, {_format_target(one, other)}) on every rank, or make both on one mesh."
+            f"The meshes of {one.subject} and {other.subject} list the same {len(one.devices)} devices in a different order: "
+            f"jax.device_put({other.text}, {_format_target(one, other)}) on every rank, or create both on the same mesh."
         )
     if one.is_local and other.is_local:
         move = f"jax.device_put({other.text}, {one.text}.sharding)"
@@ -342,9 +341,9 @@ def _hint_mixed_devices(seen: RecognisedError) -> str:
     if local.is_local:
         own = "device" if len(local.devices) == 1 else f"{len(local.devices)} devices"
         return (
-            f"{_capitalize(local.subject)} is on this rank's own {own}, {spread.subject} on a mesh of several ranks: "
+            f"{_capitalize(local.subject)} is on this rank's own {own}, but {spread.subject} is on a mesh of several ranks: "
             f"jax.device_put(np.asarray({local.text}), NamedSharding({spread.mesh}, P())) on every rank, "
-            "where all hold the same value."
+            "if all ranks hold the same value."
         )
     few, many = sorted((one, other), key=lambda each: len(each.devices))
     return (
@@ -363,23 +362,24 @@ def _hint_outside_mesh(seen: RecognisedError, found: Sequence[_PlacedArgument]) 
     subject, text = (found[0].subject, found[0].text) if found else ("an argument", "a")
     if found and context and set(found[0].devices) == set(context[1].split(", ")):
         return (
-            f"{_capitalize(subject)} is on a mesh that lists the same devices in another order: jax.device_put({text}, sharding) moves it "
+            f"{_capitalize(subject)} is on a mesh that lists the same devices in a different order: jax.device_put({text}, sharding) "
+            "moves it "
             "to the mesh of that sharding, on every rank."
         )
     if found and found[0].is_local:
         return (
             f"{_capitalize(subject)} is on this rank's own devices: jax.device_put(np.asarray({text}), sharding) on every rank puts it on "
-            "the mesh of that sharding, where all hold the same value."
+            "the mesh of that sharding, if all ranks hold the same value."
         )
-    return f"{_capitalize(subject)} is on other devices than the mesh of this call. {_NO_WAY_ACROSS} {_format_rebuild(text, 'sharding')}"
+    return f"{_capitalize(subject)} is not on the devices of this call's mesh. {_NO_WAY_ACROSS} {_format_rebuild(text, 'sharding')}"
 
 
-_NO_WAY_ACROSS = "JAX moves no array between meshes of different devices across processes."
+_NO_WAY_ACROSS = "JAX cannot move an array between meshes with different devices across processes."
 
 
 def _format_rebuild(text: str, sharding: str) -> str:
     return (
-        f"Make {text} once more there, from the same host values on every rank: "
+        f"Create {text} again there from the same host values on every rank: "
         f"jax.make_array_from_callback(values.shape, {sharding}, lambda box: values[box])."
     )
 
@@ -396,17 +396,17 @@ def _hint_unreachable(seen: RecognisedError) -> str:
 def _hint_local_put(seen: RecognisedError) -> str:
     text = find_first_argument(seen.site, seen.code) or seen.format_array_name("a")
     return (
-        f"{text} is on this rank's own devices, and the sharding has devices of other ranks: "
-        f"jax.device_put(np.asarray({text}), sharding) on every rank, where all hold the same value; "
-        f"jax.make_array_from_process_local_data(sharding, np.asarray({text})) where each holds its part."
+        f"{text} is on this rank's own devices, but the sharding includes devices of other ranks: "
+        f"jax.device_put(np.asarray({text}), sharding) on every rank, if all hold the same value; "
+        f"jax.make_array_from_process_local_data(sharding, np.asarray({text})) if each holds its part."
     )
 
 
 def _hint_in_shardings(seen: RecognisedError) -> str:
     text = find_first_argument(seen.site, seen.code) or seen.format_array_name("a")
     return (
-        f"{text} has another sharding than the call's in_shardings name, and jit moves no argument that has one: "
-        f"jax.device_put({text}, sharding) with that sharding on every rank first, or leave in_shardings out."
+        f"The sharding of {text} differs from the call's in_shardings, and jit does not move an argument that already has one: "
+        f"jax.device_put({text}, sharding) with that sharding first on every rank, or leave in_shardings out."
     )
 
 
@@ -415,7 +415,7 @@ def _hint_other_mesh(seen: RecognisedError) -> str:
     if hint := _hint_other_devices(seen, left, right):
         return hint
     return (
-        f"{left} and {right} are on meshes that differ in their axes, or in the kind of these (Explicit, Auto): "
+        f"{left} and {right} are on meshes whose axes or axis types (Explicit, Auto) differ: "
         f"jax.device_put({right}, {_format_target_sharding(seen, left, right)}) on every rank."
     )
 
@@ -428,8 +428,8 @@ def _hint_other_devices(seen: RecognisedError, left: str, right: str) -> str:
     if one.is_local != other.is_local:
         local, spread = (left, right) if one.is_local else (right, left)
         return (
-            f"{local} is on this rank's own devices, {spread} on a mesh of several ranks: jax.device_put(np.asarray({local}), "
-            f"NamedSharding({_format_mesh(seen, spread)}, P())) on every rank, where all hold the same value."
+            f"{local} is on this rank's own devices, but {spread} is on a mesh of several ranks: jax.device_put(np.asarray({local}), "
+            f"NamedSharding({_format_mesh(seen, spread)}, P())) on every rank, if all hold the same value."
         )
     few, many = (left, right) if one.device_count < other.device_count else (right, left)
     counts = sorted((one.device_count, other.device_count))
@@ -445,8 +445,8 @@ def _hint_other_memory(seen: RecognisedError) -> str:
         else "a"
     )
     return (
-        f"{'One operand' if text == 'a' else text} is in the host's memory, the other in the devices': "
-        f'jax.device_put({text}, {text}.sharding.with_memory_kind("device")) brings it there.'
+        f"{'One operand' if text == 'a' else text} is in host memory, the other in device memory: "
+        f'jax.device_put({text}, {text}.sharding.with_memory_kind("device")) moves it.'
     )
 
 
@@ -460,8 +460,8 @@ def _format_target_sharding(seen: RecognisedError, fixed: str, moved: str) -> st
 def _hint_numpy_input(seen: RecognisedError) -> str:
     text = seen.format_array_name("a")
     return (
-        f"Put the NumPy array on the mesh first: jax.device_put({text}, sharding) where all ranks hold the same, "
-        f"jax.make_array_from_process_local_data(sharding, {'part' if text == 'a' else text}) where each holds its part."
+        f"Put the NumPy array on the mesh first: jax.device_put({text}, sharding) if all ranks hold the same values, "
+        f"jax.make_array_from_process_local_data(sharding, {'part' if text == 'a' else text}) if each holds its part."
     )
 
 
@@ -469,7 +469,7 @@ def _hint_donated(seen: RecognisedError) -> str:
     text = seen.format_array_name("It")
     return (
         f"{text} was donated to a compiled function (donate_argnums), which reused its memory, or delete() was called on it: "
-        "go on with the function's result."
+        "use the function's result instead."
     )
 
 
@@ -487,15 +487,15 @@ def _hint_unknown_axis(seen: RecognisedError) -> str:
 
 def _hint_unbound_axis(seen: RecognisedError) -> str:
     return (
-        f"There is no mesh axis {seen.match[1]!r} around this call: collectives such as psum know the axes of the jax.shard_map "
-        "that they stand in, and mesh.axis_names lists those."
+        f"This call is not inside a jax.shard_map with mesh axis {seen.match[1]!r}. Collectives such as psum can use only the axes of the "
+        "jax.shard_map around them; mesh.axis_names lists these."
     )
 
 
 def _hint_contracting(seen: RecognisedError) -> str:
     left, right = find_operands(seen.site, seen.code) or ("a", "b")
     return (
-        f"The dimension that {left} and {right} are summed over is sharded on both sides: say what comes out, "
+        f"The dimension that {left} and {right} are summed over is sharded on both sides. Choose the sharding of the result: "
         f"jnp.matmul({left}, {right}, out_sharding=NamedSharding({_format_mesh(seen, left)}, P(...))); "
         "P() costs an all-reduce of the result."
     )
@@ -511,9 +511,9 @@ def _hint_incompatible(seen: RecognisedError) -> str:
         "jax.sharding.reshard" if not one or not other or one.device_order == other.device_order else "jax.device_put"
     )
     return (
-        "With Explicit axes both operands need layouts that agree: "
+        "With Explicit axes both operands need compatible shardings: "
         f"{move}({right}, {_format_target_sharding(seen, left, right)}), which moves "
-        f"{right} between the devices, or a mesh with axis_types=(AxisType.Auto, ...), where the compiler chooses."
+        f"{right} between the devices; or use a mesh with axis_types=(AxisType.Auto, ...), so that the compiler chooses."
     )
 
 
@@ -521,9 +521,9 @@ def _hint_sharded_index(seen: RecognisedError) -> str:
     named = find_failing_name(seen.site, seen.code)
     text = named.name if named and named.is_array else "x"
     return (
-        "Indexing a sharded dimension needs the result's layout: "
+        "Indexing a sharded dimension needs the result's sharding: "
         f"{text}.at[i].get(out_sharding=NamedSharding({_format_mesh(seen, text)}, P(...))). "
-        "jax.make_mesh makes Explicit axes unless told otherwise."
+        "jax.make_mesh creates Explicit axes by default."
     )
 
 
@@ -533,24 +533,25 @@ def _hint_allgather(seen: RecognisedError) -> str:
 
 def _hint_sync_point(seen: RecognisedError) -> str:
     return (
-        f"This rank came to the sync point {seen.match[1]!r}, another one came elsewhere. "
-        "Ranks that should wait for each other must give the same name."
+        f"This rank reached the sync point {seen.match[1]!r}, but another rank reached a different one. "
+        "Ranks that wait for each other must use the same name."
     )
 
 
 def _hint_devices_fixed(seen: RecognisedError) -> str:
     requested = re.search(r"jax_num_cpu_devices\W+(\d+)", seen.code)
     return (
-        f"The devices are made when a rank starts: %mhjax stop, then %mhjax start --devices {requested[1] if requested else 'N'}. "
-        "So many has each rank then; where all together have enough already (jax.device_count()), leave the line out."
+        f"The number of devices is fixed when a rank starts: %mhjax stop, then %mhjax start --devices "
+        f"{requested[1] if requested else 'N'}. "
+        "That number is per rank. If jax.device_count() is already enough, remove this line."
     )
 
 
 def _hint_await(seen: RecognisedError) -> str:
     await_it = f"`await {what}`" if (what := _find_coroutine(seen.code)) else "`await` and the coroutine"
     return (
-        f"A cell runs in an event loop already: write {await_it} in place of that call. "
-        "A function that makes such a call becomes an `async def`, and is awaited too."
+        f"A cell already runs in an event loop: write {await_it} instead of that call. "
+        "A function that contains such a call must become an `async def` and be awaited too."
     )
 
 
@@ -590,18 +591,20 @@ _PIP_NAMES = {
 def _hint_not_installed(seen: RecognisedError) -> str:
     name = seen.match[1]
     return (
-        f"The ranks' Python has no {name}. A package: `%mhjax pip install {_PIP_NAMES.get(name, name)}` installs it wherever ranks run. "
-        "A module of your own beside the notebook: `%mhjax sync` brings it to the other machines."
+        f"{name} is not installed for the ranks' Python. If it is a package: `%mhjax pip install {_PIP_NAMES.get(name, name)}` installs "
+        "it on every host. "
+        "If it is your own module beside the notebook: `%mhjax sync` copies it to the other hosts."
     )
 
 
 _OTHER_PROCESS = (
-    "Another process looks a function or class up by its name, and finds none that a cell or a lambda made: write it to a module, with "
-    "%%writefile in a cell of its own, and import it from there; or use threads. A pool that forks knows what was defined before the pool."
+    "Another process looks up functions and classes by name, and cannot find those defined in a cell or a lambda. Write them to a module "
+    "with "
+    "%%writefile in a separate cell and import them from there, or use threads. A forked pool knows what was defined before the pool."
 )
 
 _NO_PROMPT = (
-    "This prompt wants a keyboard, and ranks have none: pass the answer as an argument, or ask in a plain notebook cell "
+    "This prompt needs a keyboard, which ranks do not have. Pass the answer as an argument, or ask in a notebook cell "
     "and `%mhjax push` it."
 )
 
@@ -610,16 +613,16 @@ _NO_MESH = "A bare PartitionSpec needs a mesh: jax.set_mesh(mesh) on every rank,
 _UNEVEN = "Ranks with different numbers of devices cannot gather: give each the same number."
 
 _SLICES = (
-    "These devices are in several slices (slice_index), and jax.make_mesh takes one. This makes a mesh of n axes over all of them: "
+    "These devices are in several slices (slice_index), but jax.make_mesh supports only one. To create a mesh of n axes over all of them: "
     "Mesh(np.array(jax.devices()).reshape(sizes), names, axis_types=(AxisType.Explicit,) * n)."
 )
 
 _ARGUMENTS = (
-    "There is no such argument: a cell has none, and `mhnb run SCRIPT.py -- ARGUMENTS` in a terminal gives a script its own. "
-    "jax.process_index() and jax.process_count() say which rank this is, of how many."
+    "A cell has no command-line arguments. To pass arguments to a script, run it in a terminal: `mhnb run SCRIPT.py -- ARGUMENTS`. "
+    "For this rank's number and the number of ranks, use jax.process_index() and jax.process_count()."
 )
 
-_MAGIC = "`%mhjax` and `%%mhjax` belong to the notebook, and the ranks have none: put that line into a plain cell of its own."
+_MAGIC = "`%mhjax` and `%%mhjax` run in the notebook, not on the ranks: put that line into a separate notebook cell."
 
 
 def _hint_magic(seen: RecognisedError) -> str:
@@ -725,7 +728,7 @@ HINTS = (
     ),
     _make_hint(
         r"`?visualize_sharding`? (?:only works for shapes with 1 and 2 dimensions|requires `rich`)",
-        "`%mhjax vars` shows the sharding of every array; x.sharding.devices_indices_map(x.shape) says which device holds what.",
+        "`%mhjax vars` shows the sharding of every array; x.sharding.devices_indices_map(x.shape) lists which device holds what.",
     ),
     # -- in a script but not in a cell
     _make_hint(
@@ -745,17 +748,17 @@ HINTS = (
     # -- starting
     _make_hint(
         r"jax\.distributed\.initialize\(\) must be called before any JAX|initialize should only be called once",
-        "After a plain start mhnb has initialised it already, on every rank: leave the call out. For another shape: "
+        "mhnb has already initialised it on every rank: remove this call. For a different shape: "
         "%mhjax stop, then %mhjax start -n N --devices N. "
-        "After start --no-init JAX was used before it: %mhjax restart, then call it first.",
+        "After start --no-init, JAX was used before this call: %mhjax restart, then call it first.",
     ),
     _make_hint(
         r"Distributed system is not available",
-        "The ranks are not connected: after start --no-init jax.distributed.initialize() does it, before anything uses JAX. Where a cell "
-        "has called jax.distributed.shutdown(), leave that call out, then %mhjax restart; a replay would make it again.",
+        "The ranks are not connected. After start --no-init, call jax.distributed.initialize() before anything uses JAX. If a cell "
+        "called jax.distributed.shutdown(), remove that call, then %mhjax restart; a replay would repeat it.",
     ),
     _make_hint(
-        r"coordinator_address should be defined", "Under mhnb leave the call out; elsewhere give all three arguments."
+        r"coordinator_address should be defined", "Under mhnb remove the call; elsewhere pass all three arguments."
     ),
     _make_hint(r"config should be updated before backends are initialized", _hint_devices_fixed),
     _make_hint(
@@ -764,34 +767,34 @@ HINTS = (
     ),
     _make_hint(
         r"Aborted connect attempt|newer incarnation|connect with a different incarnation",
-        "Two processes came with the same process_id: each rank needs its own. After start --no-init leave the arguments out: "
-        "jax.distributed.initialize() takes each rank's from its environment.",
+        "Two processes used the same process_id, but each rank needs its own. After start --no-init, leave the arguments out: "
+        "jax.distributed.initialize() reads each rank's from its environment.",
     ),
     _make_hint(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),
     _make_hint(
         r"Gloo context initialization failed.*(?:UNAVAILABLE|Connection refused)",
-        "The ranks could not connect: one has ended, or, after start --no-init, a cell has called jax.distributed.shutdown(), after which "
-        "ranks cannot find each other. Leave that call out, then %mhjax restart; a replay would make it again.",
+        "The ranks could not connect: one has ended, or after start --no-init a cell called jax.distributed.shutdown(), after which "
+        "ranks cannot find each other. Remove that call, then %mhjax restart; a replay would repeat it.",
     ),
     # -- one rank without the others
     _make_hint(
         r"Gloo context initialization failed|GetKeyValue\(\) timed out|may be stuck",
-        "Not every rank came to this collective. x[0], x.sum() and float(...) of a global array are collectives too: "
+        "Not every rank reached this collective. x[0], x.sum() and float(...) of a global array are collectives too: "
         "compute on all ranks, print on one.",
     ),
     _make_hint(
         r"Received data size doesn't match expected size",
-        "The ranks met with arrays of different sizes, or in different collectives: pad to an agreed size.",
+        "The ranks used arrays of different sizes, or entered different collectives. Pad the arrays to the same size.",
     ),
     _make_hint(
         r"Gloo \S+ failed|Application timeout caused pair closure|Connection closed by peer",
-        "A collective broke off: a rank did not come, raised or ended, or the ranks lost their connection. An error that does not "
-        "speak of a collective is the cause, whenever it came; if there is none, no rank is to blame. Then %mhjax restart.",
+        "A collective failed: a rank did not reach it, raised or ended, or the ranks lost their connection. An error that does not "
+        "mention a collective is the cause, whenever it appeared; without one, the connection failed. Then %mhjax restart.",
     ),
     _make_hint(
         r"tasks are unhealthy|stopped sending heartbeats|Failed to send RPC to coordination service",
-        "A rank ended, or did not answer for long. A rank that is shown as died has its signal and last lines beside it; "
-        "if there is none, look at the hosts and the network. Then %mhjax restart.",
+        "A rank ended, or did not respond for a long time. If a rank is shown as died, its signal and last lines are beside it; "
+        "if not, check the hosts and the network. Then %mhjax restart.",
     ),
 )
 
@@ -839,14 +842,14 @@ def find_removed_api(ename: str, evalue: str) -> str | None:
     """Return the hint that names the replacement of a name that JAX removed; None for any other error.
 
     >>> find_removed_api("AttributeError", "module 'jax' has no attribute 'tree_map'")
-    'jax.tree_map is gone from JAX; use jax.tree.map.'
+    'jax.tree_map was removed from JAX; use jax.tree.map.'
     """
     for pattern, kind in _MESSAGES:
         found = pattern.search(evalue) if kind == ename else None
         if found is not None:
             parts = found.groups() if kind != "ImportError" else reversed(found.groups())
             name = ".".join(parts)
-            return f"{name} is gone from JAX; use {_REPLACEMENTS[name]}." if name in _REPLACEMENTS else None
+            return f"{name} was removed from JAX; use {_REPLACEMENTS[name]}." if name in _REPLACEMENTS else None
     return None
 
 
@@ -868,7 +871,7 @@ def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: s
         code: the line of the cell that led there. With it, the hint uses the user's own names.
 
     >>> find_hint("RuntimeError", "Array has been deleted with shape=float32[8].").split(":")[1]
-    " go on with the function's result."
+    " use the function's result instead."
     """
     site = site or ErrorSite()
     raised_in = f"{site.module}.{site.function}"
@@ -897,4 +900,4 @@ def find_printed_hint(ename: str, printed: str) -> str | None:
         return None
     kind, _, text = found[0].partition(": ")
     hint = find_hint(kind, text)
-    return hint and f"A process that this cell started has ended with an error of its own, printed below. {hint}"
+    return hint and f"A process that this cell started failed with its own error, printed below. {hint}"

@@ -355,6 +355,6 @@ def _parse_ranks(spec: str) -> tuple[int, ...]:
     for part in spec.split(","):
         low, _, high = part.partition("-")
         if int(high or low) >= _MAX_RANKS:
-            raise ValueError(f"there is no rank {high or low}"[:80])
+            raise ValueError(f"rank {high or low} is out of range"[:80])
         ranks += range(int(low), int(high or low) + 1)
     return tuple(ranks)

@@ -212,7 +212,7 @@ class RankStatus(_Message, frozen=True):
     counts: list[LaunchCount]
     """For each set of ranks."""
     participants: list[Int64] | None = None
-    """Participants of the launch in flight; None if there is none.
+    """Participants of the launch in flight, or None.
 
     All ranks while the rank is blocked in a call that may be a launch without a record.
     """
@@ -447,7 +447,7 @@ def parse_hostspec(line: str) -> HostSpec:
 
     >>> parse_hostspec('{"protocol": 0}')  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
-    mhnb.errors.VersionMismatch: the notebook speaks protocol 0
+    mhnb.errors.VersionMismatch: the notebook uses protocol 0
     """
     try:
         # Before the fields, which another version may have changed.
@@ -455,9 +455,9 @@ def parse_hostspec(line: str) -> HostSpec:
         if protocol == PROTOCOL_VERSION:
             return decode_json(line, HostSpec)
     except ValueError as error:
-        raise UnknownMessage(f"no spec of a host: {line[:80]!r} ({str(error)[:120]})") from error
+        raise UnknownMessage(f"not a valid host specification: {line[:80]!r} ({str(error)[:120]})") from error
     raise VersionMismatch(
-        f"the notebook speaks protocol {str(protocol)[:20]}, this host {PROTOCOL_VERSION}; install the same mhnb on both"
+        f"the notebook uses protocol {str(protocol)[:20]}, this host {PROTOCOL_VERSION}; install the same mhnb version on both"
     )
 
 
@@ -482,7 +482,7 @@ def shorten_text(text: str, limit: int, full_text_file: str = "") -> str:
     """Keep the beginning and the end of a text longer than `limit`, and state how much is left out.
 
     Args:
-        full_text_file: the file that has the whole text; empty if there is none.
+        full_text_file: the file that has the whole text; may be empty.
 
     >>> shorten_text("abcdef", 4, "rank0.log")
     'ab[... 2 characters left out; rank0.log has them ...]ef'

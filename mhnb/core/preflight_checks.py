@@ -34,7 +34,7 @@ _ENDPOINT_NAMES = {
 _CAUSES = {
     "no answer": "a firewall that drops packets, or a wrong address",
     "connection refused": "a firewall that rejects",
-    "somebody else answers": "the address leads to another machine or program, as behind a proxy or NAT",
+    "another program answers": "the address leads to another machine or program, as behind a proxy or NAT",
 }
 
 
@@ -55,7 +55,7 @@ def _check_port(hosts: Sequence[HostChecks], endpoint: Endpoint) -> Column:
         finding = Finding(
             "failure", endpoint.name, (owner.name,),
             f"{owner.name} cannot listen at {endpoint.address}:{endpoint.port} for {_ENDPOINT_NAMES[endpoint.name]}: {why}",
-            f"end what holds the port ({owner.name}: ss -ltnp 'sport = :{endpoint.port}'), or choose another one",
+            f"stop the process that uses the port (find it on {owner.name}: ss -ltnp 'sport = :{endpoint.port}'), or choose another port",
         )  # fmt: skip
         cells = {} if endpoint.host is None else {endpoint.host: ReportCell("taken", "failure")}
         return Column(header, cells, (finding,))
@@ -88,13 +88,13 @@ def _report_unreached(
     cause = f" ({_CAUSES[why]})" if why in _CAUSES else ""
     where = f"{owner} at {endpoint.address}:{endpoint.port}"
     text = f"{join_hosts(names)} cannot reach {_ENDPOINT_NAMES[endpoint.name]} on {where}: {why}{cause}"
-    fix = f"let TCP port {endpoint.port} of {owner} through its firewall for the cluster's hosts"
+    fix = f"open TCP port {endpoint.port} in the firewall of {owner} for the cluster's hosts"
     fix += "" if endpoint.is_port_given else ", or choose a port that is open"
     seen = sorted({host.login_address for host in hosts if host.name in names} - {"", endpoint.address})
     if endpoint.host is None and seen:
         fix += (
             f"; the login came from {join_hosts(seen)}, so there is a jump host or NAT between: "
-            "name an address of this machine that hosts can reach, like --address 10.0.0.1"
+            "pass an address of this machine that the hosts can reach, such as --address 10.0.0.1"
         )
     return Finding("failure", endpoint.name, tuple(names), text, fix)
 
@@ -128,8 +128,8 @@ def _report_unreachable_peers(hosts: Sequence[HostChecks], why: str, pairs: Mapp
     return Finding(
         "failure", "peers", tuple(hosts[at].name for at in pairs),
         "; ".join(f"{hosts[at].name} cannot be reached from {where}" for at, where in from_where.items())
-        + f": {why}. CPU collectives connect any two hosts, at ports that the system chooses",
-        "let all TCP between the cluster's hosts through their firewalls",
+        + f": {why}. CPU collectives connect all pairs of hosts, on ports that the system chooses",
+        "allow all TCP traffic between the cluster's hosts in their firewalls",
     )  # fmt: skip
 
 
@@ -160,8 +160,8 @@ def check_names(hosts: Sequence[HostChecks]) -> Column:
 def _report_unusable_name(host: HostChecks, what: str) -> Finding:
     return Finding(
         "warning", "name→address", (host.name,),
-        f"{what}, so ranks there cannot be reached by it for CPU collectives",
-        f"mhnb will use {host.address} instead; to mend it, edit /etc/hosts on {host.name}",
+        f"{what}, so other ranks cannot use it to reach that host for CPU collectives",
+        f"mhnb will use {host.address} instead; to fix it, edit /etc/hosts on {host.name}",
     )  # fmt: skip
 
 
@@ -201,9 +201,9 @@ def _check_differences(known: Mapping[str, HostFacts]) -> Iterator[Finding]:
         others = [host for host, value in values.items() if value != most]
         yield Finding(
             "failure", "environment", tuple(others),
-            f"{variable} is {', '.join(f'{values[host]!r} on {host}' for host in others)}, and {most!r} elsewhere: "
+            f"{variable} is {', '.join(f'{values[host]!r} on {host}' for host in others)}, but {most!r} on the other hosts: "
             "ranks that compile differently can meet in different collectives",
-            f"set {variable} in the shell's start-up files of every host alike, or in none",
+            f"set {variable} to the same value in the shell's start-up files of every host, or remove it there",
         )  # fmt: skip
 
 
@@ -212,23 +212,23 @@ def _check_xla_flags(name: str, facts: HostFacts, requirements: Requirements) ->
         flags = ", ".join(f"--{flag}" for flag in facts.unknown_flags)
         yield Finding(
             "failure", "environment", (name,),
-            f"XLA_FLAGS on {name} has {flags}, which its jaxlib {facts.versions.get('jaxlib')} does not know: every rank would abort",
-            "take it out of XLA_FLAGS",
+            f"XLA_FLAGS on {name} has {flags}, which its jaxlib {facts.versions.get('jaxlib')} does not know, so every rank would abort",
+            "remove it from XLA_FLAGS",
         )  # fmt: skip
     first_values: dict[str, str] = {}
     for flag, value in _FLAG.findall(facts.environment.get("XLA_FLAGS", "")):
         if first_values.setdefault(flag, value) != value:
             yield Finding(
                 "warning", "environment", (name,),
-                f"XLA_FLAGS on {name} has --{flag} twice, as {first_values[flag]} and as {value}: the last one holds",
+                f"XLA_FLAGS on {name} has --{flag} twice, as {first_values[flag]} and as {value}: the last one is used",
                 "keep one of them",
             )  # fmt: skip
     forced = find_forced_devices(facts.environment.get("XLA_FLAGS", ""))
     if forced is not None and requirements.devices not in (None, forced):
         yield Finding(
             "warning", "environment", (name,),
-            f"XLA_FLAGS on {name} asks for {forced} CPU devices, and {requirements.devices} were asked for here",
-            f"each rank gets {requirements.devices}; take --xla_force_host_platform_device_count out of XLA_FLAGS",
+            f"XLA_FLAGS on {name} requests {forced} CPU devices, but this start requests {requirements.devices}",
+            f"each rank gets {requirements.devices}; remove --xla_force_host_platform_device_count from XLA_FLAGS",
         )  # fmt: skip
 
 
@@ -238,8 +238,8 @@ def _check_pool(requirements: Requirements) -> Iterator[Finding]:
     if devices > 1 and requirements.pjrt_nproc.isdecimal() and int(requirements.pjrt_nproc) <= devices:
         yield Finding(
             "failure", "environment", (),
-            f"PJRT_NPROC is {requirements.pjrt_nproc} here, and ranks of {devices} devices that wait for each other would hang with it",
-            "take it out of the environment of this notebook; mhnb chooses one that suffices",
+            f"PJRT_NPROC is {requirements.pjrt_nproc} here, with which ranks of {devices} devices would deadlock",
+            "unset it in this notebook's environment; mhnb chooses a suitable value",
         )  # fmt: skip
 
 
@@ -251,8 +251,8 @@ def _check_proxies(name: str, facts: HostFacts, addresses: Set[str]) -> Iterator
         yield Finding(
             "note", "environment", (name,),
             f"{join_hosts(given)} {'is' if len(given) == 1 else 'are'} set on {name}, "
-            "and the cluster's own addresses are not in its no_proxy",
-            "mhnb keeps the cluster's own addresses off the proxy for the ranks",
+            "but the cluster's own addresses are not in its no_proxy",
+            "mhnb excludes the cluster's own addresses from the proxy for the ranks",
         )  # fmt: skip
 
 
@@ -272,7 +272,7 @@ def build_preflight_report(hosts: Sequence[HostChecks], requirements: Requiremen
     """Build the report from the facts of all hosts.
 
     >>> build_preflight_report([HostChecks("a", facts=HostFacts("a", "3.11.7"))], Requirements(devices=2)).failures[0].text
-    'a has no jax for its Python 3.11.7'
+    'jax is not installed on a for Python 3.11.7'
     """
     known = {at: (host.name, host.facts) for at, host in enumerate(hosts) if host.facts is not None}
     columns = [
@@ -328,9 +328,11 @@ def _check_python(known: KnownHosts) -> Column:
         cells[at] = ReportCell(facts.python)
         text = ""
         if _leading_numbers(facts.python) < _OLDEST_PYTHON:
-            text = f"{name} has Python {facts.python} ({facts.executable}), and mhnb needs 3.11 or newer"
+            text = f"{name} has Python {facts.python} ({facts.executable}), but mhnb needs 3.11 or newer"
         elif not f"{facts.python}.".startswith(f"{most}."):
-            text = f"{name} has Python {facts.python} and the other hosts {most}: what one sends, another may not read"
+            text = (
+                f"{name} has Python {facts.python}, the other hosts have {most}: they may not be able to exchange data"
+            )
         if text:
             cells[at] = ReportCell(facts.python, "failure")
             findings.append(
@@ -339,7 +341,7 @@ def _check_python(known: KnownHosts) -> Column:
                     "python",
                     (name,),
                     text,
-                    f"name a Python, venv or conda of {name} that is the same as elsewhere",
+                    f"use --python, --venv or --conda to choose the same version on {name} as on the other hosts",
                 )
             )
     return Column("python", cells, tuple(findings))
@@ -357,18 +359,24 @@ def _check_package(known: KnownHosts, package: str, *, here: str = "") -> Column
         pinned = f"{package}=={most}" if most else package
         fix = f"on {name}: {facts.executable or 'python'} -m pip install '{pinned}'"
         if version is None:
-            text = f"{name} has no {package} for its Python {facts.executable or facts.python}"
+            text = f"{package} is not installed on {name} for Python {facts.executable or facts.python}"
             findings.append(
-                Finding("failure", package, (name,), text, f"{fix}; or name the Python, venv or conda that has it")
+                Finding(
+                    "failure",
+                    package,
+                    (name,),
+                    text,
+                    f"{fix}; or choose a Python that has it with --python, --venv or --conda",
+                )
             )
         elif version != most:
-            where = "here" if here else "elsewhere"
+            where = "this notebook has" if here else "the other hosts have"
             why = (
-                "they would not understand each other"
+                "they could not communicate"
                 if here
-                else "JAX does not notice, and ranks of two versions fail or hang"
+                else "JAX does not check this, and ranks with different versions fail or hang"
             )
-            text = f"{name} has {package} {version}, and {most} is {where}: {why}"
+            text = f"{name} has {package} {version}, {where} {most}: {why}"
             findings.append(Finding("failure", package, (name,), text, fix))
         elif package == "jax" and _leading_numbers(version) < _OLDEST_JAX:
             cells[at] = ReportCell(version, "failure")
@@ -377,7 +385,7 @@ def _check_package(known: KnownHosts, package: str, *, here: str = "") -> Column
                     "failure",
                     package,
                     (name,),
-                    f"{name} has jax {version}, and mhnb needs 0.10 or newer",
+                    f"{name} has jax {version}, but mhnb needs 0.10 or newer",
                     fix.replace("==", ">="),
                 )
             )
@@ -400,10 +408,10 @@ def _check_devices(known: KnownHosts, requirements: Requirements) -> Column:
         shown = kinds[at].partition(" (")[0]
         text = fix = ""
         if kinds[at] != most:
-            text = f"{name} has {kinds[at]}, and elsewhere there are {most}: every rank must have as many devices, of the same kind"
+            text = f"{name} has {kinds[at]}, the other hosts have {most}. Every rank needs the same number and kind of devices"
             fix = "leave that host out, or choose devices with CUDA_VISIBLE_DEVICES"
         elif requirements.devices is None and facts.gpus and len(facts.gpus) % requirements.ranks_per_host:
-            text = f"{name} has {shown} for {requirements.ranks_per_host} ranks: they cannot be shared out equally"
+            text = f"{name} has {shown} for {requirements.ranks_per_host} ranks: they cannot be divided equally"
             fix = f"start 1 or {len(facts.gpus)} ranks per host"
         cells[at] = ReportCell(shown, "failure" if text else None)
         if text:
@@ -431,7 +439,7 @@ def _check_shared_gpus(known: KnownHosts) -> Iterator[Finding]:
             yield Finding(
                 "failure", "devices", (first[shared[0].uuid], name),
                 f"{first[shared[0].uuid]} and {name} have the same GPU ({shared[0].uuid})",
-                "give each container GPUs of its own, or name only one of the hosts",
+                "give each container its own GPUs, or use only one of these hosts",
             )  # fmt: skip
 
 
@@ -443,7 +451,7 @@ def _check_colocated_gpus(hosts: Sequence[HostChecks], requirements: Requirement
         if twice := sorted({uuid for uuid in uuids if uuids.count(uuid) > 1}):
             yield Finding(
                 "failure", "devices", (host.name,), f"{len(tasks)} tasks on {host.name} have the same GPU ({twice[0]})",
-                "start one task there, with --per-host for its ranks and share_gpus; or have the launcher give each its own: gpus_per_rank",
+                "start one task there with --per-host and --set share_gpus=True; or give each task its own GPU: --set gpus_per_rank=1",
             )  # fmt: skip
 
 
@@ -473,8 +481,8 @@ def _check_clock(hosts: Sequence[HostChecks]) -> Column:
         if off:
             way = "ahead of" if ahead_s > 0 else "behind"
             text = (
-                f"{host.name}'s clock is {abs(ahead_s):.0f} s {way} this one: the times in its logs are off, "
-                "and cloud storage refuses what is signed so; ranks do not mind"
+                f"{host.name}'s clock is {abs(ahead_s):.0f} s {way} this one: the times in its logs are wrong, "
+                "and cloud storage may reject its requests; ranks are not affected"
             )
             findings.append(
                 Finding("warning", "clock", (host.name,), text, f"on {host.name}: timedatectl set-ntp true")
@@ -491,8 +499,8 @@ def _check_disks(known: KnownHosts) -> Column:
             is_full = bool(disk.error) or disk.free_nbytes < _MIN_FREE_NBYTES
             if is_full:
                 text = f"{name} cannot write {disk.purpose} to {disk.folder}: {disk.error or f'{free} free'}"
-                fix = "make room there" + (
-                    ", or choose another folder by MHNB_HOME here, by TMPDIR on a host"
+                fix = "free space there" + (
+                    ", or choose another folder with MHNB_HOME here or TMPDIR on the host"
                     if disk.purpose == "logs"
                     else ""
                 )
@@ -505,7 +513,7 @@ def _check_disks(known: KnownHosts) -> Column:
                         "disk",
                         (name,),
                         f"{name} has {free} left for {disk.purpose} in {disk.folder}",
-                        "make room there",
+                        "free space there",
                     )
                 )
                 level = level or "warning"

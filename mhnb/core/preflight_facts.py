@@ -132,7 +132,7 @@ class ReportCell:
 
     text: str
     level: Level | None = None
-    """The most severe finding here; None if there is none."""
+    """The most severe finding here, or None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class FailedCall(Struct, frozen=True, tag="failed"):
     was_traced: bool
     """Whether the error is of the function itself, not of its arguments."""
     place: str
-    """The line in the user's own code; empty if there is none."""
+    """The line in the user's own code; may be empty."""
     code: str
     """The text of that line."""
     site: ErrorSite
@@ -75,7 +75,7 @@ class CompileRequest(Struct, frozen=True):
 
 
 class CompileReply(Struct, frozen=True):
-    """The compiled program, or why there is none."""
+    """The compiled program, or why it is missing."""
 
     program: WireProgram | None = None
     error: str = ""

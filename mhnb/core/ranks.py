@@ -28,15 +28,13 @@ def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
     for part in spec.split(","):
         match = _PART.fullmatch(part.strip())
         if match is None:
-            raise InvalidRequest(
-                f"--ranks {spec!r}: {part.strip()!r} is not a rank or a range; write like 0,2-3 or all"
-            )
+            raise InvalidRequest(f"--ranks {spec!r}: expected ranks such as 0,2-3 or all; got {part.strip()!r}")
         low, high = int(match[1]), int(match[2] or match[1])
         if low > high:
-            raise InvalidRequest(f"--ranks {spec!r}: the range {part.strip()} runs backwards; write {high}-{low}")
+            raise InvalidRequest(f"--ranks {spec!r}: the range {part.strip()} is reversed; write {high}-{low}")
         if high >= process_count:
             raise InvalidRequest(
-                f"--ranks {spec!r}: there is no rank {high}; this cluster has {describe_ranks(range(process_count))}"
+                f"--ranks {spec!r}: unknown rank {high}; this cluster has {describe_ranks(range(process_count))}"
             )
         ranks.update(range(low, high + 1))
     return tuple(sorted(ranks))
@@ -55,12 +53,12 @@ def resolve_ranks(ranks: str | Sequence[int] | None, process_count: int) -> tupl
         return None
     if not isinstance(ranks, str | Iterable):
         raise InvalidRequest(
-            f"ranks={ranks!r:.80}: give a text like '0,2-3', or numbers like [0, 2]; leave it out for all"
+            f"ranks={ranks!r:.80}: expected a text such as '0,2-3' or numbers such as [0, 2]; leave it out for all"
         )
     spec = ranks if isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
     if not spec.strip():
         raise InvalidRequest(
-            f"ranks={ranks!r:.80} names no rank: write like 0,2-3, or leave it out for all of 0-{process_count - 1}"
+            f"ranks={ranks!r:.80} is empty: expected ranks such as 0,2-3; leave it out for all ranks, 0-{process_count - 1}"
         )
     chosen = parse_ranks(spec, process_count)
     return None if len(chosen) == process_count else chosen

@@ -54,7 +54,9 @@ def describe_difference(before: CellRecord, now: CellRecord) -> str:
             if (said := _describe_launch_difference(*pair))
         ]
     if not lines and (before.how, before.state) != (now.how, now.state):
-        lines.append(f"before it left the cluster {_format_end_state(before)}, now {_format_end_state(now)}")
+        lines.append(
+            f"the cluster was {_format_end_state(before)} after it before, and is {_format_end_state(now)} now"
+        )
     return "\n".join(lines)
 
 
@@ -150,7 +152,7 @@ def note_undefined_names(
 
 
 def find_setter(name: str, left_out: Iterable[tuple[str, str]]) -> str | None:
-    """Return the last cell that sets a name; None if there is none.
+    """Return the last cell that sets a name, or None.
 
     Args:
         left_out: each cell's name and text, in order. A text that is not plain Python is ignored.
@@ -248,7 +250,7 @@ def plan_replay(records: Sequence[Record], generation: int, to: int | None = Non
 def _no_such_cell(argument: str, mine: Sequence[Record], generation: int) -> InvalidRequest:
     names = format_cells(record for record in mine if isinstance(record, CellRecord))
     known = f"{names} of generation {generation}" if names else "no cell"
-    return InvalidRequest(f"restart --replay --to {argument}: the journal has {known}; name one of them")
+    return InvalidRequest(f"restart --replay --to {argument}: unknown cell; the journal has {known}")
 
 
 def find_replay_end(records: Sequence[Record], generation: int, argument: CellArgument) -> tuple[int, str]:
@@ -367,7 +369,7 @@ def _split_steps(records: Sequence[Record]) -> tuple[tuple[CellRecord | PushReco
         elif isinstance(record, CellRecord):
             if why := skip_reason(record):
                 accepted = at + 1 < len(records) and isinstance(records[at + 1], AcceptRecord)
-                why = f"{why}, accepted then" if accepted else why
+                why = f"{why}, then accepted" if accepted else why
                 left_out.append(SkippedStep(record.name, why, record.seq, record.source))
             else:
                 steps.append(record)
@@ -383,13 +385,13 @@ def skip_reason(record: CellRecord) -> str:
     lost = [rank for rank, outcome in record.outcomes.items() if outcome in ("died", "killed")]
     refused = [rank for rank, outcome in record.outcomes.items() if outcome == "refused"]
     if record.how == "timeout":
-        return "its --timeout ended it"
+        return "stopped by its --timeout"
     if record.how or "interrupted" in record.outcomes.values():
         return "interrupted"
     if record.state == "stopped":
         return "the cluster was stopped during it"
     if record.state == "dead" or lost:
-        return f"{describe_ranks(lost)} did not live to its end" if lost else "the cluster died during it"
+        return f"{describe_ranks(lost)} died during it" if lost else "the cluster died during it"
     if refused:
         return f"{describe_ranks(refused)} refused it"
     return "" if record.state == "clean" else record.state
@@ -536,7 +538,7 @@ def format_report(report: ReplayReport, duration: str) -> str:
         duration: its duration as text.
 
     >>> print(format_report(ReplayReport(ReplayPlan(1, left_out=(SkippedStep("cell 4", "interrupted"),)), 0, 0.1), "0.10 s"))
-    mhjax · nothing to replay: no cell ended clean
+    mhjax · nothing to replay: no cell left the cluster clean
       left out · cell 4: interrupted
     """
     done = [format_cells(report.done_steps)] if report.cells else []
@@ -544,7 +546,7 @@ def format_report(report: ReplayReport, duration: str) -> str:
     head = (
         f"mhjax · replayed {' and '.join(done)} · {duration}"
         if done
-        else "mhjax · nothing to replay: no cell ended clean"
+        else "mhjax · nothing to replay: no cell left the cluster clean"
     )
     return "\n".join([head, *_format_notes(report)])
 
@@ -557,10 +559,10 @@ def format_stop(report: ReplayReport, state: str) -> str:
 
     >>> print(format_stop(ReplayReport(ReplayPlan(1), 0, 0.1, stop="the replay was interrupted in cell 1"), "clean"))
     replay stopped: the replay was interrupted in cell 1
-      no cell before it · the cluster is clean: go on from here by hand, or %mhjax restart
+      no cell before it · the cluster is clean: continue from here by hand, or %mhjax restart
     """
     first, *more = report.stop.splitlines()
-    done = f"{format_cells(report.done_steps)} did the same as before" if report.cells else "no cell before it"
+    done = f"{format_cells(report.done_steps)} gave the same result as before" if report.cells else "no cell before it"
     rest = (
         f"; {format_cells(report.steps_not_run)} {'was' if len(report.not_run) == 1 else 'were'} not run"
         if report.not_run
@@ -570,7 +572,7 @@ def format_stop(report: ReplayReport, state: str) -> str:
     shown = [step.execution_count for step in report.plan.steps if isinstance(step, CellRecord)]
     to = [format_cell_argument(step.seq, step.execution_count, shown) for step in last]
     command = f"%mhjax restart --replay --to {to[0]}" if to else "%mhjax restart"
-    ways = f"go on from here by hand, or {command}" if state == "clean" else command
+    ways = f"continue from here by hand, or {command}" if state == "clean" else command
     lines = [f"replay stopped: {first}", *(f"  {line}" for line in more)]
     return "\n".join([*lines, f"  {done}{rest} · the cluster is {state}: {ways}", *_format_notes(report)])
 

@@ -202,15 +202,15 @@ def _build_name_missing(
     similar = sorted(
         {word for answer in answers.values() if isinstance(answer, TransferRefusal) for word in answer.similar}
     )
-    hint = f" Similar names there: {', '.join(similar[:5])}." if similar else ""
+    hint = f" Similar names: {', '.join(similar[:5])}." if similar else ""
     holders = [rank for rank in answers if rank not in missing]
     if holders:
         text = (
-            f"{name} is missing on {describe_ranks(missing)}, not on {describe_ranks(holders)}.{hint}"
-            f" Take it from there: %mhjax pull {name} --ranks {format_ranks(holders)}"
+            f"{name} is missing on {describe_ranks(missing)}, but exists on {describe_ranks(holders)}.{hint}"
+            f"\n  Fix: %mhjax pull {name} --ranks {format_ranks(holders)}"
         )
     else:
-        text = f"{name} does not exist on {describe_ranks(missing)}.{hint} %mhjax vars lists what the ranks hold"
+        text = f"{name} does not exist on {describe_ranks(missing)}.{hint} To list the ranks' variables: %mhjax vars"
     return NameMissing(text, name=name, missing=tuple(sorted(missing)), similar=tuple(similar))
 
 
@@ -250,7 +250,7 @@ def build_value_differs(
         where: the first difference in a container, in words.
         advice: how to pull it anyway; empty for the usual advice, one rank's value or a list of all.
 
-    >>> str(build_value_differs("n", {0: "1", 1: "2"}, [(0,), (1,)])).split(".")[0]
+    >>> str(build_value_differs("n", {0: "1", 1: "2"}, [(0,), (1,)])).splitlines()[0]
     'n differs between the ranks: 1 on rank 0, 2 on rank 1'
     """
     ordered = sorted(groups, key=lambda ranks: (-len(ranks), ranks[0]))
@@ -260,14 +260,14 @@ def build_value_differs(
     held = ", ".join(f"{word} on {describe_ranks(ranks)}" for word, ranks in zip(words, ordered, strict=True))
     differing_rank = ordered[-1][0]
     return ValueDiffers(
-        f"{name} differs between the ranks: {held}{f' ({where})' if where else ''}. {advice or _format_choice(name, differing_rank)}",
+        f"{name} differs between the ranks: {held}{f' ({where})' if where else ''}{advice or _format_choice(name, differing_rank)}",
         name=name,
         groups=tuple(tuple(ranks) for ranks in ordered),
     )
 
 
 def _format_choice(name: str, rank: int) -> str:
-    return f"Take one rank's: %mhjax pull {name} --ranks {rank}; or all as a list by rank: %mhjax pull {name} --each"
+    return f"\n  Fix: %mhjax pull {name} --ranks {rank} (one rank's value)\n  Or: %mhjax pull {name} --each (a list by rank)"
 
 
 def check_placements(name: str, rows: Mapping[int, ArrayDescription]) -> None:
@@ -282,11 +282,11 @@ def check_placements(name: str, rows: Mapping[int, ArrayDescription]) -> None:
     if len(seen) == 1:
         return
     words = [format_array(shape, dtype) for _, (shape, dtype, _) in seen]
-    disagreement = "its shape or dtype" if len(set(words)) > 1 else "which device holds what"
+    disagreement = "shape or dtype" if len(set(words)) > 1 else "sharding"
     held = ", ".join(f"{word} on {describe_ranks(ranks)}" for word, (ranks, _) in zip(words, seen, strict=True))
     raise ValueDiffers(
-        f"{name} is a global array and the ranks disagree about {disagreement}: {held}."
-        " Build it from the same global shape and sharding on every rank, and run that cell again",
+        f"{name} is a global array and its {disagreement} differs between the ranks: {held}."
+        " Build it with the same global shape and sharding on every rank, and run that cell again",
         name=name,
         groups=tuple(ranks for ranks, _ in seen),
     )
@@ -306,8 +306,8 @@ def check_provenance(name: str, rows: Mapping[int, ArrayDescription]) -> None:
     if description and any(find_missing_box({rank: row}) is not None for rank, row in holders.items()):
         groups = group_ranks({rank: row.provenance[0] for rank, row in holders.items()})
         raise ValueDiffers(
-            f"{name} is one array whose shards do not belong together: it comes {description}. Make it by the same steps on every rank;"
-            f" what a rank holds of it is in {name}.addressable_shards there",
+            f"{name} was computed differently on different ranks ({description}), so its shards do not form one array."
+            f" Compute it the same way on every rank. A rank's own shards are in {name}.addressable_shards",
             name=name,
             groups=tuple(ranks for ranks, _ in groups),
         )
@@ -340,11 +340,11 @@ def _build_replicas_differ(
         " ".join(f"{rank}:{ordinal}" for rank, ordinal in devices_of_digest) for devices_of_digest in by_digest.values()
     )
     ranks = {rank for rank, _ in copies}
-    advice = f" {_format_choice(name, min(ranks))}." if len(ranks) > 1 else ""
+    advice = _format_choice(name, min(ranks)) if len(ranks) > 1 else ""
     return ValueDiffers(
-        f"{name} {format_array(row.shape, row.dtype)}: devices that should hold copies of {format_box(box)}"
-        f" hold different values: {devices}.{advice}"
-        " It was built from values that differ: seed alike, or broadcast from one rank",
+        f"{name} {format_array(row.shape, row.dtype)}: devices that should hold replicas of {format_box(box)}"
+        f" hold different values: {devices}. It was built from different values on the ranks."
+        f" Use the same seed on every rank, or broadcast from one rank{advice}",
         name=name,
         box=box,
         groups=tuple(tuple(places) for places in by_digest.values()),
@@ -366,8 +366,8 @@ def check_coverage(name: str, rows: Mapping[int, ArrayDescription]) -> None:
     ranks = sorted({rank for box, ranks in row.owners or () for rank in ranks if _overlap(box, missing)})
     holders = f"that is on {describe_ranks(ranks)}" if ranks else "that no device holds"
     raise InvalidRequest(
-        f"{name} {format_array(row.shape, row.dtype)} is spread over several ranks: {describe_ranks(rows)} lack"
-        f"{'s' if len(rows) == 1 else ''} {format_box(missing)}, {holders}. Pull it without --ranks",
+        f"{name} {format_array(row.shape, row.dtype)} is sharded over several ranks: {describe_ranks(rows)} do"
+        f"{'es' if len(rows) == 1 else ''} not hold {format_box(missing)}, {holders}. Leave out --ranks",
         name=name,
         box=missing,
         ranks=tuple(ranks),
@@ -441,16 +441,16 @@ def suggest_pull_options(
     # The group with more of an array is most likely the intended one; a long list of groups would not help.
     ordered = sorted(groups, key=lambda ranks: (-_count_global(rows[ranks[0]]), -len(ranks), ranks[0]))
     options = [
-        f"from {describe_ranks(ranks)}: %mhjax pull {name} --ranks {format_ranks(ranks)}"
+        f"%mhjax pull {name} --ranks {format_ranks(ranks)} (from {describe_ranks(ranks)})"
         for ranks in ordered
         if _is_complete(rows, ranks, array_numbers)
     ][:_MAX_GROUPS]
     if _can_list(rows):
-        options.append(f"as a list by rank: %mhjax pull {name} --each")
+        options.append(f"%mhjax pull {name} --each (a list by rank)")
     if options:
-        return f"Take it {'; or '.join(options)}"
+        return "\n  Fix: " + "\n  Or: ".join(options)
     return (
-        "None of them holds all of its arrays: on the ranks, bind those to names of their own, and pull each by itself"
+        ". No rank holds all of its arrays: on the ranks, assign each array to its own name, and pull these one by one"
     )
 
 

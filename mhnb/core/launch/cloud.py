@@ -56,7 +56,7 @@ def tpu_command(options: TpuOptions, worker: int) -> list[str]:
     """
     if options.tpu is None or not _TPU.fullmatch(options.tpu):
         raise InvalidRequest(
-            f"tpu={options.tpu!r}: give the name of a TPU VM, like --set tpu=my-pod; gcloud compute tpus tpu-vm list shows them"
+            f"tpu={options.tpu!r}: expected the name of a TPU VM, such as --set tpu=my-pod; list them with gcloud compute tpus tpu-vm list"
         )
     arguments = [options.gcloud, "compute", "tpus", "tpu-vm", "ssh", options.tpu, f"--worker={worker}", "--quiet"]
     arguments += [f"--zone={options.zone}"] if options.zone is not None else []
@@ -78,7 +78,8 @@ def kubectl_command(options: KubernetesOptions, number: int) -> list[str]:
     name = "" if options.pod is None else options.pod.replace("{}", str(number))
     if options.pod is None or "{}" not in options.pod or not _POD.fullmatch(name):
         raise InvalidRequest(
-            f"pod={options.pod!r}: give the pods' name with {{}} for the number, like --set pod=trainer-{{}}; kubectl get pods shows them"
+            f"pod={options.pod!r}: expected the pods' name with {{}} for the number, such as --set pod=trainer-{{}}; list them with "
+            "kubectl get pods"
         )
     arguments = [options.kubectl]
     arguments += [f"--context={options.context}"] if options.context is not None else []

@@ -65,8 +65,8 @@ def note_forced_devices(user: Mapping[str, str], devices: int | None) -> tuple[s
     forced = find_forced_devices(user.get("XLA_FLAGS", ""))
     if forced is None or devices in (None, forced):
         return ()
-    difference = f"XLA_FLAGS here asks for {forced} CPU devices, and each rank has {devices}"
-    return (f"{difference}: %mhjax stop, then %mhjax start --devices {forced} gives each so many",)
+    difference = f"XLA_FLAGS here requests {forced} CPU devices, but each rank has {devices}"
+    return (f"{difference}. To change that: %mhjax stop, then %mhjax start --devices {forced}",)
 
 
 def find_forced_devices(flags: str) -> int | None:
@@ -163,8 +163,8 @@ def divide_gpus(gpus: Sequence[str], ranks: Sequence[int], where: str) -> dict[i
     gpus_per_rank, rest = divmod(len(gpus), len(ranks))
     if gpus_per_rank == 0 or rest:
         raise LaunchError(
-            f"{where} has {len(gpus)} GPUs for {len(ranks)} ranks, and each rank needs the same number of its own\n"
-            f"  start so many ranks that {len(gpus) or 'the GPUs'} can be shared out (-n, --per-host), or name the GPUs in "
+            f"{where} has {len(gpus)} GPUs for {len(ranks)} ranks, but each rank needs the same number of its own\n"
+            f"  choose -n and --per-host so that the ranks divide {len(gpus) or 'the GPUs'}, or list the GPUs in "
             "CUDA_VISIBLE_DEVICES; nvidia-smi -L lists them"
         )
     return {rank: tuple(gpus[at * gpus_per_rank : (at + 1) * gpus_per_rank]) for at, rank in enumerate(ranks)}

@@ -87,11 +87,11 @@ def parse_host(text: str) -> HostName:
     """
     user, at, endpoint = text.strip().rpartition("@")
     if at and (not _USER.fullmatch(user) or user.startswith("-")):
-        raise InvalidRequest(f"host {text!r}: {user!r} is not a user's name; write like me@name:22")
+        raise InvalidRequest(f"host {text!r}: {user!r} is not a valid user name; expected for example me@name:22")
     address, port = _split_port(endpoint)
     if not _NAME.fullmatch(address) or address.startswith("-"):
         raise InvalidRequest(
-            f"host {text!r}: {address!r} is not a machine's name; write like name, me@name:22, [::1]:22 or name[1-4]"
+            f"host {text!r}: {address!r} is not a valid host name; expected for example name, me@name:22, [::1]:22 or name[1-4]"
         )
     return HostName(address, user or None, None if port is None else _parse_port(port, text))
 
@@ -130,12 +130,12 @@ def _expand_numbers(text: str, full_text: str) -> Iterator[str]:
         first, dash, last = (word.strip() for word in part.partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise InvalidRequest(
-                f"hosts {full_text!r}: {part.strip()!r} is not a number or a range; write like name[1-4,7]"
+                f"hosts {full_text!r}: {part.strip()!r} is not a number or a range; expected for example name[1-4,7]"
             )
         low, high = int(first), int(last if dash else first)
         if low > high or high - low >= _MAX_HOSTS:
             raise InvalidRequest(
-                f"hosts {full_text!r}: the range {part.strip()} runs backwards or over more than {_MAX_HOSTS} machines"
+                f"hosts {full_text!r}: the range {part.strip()} is reversed or has more than {_MAX_HOSTS} machines"
             )
         width = len(first) if first.startswith("0") else 0
         yield from (str(number).zfill(width) for number in range(low, high + 1))
@@ -153,7 +153,7 @@ def _split_port(endpoint: str) -> tuple[str, str | None]:
 
 def _parse_port(text: str, full_text: str) -> int:
     if not text.isdecimal():
-        raise InvalidRequest(f"host {full_text!r}: {text!r} is not a port; write like name:22")
+        raise InvalidRequest(f"host {full_text!r}: {text!r} is not a port; expected for example name:22")
     return check_port(int(text), f"host {full_text!r}: port")
 
 
@@ -170,7 +170,7 @@ def check_port(port: int, what: str) -> int:
     22
     """
     if not 0 < port < 65536:
-        raise InvalidRequest(f"{what} {port}: give a number from 1 to 65535")
+        raise InvalidRequest(f"{what} {port}: expected a number from 1 to 65535")
     return port
 
 
@@ -182,7 +182,7 @@ def _parse_line(words: Sequence[str]) -> list[HostName]:
     for setting in settings:
         key, _, value = setting.partition("=")
         if key != "slots" or not value.isdecimal() or int(value) < 1:
-            raise InvalidRequest(f"{setting!r} is not understood; after the name only slots=N may stand, with N from 1")
+            raise InvalidRequest(f"unknown setting {setting!r}; after the name only slots=N is allowed, with N from 1")
         slots = int(value)
     hosts = [parse_host(each) for part in _split_names(name) for each in _expand_ranges(part)]
     return [HostName(host.address, host.user, host.port, slots) for host in hosts]
@@ -190,11 +190,11 @@ def _parse_line(words: Sequence[str]) -> list[HostName]:
 
 def _check_distinct(hosts: Sequence[HostName], what: str) -> tuple[HostName, ...]:
     if not hosts:
-        raise InvalidRequest(f"{what}: names no machine; write like a,b,c or name[1-4]")
+        raise InvalidRequest(f"{what}: expected host names, for example a,b,c or name[1-4]")
     for at, host in enumerate(hosts):
         if any((host.address, host.port) == (other.address, other.port) for other in hosts[:at]):
             raise InvalidRequest(
-                f"{what}: {host} is named twice; name it once, and say how many ranks are to run there (--per-host, or slots= in a file)"
+                f"{what}: {host} is named twice; name it once, and set the ranks per host with --per-host (slots= in a file)"
             )
     return tuple(hosts)
 

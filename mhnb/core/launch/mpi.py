@@ -46,8 +46,8 @@ def parse_implementation(version: str) -> str:
         return "hydra"
     first = version.strip().splitlines()[:1]
     raise LaunchError(
-        f"this mpiexec is neither Open MPI's nor MPICH's, it says {first[0] if first else 'nothing'!r}; "
-        "name another one: --set mpiexec=/path/to/mpiexec"
+        f"unknown mpiexec, expected Open MPI or MPICH; it printed {first[0] if first else 'nothing'!r}\n"
+        "  Fix: --set mpiexec=/path/to/mpiexec"
     )
 
 
@@ -71,7 +71,7 @@ def mpiexec_command(
     """
     if wrong := [name for name in machines if re.search(r"[,:@\s]", name)]:
         raise InvalidRequest(
-            f"host {wrong[0]!r}: mpiexec takes plain names; user and port stand in your ssh config, which it uses"
+            f"host {wrong[0]!r}: mpiexec accepts only plain host names; put user and port into your ssh config, which it uses"
         )
     if implementation == "openmpi":
         arguments = ["-n", str(tasks), "--stdin", "none", "--bind-to", "none", "--tag-output"]
@@ -86,22 +86,25 @@ def mpiexec_command(
 _HINTS = (
     (
         r"allow-run-as-root|run.*as root",
-        "mpiexec refuses to run as root: become another user, or --set extra=--allow-run-as-root",
+        "mpiexec refuses to run as root: use another user, or add --set extra=--allow-run-as-root",
     ),
     (
         r"not enough slots|There are not enough|more processes than slots",
-        "ask for fewer ranks, or name more hosts; --oversubscribe among the extra options lets them share cores",
+        "start fewer ranks, add hosts, or let ranks share cores: --set extra=--oversubscribe",
     ),
     (
         r"Permission denied|Host key verification|daemon.*(?:failed|unable)|was unable to launch|ORTE (?:does not|was unable)",
-        "mpiexec must reach each host by ssh without a password: try ssh HOST hostname",
+        "mpiexec needs passwordless ssh to each host; test with: ssh HOST hostname",
     ),
     (
         r"(?:cannot open|No such file|not open).*mpi\.start|mpi\.start: (?:No such file|Permission)",
-        "the machines must see that file: set MHNB_HOME to a folder that they share, or reach them with --profile ssh",
+        "all machines need that file: set MHNB_HOME to a shared folder, or use --profile ssh",
     ),
-    (r"no mhnb|No module named '?mhnb", "install mhnb into that very Python on each host, or name the one that has it"),
-    (r"mhnb: no ", "name one that is on every host"),
+    (
+        r"no mhnb|No module named '?mhnb",
+        "install mhnb into that Python on each host, or choose one that has it with --python, --venv or --conda",
+    ),
+    (r"mhnb: no ", "choose one that exists on every host"),
 )
 
 
@@ -115,4 +118,4 @@ def explain_mpiexec(lines: Sequence[str]) -> str:
     for pattern, hint in _HINTS:
         if found := [line for line in lines if re.search(pattern, line)]:
             return f"{found[0].strip()}\n  {hint}"
-    return "\n    ".join(lines[-8:]) or "it said nothing"
+    return "\n    ".join(lines[-8:]) or "it printed nothing"

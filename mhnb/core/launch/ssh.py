@@ -62,16 +62,18 @@ class SshOptions:
 
     def __post_init__(self) -> None:
         if self.venv is not None and self.conda is not None:
-            raise InvalidRequest(f"venv={self.venv!r} and conda={self.conda!r}: give the one that the ranks are to use")
+            raise InvalidRequest(f"venv={self.venv!r} and conda={self.conda!r}: choose one of them")
         if self.port is not None:
             check_port(self.port, "port")
         if self.connect_timeout_s < 1:
-            raise InvalidRequest(f"connect_timeout_s={self.connect_timeout_s}: give a whole number of seconds from 1")
+            raise InvalidRequest(
+                f"connect_timeout_s={self.connect_timeout_s}: expected a whole number of seconds from 1"
+            )
         if self.setup is not None and "\n" in self.setup:
-            raise InvalidRequest(f"setup={self.setup!r}: give one line; ` && ` joins several commands")
+            raise InvalidRequest(f"setup={self.setup!r}: expected one line; join several commands with ` && `")
         for name, value in self.environment.items():
             if not _VARIABLE.fullmatch(name) or "\0" in value:
-                raise InvalidRequest(f"environment: {name!r} is not a variable that a shell could set")
+                raise InvalidRequest(f"environment: {name!r} is not a valid variable name or value")
 
 
 def ssh_command(host: HostName, options: SshOptions, remote_command: str = READ_LINE) -> list[str]:
@@ -212,59 +214,59 @@ _AFTER_LOGIN = (
     ("old_python", r"[Uu]nknown option:? -P"),
     ("mhnb", r"No module named (?:mhnb$|'mhnb[.'])"),
     ("notebook", r"mhnb: cannot start: cannot reach the notebook"),
-    ("version", r"mhnb: cannot start: the notebook speaks protocol"),
+    ("version", r"mhnb: cannot start: the notebook uses protocol"),
     ("unfit", r"mhnb: cannot start: "),
     ("lost", r"closed by remote host|not responding|Broken pipe|Connection reset"),
 )
 _DESCRIPTIONS = {
     "closed": "closed the connection before the login",
     "config": "was not tried: ssh cannot read its config",
-    "ended": "what ran there ended",
+    "ended": "the remote process ended",
     "environment": "has no such environment",
     "failed": "cannot be reached",
     "folder": "has no such folder",
-    "key_changed": "has another host key than the one you know",
+    "key_changed": "has a different host key than the known one",
     "key_file": "refused the login: your key file cannot be used",
-    "key_unknown": "has a host key that you do not know",
-    "killed": "what ran there was killed by a signal",
+    "key_unknown": "has an unknown host key",
+    "killed": "the remote process was killed by a signal",
     "login": "refused the login",
     "lost": "was lost: the connection broke",
-    "mhnb": "has no mhnb for this Python",
-    "notebook": "does not reach this notebook",
+    "mhnb": "mhnb is not installed for this Python",
+    "notebook": "cannot reach this notebook",
     "old_python": "has a Python that is too old",
     "python": "has no such Python",
     "refused": "refused the connection",
     "setup": "could not be set up",
-    "shell": "let you in, and its login shell did not run the command",
-    "silent": "does not answer",
+    "shell": "ssh login worked, but the login shell did not run the command",
+    "silent": "does not respond",
     "unfit": "cannot run ranks",
     "unknown_name": "is a name that ssh cannot resolve",
-    "version": "has another mhnb",
+    "version": "has a different mhnb version",
 }
 _SSH_HINTS = {
-    "closed": "sshd there may limit the logins at a time (MaxStartups) or the addresses; {sees}",
-    "config": "mend the ssh config, or name another one",
-    "ended": "the log has all it said",
-    "environment": "name one that is on {host}, by its whole path",
+    "closed": "its sshd may limit concurrent logins (MaxStartups) or allowed addresses; {sees}",
+    "config": "fix the ssh config, or use another one",
+    "ended": "the log has its full output",
+    "environment": "use one that exists on {host}, by its full path",
     "failed": "{sees}",
-    "folder": "make it on {host}, or name another one",
-    "key_changed": "if {host} was installed anew: ssh-keygen -R {entry}, and log in once by hand; if not, ask who runs it: "
-    "somebody may stand between",
+    "folder": "create it on {host}, or use another one",
+    "key_changed": "if {host} was reinstalled, run ssh-keygen -R {entry} and log in once by hand; if not, ask its administrator: "
+    "this can be a man-in-the-middle attack",
     "key_file": "chmod 600 the key file, which must be a private key that you own",
     "key_unknown": "log in once by hand and compare its key: {by_hand}",
-    "killed": "out of memory there, or ended by somebody: dmesg on {host} tells",
-    "login": "ssh must log you in without asking: ssh-copy-id, or name user and key; {sees}",
-    "lost": "see that {host} is up and its network; then start again",
-    "mhnb": "install it into that very Python on {host}: python -m pip install mhnb; or name the Python, venv or conda that has it",
-    "notebook": "let the port through the firewalls, or name an address of this machine that {host} reaches: --address 10.0.0.1",
-    "old_python": "mhnb needs Python 3.11 or newer; name one that is on {host}",
-    "python": "install it on {host}, or name the Python, venv or conda that is there",
-    "refused": "no sshd listens there, or a firewall says no: see that sshd runs, and the port; {sees}",
+    "killed": "it ran out of memory or was stopped; check dmesg on {host}",
+    "login": "mhnb needs passwordless ssh: run ssh-copy-id {entry}, or pass --user or --key; {sees}",
+    "lost": "check {host} and its network, then start again",
+    "mhnb": "install it into that Python on {host}: python -m pip install mhnb; or choose one that has it with --python, --venv or --conda",
+    "notebook": "open the port in the firewalls, or pass an address of this machine that {host} can reach, such as --address 10.0.0.1",
+    "old_python": "mhnb needs Python 3.11 or newer; choose one on {host} with --python",
+    "python": "install it on {host}, or choose one that exists there with --python, --venv or --conda",
+    "refused": "no sshd is listening, or a firewall rejects the connection: check sshd and the port; {sees}",
     "setup": "try that line by hand on {host}",
     "shell": "the account needs a login shell that runs commands; {sees}",
-    "silent": "it is down, elsewhere, or a firewall drops the packets; {sees}",
-    "unfit": "mend that on {host}, then start again",
-    "unknown_name": "spell it as your ssh config or your name server has it, or give its address",
+    "silent": "it is down, has another address, or a firewall drops the packets; {sees}",
+    "unfit": "fix that on {host}, then start again",
+    "unknown_name": "check the spelling in your ssh config or DNS, or use its address",
     "version": "install the same version on {host} as here",
 }  # fmt: skip
 _HOST_NOT_READY = (
@@ -299,7 +301,7 @@ def explain_ssh(text: str, code: int, host: HostName, options: SshOptions) -> Ss
     kind, cause = _classify(lines, code)
     by_hand = format_manual_command(host, options)
     entry = shlex.quote(host.address if (host.port or 22) == 22 else f"[{host.address}]:{host.port}")
-    words = {"host": host.address, "entry": entry, "by_hand": by_hand, "sees": f"by hand: {by_hand}"}
+    words = {"host": host.address, "entry": entry, "by_hand": by_hand, "sees": f"test with: {by_hand}"}
     description = _DESCRIPTIONS[kind] + (f" with exit code {code}" if kind == "ended" else "")
     return SshFailure(kind, description, cause, _SSH_HINTS[kind].format(**words))
 

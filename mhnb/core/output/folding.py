@@ -173,7 +173,7 @@ def group_outputs(outputs_by_ranks: Iterable[tuple[Sequence[int], Sequence[Outpu
 
 
 def find_majority(blocks: Sequence[OutputGroup]) -> OutputGroup | None:
-    """Return the block with more than half of the ranks; None if there is none, or no other block.
+    """Return the block with more than half of the ranks, or None; also None if there is no other block.
 
     >>> find_majority([OutputGroup((0, 1), ()), OutputGroup((2,), ())]).ranks
     (0, 1)

@@ -331,7 +331,7 @@ class _Screen:
         return "\n".join(lines) + _pen_change(now, self._pen)
 
     def draw(self, text: str, above: _Finished) -> int | None:
-        """Process text. Return where it continues after a line end on the last line; None if there is none.
+        """Process text. Return where it continues after a line end on the last line, or None.
 
         Args:
             above: the lines that the cursor may move up to.
@@ -547,9 +547,9 @@ TAIL_LIMIT = 512 * 1024
 _CHUNK = 32 * 1024
 """A stream is split into chunks of about this many characters, so that the middle can be dropped."""
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-_FIGURE_REASON = "told as text: only a notebook's front end draws this form; fig.show('png') makes an image of it"
+_FIGURE_REASON = "shown as text: only a notebook's front end can draw this; for an image, use fig.show('png')"
 
-_WIDGET_REASON = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
+_WIDGET_REASON = "the browser cannot reach a widget on a rank: this is its text form"
 
 GAP_LINE = re.compile(r"\[\.\.\. ((?:at least )?[\d,]+) bytes of (stdout|stderr) left out; .* \.\.\.\]")
 """Matches the line that replaces text which only the log has: how much, of which stream."""

@@ -194,14 +194,14 @@ class CellResult:
             # The error's name is shown before this text everywhere.
             text = self.summary().removeprefix(f"{first.ename} on ")
             raise OrderMismatch(" · ".join(filter(None, (text, first.evalue.partition("\n")[0]))), result=self)
-        ended = "ended it ·" if self.failed else "came, but"
+        ended = "ended it ·" if self.failed else "expired, but"
         why = f"--timeout {ended} " if self.how == "timeout" else "" if self.failed else "Ctrl-C came, but "
         raise kinds.get(self.how, CellFailed)(why + self.summary(), result=self)
 
     def summary(self) -> str:
         """Format one line: what failed on which ranks, first failure first."""
         if not self.failed:
-            return f"{self.name} ended well on {describe_ranks(r.rank for r in self)}"
+            return f"{self.name} succeeded on {describe_ranks(r.rank for r in self)}"
         by_word: dict[str, list[int]] = {}
         for failed in self.failed:
             by_word.setdefault(failed.error.ename if failed.error else failed.outcome, []).append(failed.rank)

@@ -80,7 +80,7 @@ def test_where_a_replay_ends_is_told_where_two_cells_have_the_number() -> None:
     assert find("In[9]") == (4, "")
     assert find("3") == (1, "--to 3 is In [3], which is cell 1 of the cluster; cell 3 is another")
     with pytest.raises(
-        InvalidRequest, match=r"--to In \[4\]: the journal has In \[3,5,9\] and cell 3 of generation 1; name"
+        InvalidRequest, match=r"--to In \[4\]: unknown cell; the journal has In \[3,5,9\] and cell 3 of generation 1"
     ):
         find("In[4]")
 
@@ -91,7 +91,7 @@ def test_a_replay_names_cells_as_the_notebook_does() -> None:
     assert format_step(ReplayStep("In [5]", 1, plan)) == "mhjax · replaying In [5] of In [9]"
     assert "replayed In [3,5,9] and cell 3 and 1 push" in format_report(ReplayReport(plan, 5, 0.1), "0.1 s")
     stopped = format_stop(ReplayReport(plan, 2, 0.1, stop="no"), "tainted")
-    assert "In [3,5] did the same as before; In [9] was not run" in stopped
+    assert "In [3,5] gave the same result as before; In [9] was not run" in stopped
     assert stopped.endswith("%mhjax restart --replay --to In[5]")
     estimate = ReplayEstimate()
     for record in SHOWN:
@@ -164,4 +164,4 @@ def test_a_launch_of_an_earlier_cell_is_named_by_that_cell() -> None:
     machine.handle(CellEnded(0, 2, "interrupted", [], 0.1, left), 2.1)
     (finished,) = machine.handle(CellEnded(1, 2, "interrupted", [], 0.1), 2.2)
     assert isinstance(finished, FinishCell)
-    assert finished.result.notes[0] == "rank 0 left jit(f) of In [7] before its end"
+    assert finished.result.notes[0] == "rank 0 abandoned jit(f) of In [7] before it completed"

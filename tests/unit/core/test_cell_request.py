@@ -45,5 +45,5 @@ def test_cell_is_routed(source: str, route: str) -> None:
 def test_a_mixed_cell_is_refused() -> None:
     """One part of the cell belongs to the notebook and the other to the ranks, so nothing runs."""
     for line in ("%mhjax pull x", "x = %mhjax pull x"):
-        with pytest.raises(InvalidRequest, match="own"):
+        with pytest.raises(InvalidRequest, match="separate cell"):
             route_cell(f"{line}\nprint(x)")

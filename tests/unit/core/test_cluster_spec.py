@@ -15,7 +15,7 @@ AMPLE_NBYTES = 2**40
 @pytest.mark.parametrize(("hosts", "devices"), [(0, 2), (-1, 2), (1000, 2), (4, 0), (4, 1000)])
 def test_invalid_counts_are_refused(hosts: int, devices: int) -> None:
     """The error names the count and what was expected."""
-    with pytest.raises(InvalidRequest, match=r"=(0|-1|1000): give"):
+    with pytest.raises(InvalidRequest, match=r"=(0|-1|1000): expected"):
         check_cluster_spec(ClusterSpec(hosts, devices), available_nbytes=AMPLE_NBYTES)
 
 
@@ -41,7 +41,7 @@ def test_a_host_cannot_be_named_twice() -> None:
 @pytest.mark.parametrize("each", [0, -1, 200])
 def test_invalid_ranks_per_host_is_refused(each: int) -> None:
     """There must be at least one rank per host, and no more in total than the limit of ranks."""
-    with pytest.raises(InvalidRequest, match=f"ranks_per_host={each}: give"):
+    with pytest.raises(InvalidRequest, match=f"ranks_per_host={each}: expected"):
         check_cluster_spec(ClusterSpec(2, 2, ranks_per_host=each), available_nbytes=AMPLE_NBYTES)
 
 
@@ -64,11 +64,11 @@ def test_ranks_of_a_host_are_neighbours() -> None:
     [
         ({"timeout": 3}, "no argument 'timeout'"),
         ({"process_id": 1}, "leave it out"),
-        ({"num_processes": 3}, "3 and 4 hosts"),
-        ({"initialization_timeout": 0}, "initialization_timeout=0: give a whole number of seconds"),
-        ({"shutdown_timeout_seconds": 1.5}, "1 or more"),
-        ({"heartbeat_timeout_seconds": True}, "1 or more"),
-        ({"coordinator_bind_address": "127.0.0.1:4000"}, "give coordinator_address with the same port"),
+        ({"num_processes": 3}, "num_processes=3 does not fit 4 hosts"),
+        ({"initialization_timeout": 0}, "initialization_timeout=0: expected a whole number of seconds"),
+        ({"shutdown_timeout_seconds": 1.5}, "seconds from 1"),
+        ({"heartbeat_timeout_seconds": True}, "seconds from 1"),
+        ({"coordinator_bind_address": "127.0.0.1:4000"}, "add coordinator_address with the same port"),
     ],
 )
 def test_invalid_initialize_arguments_are_refused(arguments: dict[str, Any], said: str) -> None:
@@ -80,4 +80,4 @@ def test_invalid_initialize_arguments_are_refused(arguments: dict[str, Any], sai
 def test_argument_without_effect_is_noted() -> None:
     """The argument is not refused, because the same line works on a GPU."""
     (note,) = check_initialize({"local_device_ids": [0], "initialization_timeout": 60, "num_processes": 4}, 4)
-    assert note.startswith("local_device_ids does nothing on CPU")
+    assert note.startswith("local_device_ids has no effect on CPU")

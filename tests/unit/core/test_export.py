@@ -36,14 +36,14 @@ STEPS: list[Step] = [
 
 WHOLE_SCRIPT = '''r"""Exported by mhnb: the cells of a notebook as one program for 4 processes.
 
-The same program runs in each process; they find each other in one of three ways.
+The same program runs in each process; the processes find each other in one of three ways.
 
-    srun -n 4 python train.py                     under Slurm, by themselves
-    mpiexec -n 4 python train.py                  under Open MPI, by themselves
+    srun -n 4 python train.py                     under Slurm, automatically
+    mpiexec -n 4 python train.py                  under Open MPI, automatically
     python train.py ADDRESS:PORT COUNT NUMBER     elsewhere: one for each NUMBER from 0 to COUNT - 1
 
-Elsewhere they may be in the environment, too: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID.
-Start all with PYTHONHASHSEED=0, as the notebook did: else sets have another order in each process.
+Elsewhere you can also set environment variables: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID.
+Start all processes with PYTHONHASHSEED=0, as the notebook did; otherwise the order of sets differs between them.
 
 Left out:
 - cell 3: raised ValueError on rank 2
@@ -52,7 +52,7 @@ Notes:
 - cell 1, line 3: %matplotlib inline dropped
 - cell 1, line 4: %time dropped, its statement kept
 - cell 2, line 1: %%time dropped
-- cell 4 runs on ranks 0,2 only: a collective in it that needs others would wait for ever
+- cell 4 runs on ranks 0,2 only: a collective in it that needs other ranks would hang
 """
 
 from __future__ import annotations
@@ -60,25 +60,25 @@ from __future__ import annotations
 import os
 import sys
 
-# What the notebook's ranks had: 2 CPU devices each. A GPU or TPU takes no notice.
+# What the notebook's ranks had: 2 CPU devices each. It has no effect on GPUs and TPUs.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
-# The threads for them are as many as the machine has cores, and two devices on few cores can wait for ever.
+# Threads for these devices: the default is the number of cores, and with few cores two devices can deadlock.
 os.environ.setdefault("PJRT_NPROC", "32")
 
 import jax
 
 
 def _initialize():
-    """Join the other processes, before anything else of JAX is used."""
+    """Connect to the other processes before anything else uses JAX."""
     names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     given = sys.argv[1:4] if len(sys.argv) == 4 else [os.environ.get(name) for name in names]
     if all(given):
         address, count, number = given
         jax.distributed.initialize(address, int(count), int(number))
     elif any(given[1:]):
-        sys.exit(f"give all three of {', '.join(names)}, or none: {given}")
+        sys.exit(f"set all three of {', '.join(names)}, or none of them: {given}")
     else:
-        # Under Slurm and Open MPI, and on a TPU pod, JAX knows.
+        # Under Slurm and Open MPI, and on a TPU pod, JAX detects them.
         jax.distributed.initialize()
 
 
@@ -107,7 +107,7 @@ text = \'\'\'a
 _show((x, text))  # both
 
 # -- cell 4
-# Only these run it. A collective that needs the others would wait for ever.
+# Only these run it. A collective that needs the other ranks would hang.
 if jax.process_index() in {0, 2}:
     text = \'\'\'a
  b\'\'\'
@@ -123,8 +123,8 @@ BATCH_SCRIPT = """#!/bin/bash
 # With GPUs: one process for each of them.
 ##SBATCH --gpus-per-task=1
 
-# Exported by mhnb. Submit it from the folder of my train.py; PYTHON names another interpreter.
-# Sets have the same order in every process.
+# Exported by mhnb. Submit it from the folder of my train.py; set PYTHON to use another interpreter.
+# Makes the order of sets the same in every process.
 export PYTHONHASHSEED=0
 srun --label "${PYTHON:-python}" -u 'my train.py'
 """
@@ -168,7 +168,7 @@ def test_a_mesh_over_machines_is_noted() -> None:
     cells = [CellStep("cell 2", "mesh = jax.make_mesh((8,), ('x',))"), CellStep("cell 3", "x = 1")]
     script = export_script(cells, name="a.py", process_count=4, devices=2)
     (note,) = script.notes
-    assert note.startswith("cell 2 calls make_mesh, which JAX refuses over CPU devices of several machines")
+    assert note.startswith("cell 2 calls make_mesh, which JAX refuses for CPU devices of several machines")
     assert "AxisType.Explicit,) * n" in note
     assert export_script(cells, name="a.py", process_count=4).notes == ()
 
@@ -219,18 +219,18 @@ def test_cell_is_translated(source: str, text: str) -> None:
     [
         ("!ls -l", "line 1: !ls -l: a shell command"),
         ("x = 1\nfiles = !ls", "line 2: files = !ls: a shell command"),
-        ("%cd /tmp", "line 1: %cd /tmp: a magic"),
-        ("%%bash\nls", "line 1: %%bash: a magic"),
-        ("%timeit -n 3 f()", "line 1: %timeit -n 3 f(): a magic"),
-        ("%mhjax status", "line 1: %mhjax status: belongs to the notebook"),
+        ("%cd /tmp", "line 1: %cd /tmp: a notebook magic"),
+        ("%%bash\nls", "line 1: %%bash: a notebook magic"),
+        ("%timeit -n 3 f()", "line 1: %timeit -n 3 f(): a notebook magic"),
+        ("%mhjax status", "line 1: %mhjax status: runs only in the notebook"),
         ("f?", "line 1: f?: help"),
         ("x = await f()", "line 1: await at top level"),
         ("async with f() as g:\n    pass", "line 1: await at top level"),
         ("[x async for x in y]", "line 1: await at top level"),
         ("import os, mhnb.teach", "line 1: import mhnb.teach"),
         ("from mhnb import start", "line 1: import mhnb"),
-        ("get_ipython().run_line_magic('time', '')", "line 1: get_ipython: is there in a notebook only"),
-        ("y = _ + 1", "line 1: _: is there in a notebook only"),
+        ("get_ipython().run_line_magic('time', '')", "line 1: get_ipython: exists only in a notebook"),
+        ("y = _ + 1", "line 1: _: exists only in a notebook"),
         ("def f(:\n    pass", "line 1: "),
         ("x = 1\n!echo 'it\ny = 2", "line 2: !echo 'it: a shell command"),
     ],
@@ -245,7 +245,7 @@ def test_all_refused_code_is_named_at_once() -> None:
     with pytest.raises(InvalidRequest) as refused:
         _export(CellStep("cell 2", "!ls"), CellStep("cell 7", "x = 1\nawait f()"), PushStep(("data",)))
     text = str(refused.value)
-    assert "3 things have no form in a script, and nothing was written" in text
+    assert "nothing was written, because 3 items cannot be exported:" in text
     assert all(
         words in text for words in ("cell 2, line 1: !ls", "cell 7, line 2: await", "push data: its value is too")
     )
@@ -315,7 +315,7 @@ def test_a_notebook_is_read() -> None:
     assert found.left_out == [
         "code cell 4: it failed with ZeroDivisionError",
         "code cell 5: it is meant to fail (tag raises-exception)",
-        "code cell 11: as asked",
+        "code cell 11: excluded by --without",
     ]
 
 
@@ -331,7 +331,7 @@ def test_cell_of_a_notebook_is_left_out_by_either_number(named: str) -> None:
     cells = [_code("%%mhjax\nx = 1") | {"execution_count": count} for count in (6, 7)]
     found = read_notebook({"cells": cells}, parse_without(named))
     assert [step.name for step in found.steps if isinstance(step, CellStep)] == ["code cell 1"]
-    assert found.left_out == ["code cell 2: as asked"]
+    assert found.left_out == ["code cell 2: excluded by --without"]
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_push_of_computed_value_is_refused() -> None:
         _export(*found.steps)
     without = read_notebook({"cells": [_code("lr = f()\n%mhjax push lr other")]}, parse_without("2-3,lr"))
     assert without.steps == [PushStep(("other",))]
-    assert without.left_out == ["push lr: as asked; the script has no lr until you write it in"]
+    assert without.left_out == ["push lr: excluded by --without; add lr to the script yourself"]
 
 
 def test_without_flag_is_parsed() -> None:
@@ -378,7 +378,7 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["export", str(source), "-o", str(script)]) == 0
     script.write_text("mine")
     assert main(["export", str(source), "-o", str(script)]) == 1
-    assert "is there and no export of mhnb" in capsys.readouterr().err
+    assert "exists and is not an export of mhnb" in capsys.readouterr().err
     assert script.read_text() == "mine"
     source.write_text("[]")
     assert main(["export", str(source), "-o", str(script)]) == 1
@@ -397,4 +397,4 @@ def test_incomplete_process_settings_are_refused(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "give all three of JAX_COORDINATOR_ADDRESS" in done.stderr
+    assert "set all three of JAX_COORDINATOR_ADDRESS" in done.stderr

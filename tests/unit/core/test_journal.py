@@ -184,10 +184,10 @@ def test_a_long_sequence_is_hashed_whole_and_kept_in_part() -> None:
         ({"how": "interrupted", "outcomes": {0: "interrupted", 1: "interrupted"}}, "interrupted"),
         ({"how": "interrupted"}, "interrupted"),
         ({"outcomes": {0: "interrupted", 1: "interrupted"}}, "interrupted"),
-        ({"how": "timeout", "outcomes": {0: "killed", 1: "killed"}, "state": "dead"}, "its --timeout ended it"),
+        ({"how": "timeout", "outcomes": {0: "killed", 1: "killed"}, "state": "dead"}, "stopped by its --timeout"),
         ({"state": "tainted"}, "tainted"),
         ({"state": "split"}, "split"),
-        ({"state": "dead", "outcomes": {0: "killed", 1: "died"}}, "ranks 0-1 did not live to its end"),
+        ({"state": "dead", "outcomes": {0: "killed", 1: "died"}}, "ranks 0-1 died during it"),
         ({"state": "dead"}, "the cluster died during it"),
         ({"state": "stopped", "outcomes": {0: "killed", 1: "ok"}}, "the cluster was stopped during it"),
         ({"outcomes": {0: "ok", 1: "refused"}}, "rank 1 refused it"),
@@ -203,7 +203,7 @@ def test_a_plan_has_cells_and_pushes_in_their_order() -> None:
     tainted, oversized = cell(2, state="tainted"), replace(PUSH, names=("big",), file="", why_not="too large")
     plan = plan_replay([START, cell(1), PUSH, tainted, AcceptRecord(1, "tainted"), oversized, cell(3)], 1)
     assert plan.steps == (cell(1), PUSH, cell(3))
-    assert list(map(str, plan.left_out)) == ["cell 2: tainted, accepted then", "push big: too large"]
+    assert list(map(str, plan.left_out)) == ["cell 2: tainted, then accepted", "push big: too large"]
     assert plan.cells == (1, 3)
 
 
@@ -218,7 +218,7 @@ def test_replay_to_a_cell_stops_after_it() -> None:
 @pytest.mark.parametrize("to", [0, 3, -1])
 def test_replay_to_an_unknown_cell_is_refused(to: int) -> None:
     """Otherwise the error names the cells that exist."""
-    with pytest.raises(InvalidRequest, match=rf"--to {to}: the journal has cells 1-2 of generation 1"):
+    with pytest.raises(InvalidRequest, match=rf"--to {to}: unknown cell; the journal has cells 1-2 of generation 1"):
         plan_replay([START, cell(1), cell(2)], 1, to)
     with pytest.raises(InvalidRequest, match="the journal has no cell"):
         plan_replay([START], 1, to)
@@ -340,8 +340,8 @@ def test_equal_cells_have_no_difference() -> None:
             launched(ADD, other=[]),
             "rank 1: launch 1 was jit(add) of line 2, now none (launches: 1 before, 0 now)",
         ),
-        ({}, {"state": "tainted"}, "before it left the cluster clean, now tainted"),
-        ({}, {"how": "timeout"}, "before it left the cluster clean, now clean after its --timeout"),
+        ({}, {"state": "tainted"}, "the cluster was clean after it before, and is tainted now"),
+        ({}, {"how": "timeout"}, "the cluster was clean after it before, and is clean after its --timeout now"),
     ],
     ids=["raised", "other_error", "died", "other_program", "fewer", "other_content", "one_rank", "state", "timeout"],
 )  # fmt: skip
@@ -386,8 +386,8 @@ def test_replay_as_text() -> None:
         "replay stopped: cell 3 differs",
         "  rank 1: this",
         (
-            "  cell 1 did the same as before; cells 4-5 were not run · the cluster is clean:"
-            " go on from here by hand, or %mhjax restart --replay --to 1"
+            "  cell 1 gave the same result as before; cells 4-5 were not run · the cluster is clean:"
+            " continue from here by hand, or %mhjax restart --replay --to 1"
         ),
         "  left out · cell 2: split",
         "  note · a line is broken",

@@ -84,28 +84,28 @@ def test_host_without_login_has_no_other_cells() -> None:
 
 
 FAULTS: list[tuple[Mapping[str, Any], str, str, str]] = [
-    ({"python": "3.9.2"}, "python", "b has Python 3.9.2 (/py), and mhnb needs 3.11 or newer", "name a Python"),
-    ({"python": "3.12.1"}, "python", "b has Python 3.12.1 and the other hosts 3.11", "the same as elsewhere"),
-    ({"versions": VERSIONS | {"jax": "0.10.1"}}, "jax", "b has jax 0.10.1, and 0.10.2 is elsewhere", "/py -m pip install 'jax==0.10.2'"),
-    ({"versions": VERSIONS | {"jax": None}}, "jax", "b has no jax for its Python /py", "pip install 'jax==0.10.2'"),
-    ({"versions": VERSIONS | {"jaxlib": "0.10.1"}}, "jaxlib", "b has jaxlib 0.10.1, and 0.10.2 is elsewhere", "'jaxlib==0.10.2'"),
-    ({"versions": VERSIONS | {"mhnb": "0.2.0"}}, "mhnb", "b has mhnb 0.2.0, and 0.1.0 is here", "'mhnb==0.1.0'"),
-    ({"versions": VERSIONS | {"mhnb": None}}, "mhnb", "b has no mhnb for its Python /py", "'mhnb==0.1.0'"),
+    ({"python": "3.9.2"}, "python", "b has Python 3.9.2 (/py), but mhnb needs 3.11 or newer", "choose the same version"),
+    ({"python": "3.12.1"}, "python", "b has Python 3.12.1, the other hosts have 3.11", "the same version on b"),
+    ({"versions": VERSIONS | {"jax": "0.10.1"}}, "jax", "the other hosts have 0.10.2", "/py -m pip install 'jax==0.10.2'"),
+    ({"versions": VERSIONS | {"jax": None}}, "jax", "jax is not installed on b for Python /py", "pip install 'jax==0.10.2'"),
+    ({"versions": VERSIONS | {"jaxlib": "0.10.1"}}, "jaxlib", "b has jaxlib 0.10.1, the other hosts have 0.10.2", "'jaxlib==0.10.2'"),
+    ({"versions": VERSIONS | {"mhnb": "0.2.0"}}, "mhnb", "b has mhnb 0.2.0, this notebook has 0.1.0", "'mhnb==0.1.0'"),
+    ({"versions": VERSIONS | {"mhnb": None}}, "mhnb", "mhnb is not installed on b for Python /py", "'mhnb==0.1.0'"),
     (
         {"disks": (Disk("logs", "/logs", 0, "No space left on device"),)},
         "disk",
         "b cannot write logs to /logs: No space left on device",
-        "make room there, or choose another folder by MHNB_HOME",
+        "free space there, or choose another folder with MHNB_HOME",
     ),
-    ({"disks": (Disk("shared memory", "/dev/shm", 5 << 20),)}, "disk", "b cannot write shared memory to /dev/shm: 5 MB free", "make room"),
-    ({"unknown_flags": ("xla_x",)}, "environment", "XLA_FLAGS on b has --xla_x, which its jaxlib 0.10.2 does not know", "take it out"),
+    ({"disks": (Disk("shared memory", "/dev/shm", 5 << 20),)}, "disk", "b cannot write shared memory to /dev/shm: 5 MB free", "free space"),
+    ({"unknown_flags": ("xla_x",)}, "environment", "XLA_FLAGS on b has --xla_x, which its jaxlib 0.10.2 does not know", "remove it"),
     (
         {"environment": {"XLA_FLAGS": "--xla_a=1"}},
         "environment",
-        "XLA_FLAGS is '--xla_a=1' on b, and '' elsewhere: ranks that compile differently",
-        "of every host alike",
+        "XLA_FLAGS is '--xla_a=1' on b, but '' on the other hosts: ranks that compile differently",
+        "to the same value",
     ),
-    ({"environment": {"JAX_ENABLE_X64": "1"}}, "environment", "JAX_ENABLE_X64 is '1' on b, and '' elsewhere", "alike, or in none"),
+    ({"environment": {"JAX_ENABLE_X64": "1"}}, "environment", "JAX_ENABLE_X64 is '1' on b, but '' on the other hosts", "to the same value"),
 ]  # fmt: skip
 
 
@@ -142,8 +142,13 @@ NON_FATAL: list[tuple[Mapping[str, Any], str, str, str]] = [
         "b cannot resolve its own name 'b' (not known)",
         "/etc/hosts on b",
     ),
-    ({"disks": (Disk("logs", "/logs", 500 << 20),)}, "warning", "b has 500 MB left for logs in /logs", "make room"),
-    ({"environment": {"http_proxy": "p:1", "no_proxy": "10.0.0.1"}}, "note", "http_proxy is set on b", "off the proxy"),
+    ({"disks": (Disk("logs", "/logs", 500 << 20),)}, "warning", "b has 500 MB left for logs in /logs", "free space"),
+    (
+        {"environment": {"http_proxy": "p:1", "no_proxy": "10.0.0.1"}},
+        "note",
+        "http_proxy is set on b",
+        "from the proxy",
+    ),
 ]
 
 
@@ -165,8 +170,8 @@ def test_conflicting_xla_flags_are_warnings() -> None:
     hosts = [probe(at, environment={"XLA_FLAGS": flags}) for at in range(3)]
     texts = [finding.text for finding in build_report(*hosts).findings]
     assert build_report(*hosts).ok
-    assert "XLA_FLAGS on a has --xla_a twice, as 1 and as 2: the last one holds" in texts
-    assert "XLA_FLAGS on c asks for 8 CPU devices, and 2 were asked for here" in texts
+    assert "XLA_FLAGS on a has --xla_a twice, as 1 and as 2: the last one is used" in texts
+    assert "XLA_FLAGS on c requests 8 CPU devices, but this start requests 2" in texts
 
 
 # -- devices
@@ -182,7 +187,7 @@ def test_unequal_devices_are_found() -> None:
     """A host whose devices differ from the others' is named."""
     requirements = replace(REQUIREMENTS, devices=None)
     report = build_report(*_gpu_hosts(2, 2, 1), requirements=requirements)
-    assert only_finding(report).text.startswith("c has 1 gpu (H200), and elsewhere there are 2 gpu (H200): every")
+    assert only_finding(report).text.startswith("c has 1 gpu (H200), the other hosts have 2 gpu (H200). Every")
     assert [cell_at(report, "devices", at) for at in range(3)] == [
         ("2 gpu", None),
         ("2 gpu", None),
@@ -190,7 +195,7 @@ def test_unequal_devices_are_found() -> None:
     ]
     assert build_report(*_gpu_hosts(2, 2, 2), requirements=requirements).ok
     assert only_finding(build_report(probe(0), probe(1), probe(2, tpus=4), requirements=requirements)).text.startswith(
-        "c has 4 tpu, and elsewhere there are 1 cpu"
+        "c has 4 tpu, the other hosts have 1 cpu"
     )
 
 
@@ -199,7 +204,7 @@ def test_different_and_shared_gpus_are_found() -> None:
     requirements = replace(REQUIREMENTS, devices=None)
     other = probe(2, gpus=(Gpu("A100", "x"), Gpu("A100", "y")))
     assert only_finding(build_report(*_gpu_hosts(2, 2), other, requirements=requirements)).text.startswith(
-        "c has 2 gpu (A100), and elsewhere"
+        "c has 2 gpu (A100), the other hosts have"
     )
     shared = probe(2, gpus=(Gpu("H200", "2.0"), Gpu("H200", "0.1")))
     assert (
@@ -265,7 +270,7 @@ def test_unreachable_port_is_named_with_its_owner() -> None:
     assert finding.text == (
         "b and c cannot reach JAX's coordinator on a at 10.0.0.1:8476: no answer (a firewall that drops packets, or a wrong address)"
     )
-    assert finding.fix.startswith("let TCP port 8476 of a through its firewall for the cluster's hosts")
+    assert finding.fix.startswith("open TCP port 8476 in the firewall of a for the cluster's hosts")
     assert cell_at(report, "port 8476", 1) == ("no answer", "failure")
     assert cell_at(report, "port 8476", 0) == ("ok", None)
 

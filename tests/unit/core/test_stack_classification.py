@@ -70,7 +70,7 @@ STACKS: dict[str, tuple[StackSample, Activity, str]] = {
     ),
     "left": (
         StackSample(frames(("rank/guard/local_agreement.py", "pause"), ("rank/guard/pending_work.py", "_outlast")), CELL, compute_cpus=0.5),
-        "blocked", "a collective of an earlier cell, which still runs or waits",
+        "blocked", "a collective of an earlier cell, which may still be waiting",
     ),
     "agreement": (
         StackSample(frames(("rank/guard/launch_gate.py", "agree"), ("jax/pjit.py", "cache_miss")), CELL, compute_cpus=0.5),

@@ -27,9 +27,9 @@ INVALID_ARGUMENTS: list[tuple[str, Any, str]] = [
     ("devices", True, "a whole number"),
     ("ranks", "3", "a whole number"),
     ("ranks_per_host", [2], "a whole number"),
-    ("name", None, "a text"),
-    ("name", 5, "a text"),
-    ("name", [], "a text"),
+    ("name", None, "a string"),
+    ("name", 5, "a string"),
+    ("name", [], "a string"),
     ("start_timeout_s", -1, "seconds above 0"),
     ("start_timeout_s", "x", "seconds above 0"),
     ("start_timeout_s", math.nan, "seconds above 0"),
@@ -40,7 +40,7 @@ INVALID_ARGUMENTS: list[tuple[str, Any, str]] = [
     ("initialize", 5, "by name"),
     ("initialize", {5: 1}, "by name"),
     ("profile", 5, "name of a profile"),
-    ("address", 5, "a text"),
+    ("address", 5, "a string"),
     ("sync", 5, "a folder"),
     ("on_progress", 5, "a function"),
 ]
@@ -51,7 +51,7 @@ def test_argument_of_wrong_type_is_named(name: str, value: Any, expected: str) -
     """`start` names the argument, its value and what was expected, before it starts a process."""
     with pytest.raises(InvalidRequest) as error:
         manager.start(2, **{name: value})
-    assert str(error.value).startswith(f"{name}={value!r}: give ")
+    assert str(error.value).startswith(f"{name}={value!r}: ")
     assert expected in str(error.value)
 
 
@@ -66,8 +66,10 @@ def test_start_has_a_parameter_for_each_option() -> None:
     for part in _OPTION_FIELDS:
         parameter = parameters[part.name]
         assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        # A folder is stored as a text.
-        base = {"sync": "str | os.PathLike[str]"}.get(part.name, str(part.type).removesuffix(" | None"))
+        # A folder is stored as a text, and a guard under one of its two names.
+        base = {"sync": "str | os.PathLike[str]", "guard": "GuardName"}.get(
+            part.name, str(part.type).removesuffix(" | None")
+        )
         assert parameter.annotation == (f"{base} | None" if parameter.default is None else base)
         assert parameter.default in (None, part.default)
     open_ended = [p.name for p in parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
@@ -84,7 +86,7 @@ def test_each_option_reaches_its_check(name: str) -> None:
     value: Any = object()
     with pytest.raises(InvalidRequest) as error:
         manager.start(**{name: value})
-    assert str(error.value).startswith((f"{name}={value!r}: give ", f"--{name} {value!r}: choose "))
+    assert str(error.value).startswith((f"{name}={value!r}: ", f"--{name}"))
 
 
 def test_wrong_types_are_known_to_mypy() -> None:
@@ -116,10 +118,10 @@ def test_given_options_are_known() -> None:
 
 
 def test_options_that_conflict_are_refused() -> None:
-    """Ranks in reserve do not outlive the notebook, and cannot share the active ranks' address."""
-    with pytest.raises(InvalidRequest, match="--keep and --spare do not go together"):
+    """Standby ranks do not outlive the notebook, and cannot share the active ranks' address."""
+    with pytest.raises(InvalidRequest, match="--keep cannot be combined with --spare"):
         manager.start(keep=True, spare=True)
-    with pytest.raises(InvalidRequest, match="--spare and coordinator_address='a:1' do not go together"):
+    with pytest.raises(InvalidRequest, match="--spare cannot be combined with coordinator_address='a:1'"):
         manager.start(spare=True, initialize={"coordinator_address": "a:1"})
 
 
@@ -135,12 +137,12 @@ def test_valid_arguments_are_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (9, "ranks=9: give a text like '0,2-3', or numbers like [0, 2]"),
-        (1.5, "ranks=1.5: give a text"),
-        ([], "ranks=[] names no rank"),
-        ("", "ranks='' names no rank"),
-        ([True], "'True' is not a rank"),
-        ("٣", "'٣' is not a rank or a range"),
+        (9, "ranks=9: expected a text such as '0,2-3' or numbers such as [0, 2]"),
+        (1.5, "ranks=1.5: expected a text"),
+        ([], "ranks=[] is empty"),
+        ("", "ranks='' is empty"),
+        ([True], "got 'True'"),
+        ("٣", "got '٣'"),
     ],
 )
 def test_invalid_ranks_are_refused(given: Any, expected: str) -> None:
@@ -153,11 +155,11 @@ def test_invalid_ranks_are_refused(given: Any, expected: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({"timeout_s": "5"}, "--timeout '5': give a number of seconds above 0"),
-        ({"timeout_s": True}, "--timeout True: give a number of seconds above 0"),
-        ({"timeout_s": [1]}, "--timeout [1]: give a number of seconds above 0"),
-        ({"guard": ""}, "--guard '': choose lockstep, parity or off"),
-        ({"on_snapshot": 5}, "on_snapshot=5: give a function"),
+        ({"timeout_s": "5"}, "--timeout '5': expected a number of seconds above 0"),
+        ({"timeout_s": True}, "--timeout True: expected a number of seconds above 0"),
+        ({"timeout_s": [1]}, "--timeout [1]: expected a number of seconds above 0"),
+        ({"guard": ""}, "--guard '': expected before (lockstep), after (parity) or off"),
+        ({"on_snapshot": 5}, "on_snapshot=5: expected a function"),
     ],
 )
 def test_invalid_cell_flags_are_refused(flags: dict[str, Any], expected: str) -> None:
@@ -169,13 +171,13 @@ def test_invalid_cell_flags_are_refused(flags: dict[str, Any], expected: str) ->
 
 def test_invalid_variable_names_are_refused() -> None:
     """A value that is not a text is not a variable's name."""
-    with pytest.raises(InvalidRequest, match="pull takes names of variables, not 5"):
+    with pytest.raises(InvalidRequest, match="pull: expected names of variables, got 5"):
         check_names([5], "pull")  # type: ignore[list-item]
 
 
 def test_too_long_cluster_name_is_refused() -> None:
     """The name is part of file names, so it is checked before any file exists; letters of every language are accepted."""
-    with pytest.raises(InvalidRequest, match="300 characters are too long"):
+    with pytest.raises(InvalidRequest, match="300 characters are too many"):
         check_name("x" * 300)
     assert check_name("größe-2") == "größe-2"
 
@@ -184,7 +186,7 @@ def test_invalid_export_files_are_refused(tmp_path: Path) -> None:
     """The source must be a notebook and must exist, and so must the target's folder."""
     (tmp_path / "bad.ipynb").write_text("not a notebook")
     for name, message in (
-        ("bad.ipynb", "is no notebook"),
+        ("bad.ipynb", "is not a notebook"),
         ("gone.ipynb", "cannot be read: No such file"),
         (".", "cannot be read"),
     ):

@@ -105,7 +105,7 @@ def test_missing_box_is_named_with_its_owners(rows: dict[int, ArrayDescription],
     remaining = {
         rank: replace(row, local_boxes=tuple(h for h in row.local_boxes if h.box != box)) for rank, row in rows.items()
     }
-    with pytest.raises(InvalidRequest, match="Pull it without --ranks") as caught:
+    with pytest.raises(InvalidRequest, match="Leave out --ranks") as caught:
         check_coverage("x", remaining)
     assert set(ranks) <= set(caught.value.parts["ranks"])
 
@@ -123,7 +123,7 @@ def test_different_replicas_are_named_by_device() -> None:
     box = full_box((4, 3))
     rows = {0: array({box: "aa"}), 1: array({box: "bb"})}
     with pytest.raises(
-        ValueDiffers, match=r"copies of \[0:4, 0:3\] hold different values: 0:0 ≠ 1:0\. .*--ranks 0.*--each"
+        ValueDiffers, match=r"(?s)replicas of \[0:4, 0:3\] hold different values: 0:0 ≠ 1:0\. .*--ranks 0.*--each"
     ):
         check_replicas("x", rows)
 
@@ -138,7 +138,7 @@ def test_different_shapes_are_refused() -> None:
 
 def test_different_placements_are_refused() -> None:
     """Equal shapes on different devices are not the same array."""
-    with pytest.raises(ValueDiffers, match="which device holds what"):
+    with pytest.raises(ValueDiffers, match="its sharding differs"):
         check_placements("x", {0: array(ROWS), 1: array(ROWS, owners=((full_box((4, 3)), (0, 1)),))})
 
 
@@ -150,7 +150,7 @@ def test_missing_name_error_names_ranks_and_similar_names() -> None:
         2: value(),
     }
     with pytest.raises(
-        NameMissing, match=r"x is missing on rank 1, not on ranks 0,2\. Similar .* xs\. .*--ranks 0,2"
+        NameMissing, match=r"(?s)x is missing on rank 1, but exists on ranks 0,2\. Similar .* xs\..*--ranks 0,2"
     ) as caught:
         check_present("x", replies)
     assert caught.value.parts["missing"] == (1,)
@@ -158,7 +158,7 @@ def test_missing_name_error_names_ranks_and_similar_names() -> None:
 
 def test_name_that_no_rank_has_is_reported() -> None:
     """If every rank lacks the name, the error points to the list of names instead."""
-    with pytest.raises(NameMissing, match=r"^x does not exist on ranks 0-1\. %mhjax vars"):
+    with pytest.raises(NameMissing, match=r"^x does not exist on ranks 0-1\. .*%mhjax vars"):
         check_present("x", {rank: TransferRefusal("missing", "is missing") for rank in (0, 1)})
 
 
@@ -171,7 +171,7 @@ def test_a_refusal_on_one_rank_names_it() -> None:
 def test_difference_suggests_ranks_and_each() -> None:
     """The error shows the values by rank, with the command for one rank and the command for all."""
     text = str(build_value_differs("x", {0: "3", 1: "3", 2: "4"}, [(2,), (0, 1)], where="['a']: 3 and 4"))
-    assert text.startswith("x differs between the ranks: 3 on ranks 0-1, 4 on rank 2 (['a']: 3 and 4).")
+    assert text.startswith("x differs between the ranks: 3 on ranks 0-1, 4 on rank 2 (['a']: 3 and 4)\n  Fix: ")
     assert "%mhjax pull x --ranks 2" in text
     assert "%mhjax pull x --each" in text
 
@@ -226,13 +226,13 @@ def test_shards_with_different_provenance_are_refused() -> None:
     mine, theirs = array(dict([upper])), array(dict([lower]), provenance=producer)
     with pytest.raises(
         ValueDiffers,
-        match=r"x is one .*: it comes from where the guard does not look .* on rank 0, from jit\(f\) \(cell 2\) on rank 1",
+        match=r"x was computed .*of unknown history .* on rank 0, from jit\(f\) \(cell 2\) on rank 1",
     ):
         check_provenance("x", {0: mine, 1: theirs})
     check_provenance("x", {0: array(dict([upper]), provenance=producer), 1: theirs, 2: array({})})
     check_provenance("x", {0: array(ROWS), 1: array(ROWS, provenance=producer)})
     with pytest.raises(
-        ValueDiffers, match=r"from jit\(f\) \(cell 2\) on rank 0, from jit\(f\) \(cell 2\) once more on rank 1"
+        ValueDiffers, match=r"from jit\(f\) \(cell 2\) on rank 0, from jit\(f\) \(cell 2\) \(another one\) on rank 1"
     ):
         check_provenance(
             "x", {0: array(dict([upper]), provenance=producer), 1: array(dict([lower]), provenance=(8, producer[1]))}

@@ -36,9 +36,9 @@ def test_kubernetes_pod_command() -> None:
 @pytest.mark.parametrize("name", [None, "", "My Pod", "--all", "a;b"])
 def test_invalid_names_are_refused(name: str | None) -> None:
     """The error names the setting, its value, and the command that lists the valid names."""
-    with pytest.raises(InvalidRequest, match=re.escape(f"tpu={name!r}: give the name")):
+    with pytest.raises(InvalidRequest, match=re.escape(f"tpu={name!r}: expected the name")):
         tpu_command(TpuOptions(name), 0)
-    with pytest.raises(InvalidRequest, match=re.escape(f"pod={name!r}: give the pods' name with {{}}")):
+    with pytest.raises(InvalidRequest, match=re.escape(f"pod={name!r}: expected the pods' name with {{}}")):
         kubectl_command(KubernetesOptions(name), 0)
     with pytest.raises(InvalidRequest, match="kubectl get pods"):
         kubectl_command(KubernetesOptions("-x-{}"), 0)

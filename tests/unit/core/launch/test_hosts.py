@@ -35,22 +35,22 @@ def test_hosts_are_read(text: str, hosts: list[HostName]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "names no machine"),
-        (" , ", "names no machine"),
+        ("", "expected host names"),
+        (" , ", "expected host names"),
         ("a,b,a", "a is named twice"),
         ("n[1-2],n1", "n1 is named twice"),
         ("a:ssh", "'ssh' is not a port"),
-        ("a:0", "port 0: give a number from 1 to 65535"),
+        ("a:0", "port 0: expected a number from 1 to 65535"),
         ("a:65536", "port 65536"),
-        ("-oProxyCommand=x", "is not a machine's name"),
-        ("-l@a", "'-l' is not a user's name"),
-        ("a b", "'a b' is not a machine's name"),
-        ("a;reboot", "is not a machine's name"),
-        ("n[3-1]", "runs backwards"),
+        ("-oProxyCommand=x", "is not a valid host name"),
+        ("-l@a", "'-l' is not a valid user name"),
+        ("a b", "'a b' is not a valid host name"),
+        ("a;reboot", "is not a valid host name"),
+        ("n[3-1]", "is reversed"),
         ("n[1-]", "'1-' is not a number or a range"),
         ("n[1-4000]", "more than 1024"),
         ("n[1-99][1-99]", "more than 1024"),
-        ("n[x]", "is not a machine's name"),
+        ("n[x]", "is not a valid host name"),
     ],
 )
 def test_bad_hosts_are_refused(text: str, said: str) -> None:
@@ -73,12 +73,12 @@ def test_a_host_file_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a\nb slots=0", "hosts.txt, line 2: 'slots=0' is not understood"),
-        ("a max_slots=2", "hosts.txt, line 1: 'max_slots=2'"),
-        ("a b", "hosts.txt, line 1: 'b'"),
+        ("a\nb slots=0", "hosts.txt, line 2: unknown setting 'slots=0'"),
+        ("a max_slots=2", "hosts.txt, line 1: unknown setting 'max_slots=2'"),
+        ("a b", "hosts.txt, line 1: unknown setting 'b'"),
         ("a;b", "hosts.txt, line 1: host 'a;b'"),
         ("a\na", "hosts.txt: a is named twice"),
-        ("# a\n", "hosts.txt: names no machine"),
+        ("# a\n", "hosts.txt: expected host names"),
     ],
 )
 def test_a_bad_host_file_is_refused(text: str, said: str) -> None:

@@ -39,7 +39,7 @@ def test_mpich_command() -> None:
 @pytest.mark.parametrize("name", ["me@a", "a:22", "::1", "a,b"])
 def test_names_that_mpiexec_misreads_are_refused(name: str) -> None:
     """mpiexec accepts no user and no port in a host name; the error says where to set them."""
-    with pytest.raises(InvalidRequest, match="stand in your ssh config"):
+    with pytest.raises(InvalidRequest, match="put user and port into your ssh config"):
         mpiexec_command(MpiOptions(), "openmpi", 1, file=_FILE, machines=[name])
 
 
@@ -60,7 +60,7 @@ def test_implementation_is_recognised(version: str, flavour: str) -> None:
 @pytest.mark.parametrize("version", ["", "mpiexec: a script of the site\n"])
 def test_unknown_implementation_is_refused(version: str) -> None:
     """The implementation is not guessed."""
-    with pytest.raises(LaunchError, match=r"neither Open MPI's nor MPICH's.*--set mpiexec="):
+    with pytest.raises(LaunchError, match=r"(?s)expected Open MPI or MPICH.*Fix: --set mpiexec="):
         parse_implementation(version)
 
 
@@ -68,9 +68,9 @@ def test_unknown_implementation_is_refused(version: str) -> None:
     ("line", "said"),
     [
         ("mpiexec has detected an attempt to run as root.", "allow-run-as-root"),
-        ("There are not enough slots available in the system to satisfy the 9", "ask for fewer ranks"),
-        ("root@a: Permission denied (publickey).", "ssh without a password"),
-        ("sh: 1: cannot open /x/mpi.start: No such file", "a folder that they share"),
+        ("There are not enough slots available in the system to satisfy the 9", "start fewer ranks"),
+        ("root@a: Permission denied (publickey).", "passwordless ssh"),
+        ("sh: 1: cannot open /x/mpi.start: No such file", "a shared folder"),
     ],
 )
 def test_mpiexec_failure_is_explained(line: str, said: str) -> None:

@@ -104,7 +104,7 @@ def test_the_error_names_host_cause_and_next_step() -> None:
     assert isinstance(error, HostUnreachable)
     assert str(error) == (
         "me@b:2222: refused the login: me@b: Permission denied (publickey).\n"
-        "  ssh must log you in without asking: ssh-copy-id, or name user and key; by hand: ssh -i 'my key' -p 2222 me@b\n"
+        "  mhnb needs passwordless ssh: run ssh-copy-id '[b]:2222', or pass --user or --key; test with: ssh -i 'my key' -p 2222 me@b\n"
         "  log b.log"
     )
     assert (error.host, error.kind) == ("b", "login")
@@ -122,7 +122,7 @@ def test_host_without_python_is_unfit() -> None:
 
 def test_hint_for_changed_key_names_its_entry() -> None:
     """The known-hosts entry of a host with another port contains the port."""
-    assert "ssh-keygen -R b," in explain_ssh(_CHANGED_HOST_KEY, 255, HostName("b"), SshOptions()).hint
+    assert "ssh-keygen -R b " in explain_ssh(_CHANGED_HOST_KEY, 255, HostName("b"), SshOptions()).hint
     assert (
-        "ssh-keygen -R '[b]:2222'," in explain_ssh(_CHANGED_HOST_KEY, 255, HostName("b", port=2222), SshOptions()).hint
+        "ssh-keygen -R '[b]:2222' " in explain_ssh(_CHANGED_HOST_KEY, 255, HostName("b", port=2222), SshOptions()).hint
     )

@@ -129,7 +129,7 @@ def test_plotly_figure_that_cannot_be_drawn_is_explained() -> None:
     form = {"application/vnd.plotly.v1+json": {"data": []}, "text/plain": "Figure()"}
     accumulator.add([DisplayData(form, {}), DisplayData(form | {"text/html": "<b>x</b>"}, {})])
     bare, drawn = accumulator.outputs()
-    assert bare["data"]["text/plain"].startswith("Figure()\n(told as text:")
+    assert bare["data"]["text/plain"].startswith("Figure()\n(shown as text:")
     assert "fig.show('png')" in bare["data"]["text/plain"]
     assert drawn["data"]["text/plain"] == "Figure()"
 
@@ -138,7 +138,7 @@ def test_a_figure_without_a_text_is_described() -> None:
     """Plotly provides no text, and the figure's data is not readable."""
     form = {"application/vnd.plotly.v1+json": {"data": [{"type": "bar"}, {}, {}], "layout": {"title": "loss"}}}
     ((output),) = accumulate_events([DisplayData(form, {})])
-    assert output["data"]["text/plain"].startswith("a plotly figure “loss”: bar, 2 scatter\n(told as text:")
+    assert output["data"]["text/plain"].startswith("a plotly figure “loss”: bar, 2 scatter\n(shown as text:")
 
 
 def test_widget_views_are_removed() -> None:
@@ -149,7 +149,7 @@ def test_widget_views_are_removed() -> None:
     assert set(outputs[0]["data"]) == {"text/plain"}
     first, why = outputs[0]["data"]["text/plain"].split("\n")
     assert first == "IntSlider(value=0)"
-    assert "lives there" in why
+    assert "cannot reach a widget on a rank" in why
     assert list(outputs[1]["data"]) == ["text/plain"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.errors import CellFailed, OrderMismatch
+from mhnb.errors import CellFailed, MhnbError, OrderMismatch
 from mhnb.types import RankError
 
 _MISMATCH_TEXT = "nothing was launched, the cluster is clean\nlaunch 1 of cell 3 differs"
@@ -15,8 +15,9 @@ def _failed_result(ename: str, evalue: str) -> CellResult:
     return CellResult(3, "x", tuple(RankResult(r, "error", error=RankError(ename, evalue)) for r in (0, 1)), 0.1)
 
 
-def test_a_mismatch_is_named_once() -> None:
+def test_a_mismatch_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook and a script both print the error's class before the text."""
+    monkeypatch.setattr(MhnbError, "help_command", "")
     with pytest.raises(OrderMismatch) as caught:
         _failed_result("OrderMismatch", _MISMATCH_TEXT).check()
     assert caught.value._render_traceback_() == [
