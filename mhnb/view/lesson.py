@@ -273,7 +273,7 @@ def format_prediction_html(
 
 
 TaskState: TypeAlias = Literal["done", "tried", "missed", "untried"]
-"""A prediction is missed if the guess was another one than the value; that cannot be mended, an exercise can."""
+"""A prediction is missed if the guess was another one than the value; that is final, but an exercise can be repeated."""
 _SIGNS: dict[TaskState, str] = {
     "done": _DONE_SIGN,
     "tried": NOT_YET_SIGN,

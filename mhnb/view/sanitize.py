@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 
-SCRIPTS_NOT_RUN = "scripts and frames of a rank are not run: the page is the notebook's, and all ranks share it"
+SCRIPTS_NOT_RUN = "scripts and frames from a rank are not run, because all ranks share the notebook's page"
 
 _SCRIPT = re.compile(
     r"<(?:script|iframe|frame|object|embed|portal|animate|set)\b|<[^<>]*[\s\"'/]on[a-z]+\s*=|<[^<>]*=[\s\"']*javascript:",

@@ -13,10 +13,11 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.core.variables import VariableInfo, VariableRow
+from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.plan import Plan, Refusal, plan_reshard
-from mhnb.sharding.report import Report
+from mhnb.sharding.report import Collective, Report
 from mhnb.types import PHASES, DeviceRef, RankError, RankInfo, StartProgress
 from mhnb.view.cell.html import View, format_cell_html
 from mhnb.view.html import RankLocations, wrap_html
@@ -60,10 +61,10 @@ def _mismatch(count: int) -> str:
     """Return the message of the guard where rank 0 launches another program than the others."""
     return (
         "nothing was launched, the cluster is clean\n"
-        f"  launch 3 of In[{EXECUTION_COUNT}] differs\n"
-        "  rank 0    jit(add) f32[8] → f32[]     line 2:  got = [float(f(x)) for f in order]\n"
-        f"  {describe_ranks(range(1, count))} jit(top) f32[8] → f32[]     line 2:  got = [float(f(x)) for f in order]\n"
-        "  order is a set: its order depends on the process. Sort it."
+        f"  launch 3 of In [{EXECUTION_COUNT}] differs\n"
+        "  rank 0      jit(add) f32[8] → f32[]     line 2:  got = [float(f(x)) for f in order]\n"
+        f"  {describe_ranks(range(1, count)):<12}jit(top) f32[8] → f32[]     line 2:  got = [float(f(x)) for f in order]\n"
+        "  order is a set, whose order depends on the process. Sort it."
     )
 
 
@@ -176,7 +177,7 @@ def _table_views(count: int) -> dict[str, str]:
     preflight = PreflightReport(
         ("host0", "host1"),
         (Column("login", {0: ReportCell("ok"), 1: ReportCell("failed", "failure")}), Column("jax", {0: ReportCell("0.10.2")})),
-        (Finding("failure", "login", ("host1",), "host1: does not answer", "switch it on"),),
+        (Finding("failure", "login", ("host1",), "host1: does not respond", "switch it on"),),
     )  # fmt: skip
     checks = (
         CheckRow("w", "f32[2]", True, "value held by every rank: equal"),
@@ -195,6 +196,20 @@ def _table_views(count: int) -> dict[str, str]:
     }
 
 
+def _communication(count: int) -> Report:
+    """Return the report of a step with a collective inside each host and another across hosts."""
+    pairs = tuple((2 * rank, 2 * rank + 1) for rank in range(count))
+    gather = Collective(
+        "all-gather", ("model",), pairs, 2, 8192, 0, "f32", SourceLine("/src/model.py", 12), shape="f32[64,64]",
+        times=2, ring_nbytes_per_device=8192,
+    )  # fmt: skip
+    reduce = Collective(
+        "all-reduce", ("data",), tuple(zip(*pairs, strict=True)), 1, 32768, 24576, "f32", SourceLine("/src/model.py", 18),
+        shape="f32[128,64]", crosses=True, ring_nbytes_per_device=49152, ring_nbytes_across_hosts=49152,
+    )  # fmt: skip
+    return Report("jit(step)", (gather, reduce))
+
+
 def _sharding_views(count: int) -> dict[str, str]:
     mesh = MeshShape.row_major({"data": count, "model": 2}, devices_per_host=2)
     layout = Layout.of((64, 6), mesh, "P('data', None)")
@@ -207,7 +222,8 @@ def _sharding_views(count: int) -> dict[str, str]:
             plan_reshard(layout, Layout.of((64, 6), mesh, "P()")), name="x", uid="mhnb-reshard"
         ),
         "plan": format_plan_html(Plan(count, 2, mesh, (("x", layout), ("y", Refusal("8 is not a multiple of 3"))))),
-        "collectives": format_collectives_html([Report("jit(f)", ())]),
+        "no collective": format_collectives_html([Report("jit(f)", ())]),
+        "collectives": format_collectives_html([_communication(count)]),
     }
 
 

@@ -86,7 +86,7 @@ def cell(
 
 def after_a_failure(*said: Sequence[Output] | RankResult) -> CellResult:
     """Return the result of a cell after one that finished on rank 0 only."""
-    details = "FileExistsError on ranks 1-3 · rank 0 finished; the ranks are in step; variables that it sets may differ"
+    details = "FileExistsError on ranks 1-3 · rank 0 finished; the ranks are still in sync, but variables set in it may differ"
     carried = CarriedNote(11, "finished on rank 0 only: variables may differ", details)
     return replace(cell(*(said or [[value("2")]] * 4)), carried=carried)
 
@@ -230,7 +230,7 @@ LESSON_STATE = LessonState(
         TaskLine("shard_shape", "untried", "not tried"),
     ),
     (
-        TaskLine("shard_rows", "done", "you said (2, 6), and so it is."),
+        TaskLine("shard_rows", "done", "you said (2, 6), which is right."),
         TaskLine("shard_both", "missed", "you said (2, 6); it is (2, 3)."),
         TaskLine("row_holders", "tried", "predicted, not revealed"),
     ),

@@ -60,7 +60,7 @@ class Curve:
     name: str
     """The letter of its column."""
     title: str
-    """The words before the number; empty if there are none."""
+    """The words before the number; may be empty."""
     count: int
     """Number of lines."""
     ranks: tuple[int, ...]

@@ -136,7 +136,7 @@ def _format_failure(
 
 def _format_waited(failure: Failure, cell_name: str, locations: RankLocations) -> str:
     report = (
-        _format_details("what the guard said", format_pre("\n".join(format_failure_lines(failure, cell_name))))
+        _format_details("what the guard reported", format_pre("\n".join(format_failure_lines(failure, cell_name))))
         if failure.error
         else ""
     )

@@ -32,7 +32,7 @@ _MIN_DIFFERENT = 3
 
 
 def name_field(before: str, after: str) -> str:
-    """Return the words that name a number, from the text around it; an empty string if there are none.
+    """Return the words that name a number, from the text around it; may be empty.
 
     >>> name_field("step 3 val loss=", ""), name_field(" | ", " tok/s")
     ('val loss', 'tok/s')

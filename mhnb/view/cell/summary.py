@@ -205,7 +205,9 @@ def _format_compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[
     ]
     if not long or len(group_by_outputs(without_errors(r) for r in long)) == 1:
         return ()
-    return ("Of this much text only the beginning and the end were compared between ranks; the log files have all.",)
+    return (
+        "The text is long, so only its beginning and end were compared between ranks; the log files have all of it.",
+    )
 
 
 def _group_noise(result: CellResult) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -411,7 +413,7 @@ def find_odd_ranks(cell_summary: CellSummary) -> dict[int, str]:
 class _Odd(NamedTuple):
     ranks: Sequence[int]
     field: str
-    """The words that name the number; empty if there are none, or if it is no number that differs."""
+    """The words that name the number; may be empty, also if no number differs."""
     text: str
     """As `loss 0.731 ← 0.312 elsewhere`."""
 

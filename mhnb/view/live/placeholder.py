@@ -30,7 +30,7 @@ from mhnb.view.live.frame import (
     frame_to_html,
 )
 
-WIDGET_TEXT = "mhjax · the panel itself; it needs its kernel"
+WIDGET_TEXT = "mhjax · the panel needs a running kernel"
 """The text of the widget's own display."""
 _MISSING_WIDGET = ".jp-OutputArea-child:not(:has(.jp-OutputArea-output>*))"
 """If a widget does not exist, JupyterLab shows bare text about a missing one. This selects that output."""
@@ -54,8 +54,8 @@ def hide_missing_widget(html: str, *, uid: str) -> str:
 def format_replacement(result: CellResult, locations: RankLocations, *, uid: str) -> dict[str, str]:
     """Format the static replacement."""
     line = (
-        f"mhjax · panel over {result.name} · {format_heading(result)} · the panel needs its kernel: "
-        f"{_format_panel_command(result)} opens it again; in a new kernel, run the cell again, then %mhjax panel"
+        f"mhjax · panel over {result.name} · {format_heading(result)} · the panel needs a running kernel: "
+        f"to open it again, {_format_panel_command(result)}; in a new kernel, run the cell again first, then %mhjax panel"
     )
     page = format_cell_html(result, uid=f"{uid}-page", locations=locations)
     collapsed = format_fold("what it showed", page) if page else ""
@@ -251,8 +251,8 @@ def add_unsaved_note(html: str, result: CellResult) -> str:
     Only the page that ran the cell has its display. A page that was loaded later has the placeholder from the file, and saves that.
     """
     note = (
-        "the notebook's file has this only as it was while the cell ran: "
-        f"{_format_panel_command(result)}, in a cell of its own, saves it"
+        "the notebook file has only the output from while the cell ran; to save all of it, "
+        f"run {_format_panel_command(result)} in a separate cell"
     )
     return f'{html}<div style="{QUIET_STYLE}">{escape(note, quote=False)}</div>'
 

@@ -66,7 +66,7 @@ class PageConnector:
             try:
                 await self._answer(*found)
             except Exception:  # noqa: BLE001  # a page that gets no widget must not end the channel
-                _log.exception("a page that connected while a cell ran got no answer")
+                _log.exception("a page that connected while a cell ran received no reply")
             return
         await self._usual(message)
 

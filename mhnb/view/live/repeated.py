@@ -127,7 +127,7 @@ class _Run:
             self._sampled = {at: line for at, line in self._sampled.items() if at % self.stride == 0 or at < HEAD_LINES}
 
     def line_at(self, index: int) -> str | None:
-        """Return a line; None if there is none yet, or it was not kept."""
+        """Return a line, or None if it does not exist yet or was not kept."""
         from_end = self.count - index
         if 0 < from_end <= len(self._last):
             return self._last[-from_end]

@@ -48,7 +48,7 @@ class ResultPanel:
         if not self._screen.rich:
             self._screen.write(
                 format_cell_text(self._result, color=self._screen.color, locations=self._locations)
-                or "mhjax · it said nothing"
+                or "mhjax · no output"
             )
             return
         state = build_panel_state(self._result, self._locations, uid=self._uid, view=self._view)
@@ -139,7 +139,7 @@ def build_panel_state(
         # The panel's head shows which ranks ran and for how long, so the page shows only how they differ.
         page = (
             format_cell_html(result, uid=uid, locations=locations, cell_summary=replace(cell_summary, heading=""))
-            or "(it said nothing)"
+            or "(no output)"
         )
     differences = find_odd_ranks(cell_summary)
     odd = cell_summary.marked_outliers | differences.keys()

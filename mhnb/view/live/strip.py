@@ -43,7 +43,7 @@ class _State:
 
 
 _STATES = (
-    _State("absent", "!", "absent"),
+    _State("missing", "!", "absent"),
     _State("failed", "✗", "failed"),
     _State("died", "✗", "failed"),
     _State("killed", "✗", "failed"),
@@ -120,7 +120,7 @@ def _describe_ranks(snapshot: CellResult) -> list[_Rank]:
         word = words.get(rank.rank, "running")
         is_running = rank.outcome == "running"
         # Others may wait for a rank that has left the cell, which is not a quiet end then.
-        if not is_running and not (word == "absent" and rank.outcome == "ok"):
+        if not is_running and not (word == "missing" and rank.outcome == "ok"):
             word = _OUTCOME_WORDS.get(rank.outcome, rank.outcome)
         line = report.lines.get(rank.rank) if report is not None and is_running else None
         memory_nbytes = report.memory_nbytes.get(rank.rank, 0) if report is not None else 0
@@ -135,7 +135,7 @@ def _find_words(report: HangReport) -> dict[int, str]:
     # As long as the hang report is not shown by itself, who waits for whom is a guess.
     words |= dict.fromkeys(report.waiting, "waiting") if report.stuck else {}
     words |= {rank: "unknown" for rank, activity in activities.items() if activity in UNKNOWN_ACTIVITIES}
-    return words | (dict.fromkeys(report.absent, "absent") if report.stuck else {})
+    return words | (dict.fromkeys(report.absent, "missing") if report.stuck else {})
 
 
 def _split_by_line(members: Sequence[_Rank]) -> list[list[_Rank]]:
@@ -224,9 +224,9 @@ def format_strip_text(strip: Sequence[StatusItem]) -> str:
     """Format the chips in one line, which a terminal may cut: the first chips matter most.
 
     >>> format_strip_text(
-    ...     [StatusItem("rank 3", "!", "absent", "absent", "line 3"), StatusItem("ranks 0-2", "◌", "waiting", "waiting")]
+    ...     [StatusItem("rank 3", "!", "missing", "missing", "line 3"), StatusItem("ranks 0-2", "◌", "waiting", "waiting")]
     ... )
-    '! rank 3 absent · line 3   ◌ ranks 0-2 waiting'
+    '! rank 3 missing · line 3   ◌ ranks 0-2 waiting'
     """
     return "   ".join(item.text for item in strip)
 

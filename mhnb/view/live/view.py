@@ -50,7 +50,7 @@ def _build_bundles(figure: Figure) -> Iterator[_Bundle]:
     description = describe_figure(figure.mime, figure.content)
     label = describe_ranks(figure.ranks)
     yield _build_text_bundle(f"{label} · {description}")
-    fallback = f"({label}: {description}; only a front end with an extension for it draws this form)"
+    fallback = f"({label}: {description}; only a front end with an extension for it can draw this)"
     yield {figure.mime: figure.content, "text/plain": fallback}
 
 
@@ -62,7 +62,7 @@ def _describe_omitted(figures: tuple[Figure, ...], fitting: list[Figure]) -> Ite
     if more := fitting[MAX_FIGURES:]:
         ranks = sorted({rank for figure in more for rank in figure.ranks})
         yield (
-            f"{describe_ranks(ranks)} · {len(more)} more, drawn for no more than {MAX_FIGURES} different figures: "
+            f"{describe_ranks(ranks)} · {len(more)} more, only {MAX_FIGURES} different figures are drawn: "
             f"%%mhjax --ranks {ranks[0]} draws one rank's, {hint}"
         )
 
@@ -359,7 +359,7 @@ class CellView:
             return
         # With several blocks, the earlier lines show which ranks the new lines belong to.
         new_text = _new_lines(self._written, text) if len(cell_summary.blocks) == 1 else text
-        self._screen.write(f"{result.name} went on after its end:\n{new_text}" if late else text)
+        self._screen.write(f"{result.name} printed more after its end:\n{new_text}" if late else text)
         self._written = text
 
     def _close_region(self) -> None:
@@ -396,7 +396,7 @@ class CellView:
     def _report(self, error: Exception) -> None:
         if not self._has_failed:
             self._has_failed = True
-            line = f"mhnb: the view failed ({type(error).__name__}: {error}); what the ranks said follows as text"
+            line = f"mhnb: the view failed ({type(error).__name__}: {error}); the ranks' output follows as text"
             self._screen.report_error(line.replace("\n", " ")[:400])
 
     def _fall_back(self, result: CellResult) -> None:

@@ -67,7 +67,7 @@ class Tile:
     @property
     def description(self) -> str:
         """Format everything about the tile in one line, for hover and keyboard."""
-        shards = f"{self.shard_count} boxes of " if self.shard_count > 1 else ""
+        shards = f"{self.shard_count} shards of " if self.shard_count > 1 else ""
         kind = "sum of " if self.is_partial else f"{self.replicas} replicas on " if self.replicas > 1 else ""
         hosts = f" ({', '.join(self.hosts)})" if len(self.hosts) <= 4 else f" ({len(self.hosts)} hosts)"
         return f"{format_box(self.box)} · {shards}{format_nbytes(self.nbytes)} · {kind}{self.device_label}{hosts}"
@@ -92,7 +92,7 @@ class LayoutGrid:
     title: str
     """As `x  f32[8,6]  P('data', None) on mesh (data 4, model 2)`."""
     cost: str
-    """As `48 B a device · 2 replicas`."""
+    """As `48 B per device · 2 replicas`."""
     ndim: int
     panes: tuple[Pane, ...]
     steps: tuple[int, ...]
@@ -223,20 +223,20 @@ def _format_title(layout: Layout, name: str) -> str:
 
 def _format_cost(layout: Layout) -> str:
     return " · ".join(
-        word for word in (f"{format_nbytes(layout.nbytes_per_device)} a device", format_replicas(layout)) if word
+        word for word in (f"{format_nbytes(layout.nbytes_per_device)} per device", format_replicas(layout)) if word
     )
 
 
 def _grouping_note(layout: Layout, tiles: dict[tuple[int, ...], Tile]) -> list[str]:
     boxes = len(layout.owners_by_box)
-    return [f"{boxes:,} boxes shown as {len(tiles):,} groups"] if boxes > len(tiles) else []
+    return [f"{boxes:,} shards shown as {len(tiles):,} groups"] if boxes > len(tiles) else []
 
 
 def _padding_note(layout: Layout) -> list[str]:
     padding = layout.nbytes_per_device * len(layout.owners_by_box) - layout.nbytes
     if layout.mesh is None or padding <= 0:
         return []
-    return [f"uneven: the compiler pads each box to {format_nbytes(layout.nbytes_per_device)}"]
+    return [f"uneven: the compiler pads each shard to {format_nbytes(layout.nbytes_per_device)}"]
 
 
 def format_devices(devices: Sequence[DeviceRef], between: str = " ") -> str:

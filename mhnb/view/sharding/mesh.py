@@ -175,7 +175,7 @@ def _format_totals(tree: LayoutTree) -> str:
     count = len(tree.layouts)
     words = [f"{count} array{'' if count == 1 else 's'}", format_nbytes(tree.nbytes)]
     words += [
-        f"{format_nbytes(tree.nbytes_per_device)} a device",
+        f"{format_nbytes(tree.nbytes_per_device)} per device",
         f"{format_nbytes(tree.nbytes_waste)} waste",
     ]
     return " · ".join(words)
@@ -196,7 +196,7 @@ def format_tree_html(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...]
     shown = tree.rows[:_MAX_ROWS]
     lines = [*notes]
     if len(tree.rows) > len(shown):
-        lines.append(f"{len(tree.rows) - len(shown)} more rows: mhnb.layout(...).to_csv() has all")
+        lines.append(f"{len(tree.rows) - len(shown)} more rows: mhnb.layout(...).to_csv() lists all")
     heads = "".join(_format_heading(word) for word in _HEADER)
     widest = find_widest_cells([_cells(row, tree) for row in shown])
     body = "".join(_format_tree_row(row, tree, widest[at]) for at, row in enumerate(shown))

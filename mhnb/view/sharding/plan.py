@@ -85,7 +85,7 @@ class Explorer:
     def data(self) -> dict[str, Any]:
         """Return what a front end shows. Its text is for a stored notebook, where the widgets no longer exist."""
         shown: dict[str, Any] = self.box._repr_mimebundle_()
-        return {**shown, "text/plain": "mhjax · the controls of %mhjax plan; they need their kernel"}
+        return {**shown, "text/plain": "mhjax · the controls of %mhjax plan need a running kernel"}
 
     @property
     def plan_input(self) -> PlanInput:

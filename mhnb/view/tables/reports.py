@@ -23,8 +23,10 @@ from mhnb.view.tables.tables import format_table_html, format_table_text
 
 _HEADER = ("axis", "count", "bytes/device", "across hosts", "line")
 _IS_RIGHT_ALIGNED = (False, False, False, True, True, True, False)
-_DEFINITION = "bytes/device: what one device puts in, each time; across hosts: the part of it for another host. Totals count the runs."
-_NOT_JITTED = "not jitted: this is the program that jax.jit would make of it; called as it is, it launches its operations one by one"
+_DEFINITION = "bytes/device: what one device contributes each time; across hosts: the part for another host. Totals include repeated runs."
+_NOT_JITTED = (
+    "not jitted: this is the program that jax.jit would create; a plain call launches its operations one by one"
+)
 _PRINTED_HEADING = "printed while it was traced (nothing has run):"
 _RowCells = tuple[str, str, str, str, str, str, str]
 """op, shape, axis, count, bytes per device, bytes across hosts, line."""
@@ -136,7 +138,9 @@ def _format_mark_notes(rows: Sequence[Collective]) -> list[str]:
     if any(row.is_estimate and row.op != "ragged-all-to-all" for row in rows):
         notes.append("≈  an estimate: CPU sends 16-bit floats as f32, other devices send half")
     if any(row.op == "ragged-all-to-all" for row in rows):
-        notes.append("≈  an estimate: a ragged all-to-all moves at most this, how much is known at run time")
+        notes.append(
+            "≈  an estimate: a ragged all-to-all moves at most this much; the actual size is known only at run time"
+        )
     return notes
 
 
@@ -201,6 +205,8 @@ def _format_row_html(cells: Sequence[str], tag: str, row: Collective | None = No
 
 def _format_cell_html(tag: str, text: str, column: int) -> str:
     # The first cell may hold a reason, which is long, so it may wrap.
+    # A header without a text would be read aloud as an empty one.
+    tag = tag if text else "td"
     style = f"text-align:{'right' if _IS_RIGHT_ALIGNED[column] else 'left'};vertical-align:top;padding:1px 10px 1px 0"
     return f'<{tag} style="{style}{"" if column == 0 else ";white-space:nowrap"}">{text}</{tag}>'
 
@@ -209,21 +215,21 @@ def _format_cell_html(tag: str, text: str, column: int) -> str:
 
 
 _MAX_CODE_CHARS = 110
-_ABSENT = "absent"
+_ABSENT = "missing"
 """The heading of ranks that others wait for."""
 MAX_PLACES = 4
 """Number of places that are shown for each heading while the cell runs; all are shown on request."""
 _WORKING = ("compiling", "computing")
 _ACTIVITY_WORDS = {
     "ended": "ended the cell",
-    "outside": "not asked to run this cell (--ranks)",
-    "unknown": "under way",
-    "silent": "reports nothing: it is halted, or in one long call that lets nothing else run",
-    "unseen": "reports nothing: mhnb's look at it failed, and the rank's log has the reason",
+    "outside": "does not run this cell (--ranks)",
+    "unknown": "running",
+    "silent": "reports nothing: it is suspended, or in a long native call",
+    "unseen": "reports nothing: mhnb could not sample its stack; the reason is in the rank's log",
     "compiling": "compiling",
     "computing": "computing",
     "await": "awaiting",
-    "error": "ended the cell by an error",
+    "error": "ended the cell with an error",
     "interrupted": "interrupted",
 }
 
@@ -406,25 +412,26 @@ def _describe_unnamed(activity: str) -> str:
 
 def _last_words(report: HangReport, name: str, how_to_end: str) -> list[str]:
     command = [f"mhnb where {name}"] if name else []
-    return [_format_progress(report), f"{how_to_end} ends it", *command]
+    return [_format_progress(report), f"stop it with {how_to_end}", *command]
 
 
 def _format_progress(report: HangReport) -> str:
     if not report.known:
-        return "the ranks have not been looked at twice yet"
+        return "collecting status"
     if report.progress:
-        return "progress between two looks" + _format_moved_ranks(report)
+        return _format_moved_ranks(report)
     working = [rank for place in report.places if place.activity in _WORKING for rank in place.ranks]
     unknown = [rank for place in report.places if place.activity in UNKNOWN_ACTIVITIES for rank in place.ranks]
     if working or unknown:
-        at_work = [f"{describe_ranks(sorted(working))} at work"] if working else []
-        return ", ".join([*at_work, *([f"nothing is known of {describe_ranks(sorted(unknown))}"] if unknown else [])])
-    return "no progress between two looks"
+        at_work = [f"{describe_ranks(sorted(working))} working"] if working else []
+        return ", ".join([*at_work, *([f"{describe_ranks(sorted(unknown))}: no report"] if unknown else [])])
+    return "no progress"
 
 
 def _format_moved_ranks(report: HangReport) -> str:
     moved: Sequence[int] = report.moved
-    return f" on {describe_ranks(moved)}" if moved and len(moved) < len(report.lines) else ""
+    who = describe_ranks(moved) if moved and len(moved) < len(report.lines) else "the ranks"
+    return f"{who} {'is' if who.startswith('rank ') else 'are'} making progress"
 
 
 # -- the preflight report

@@ -94,7 +94,7 @@ class StartDisplay(_ReplaceableDisplay):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self._last_progress is not None and (self._is_shown or self._region is not None):
-            self._show_failure(self._last_progress, "failed" if issubclass(kind, Exception) else "was broken off")
+            self._show_failure(self._last_progress, "failed" if issubclass(kind, Exception) else "was interrupted")
 
     def update(self, progress: StartProgress) -> None:
         """Show how far the ranks have come, and how long it has taken."""

@@ -63,14 +63,14 @@ def format_failed_start(progress: StartProgress, outcome: str) -> str:
     >>> format_failed_start(StartProgress((RankInfo(0, "a", phase="jax"),), 1.2), "failed")
     'mhjax · the start of 1 rank failed after 1.2 s · rank 0 jax'
     """
-    action = f"{'taking over' if progress.is_takeover else 'the start of'} {pluralize(len(progress.ranks), 'rank')}"
+    action = f"{'attaching to' if progress.is_takeover else 'the start of'} {pluralize(len(progress.ranks), 'rank')}"
     return " · ".join(
         [f"mhjax · {action} {outcome} after {format_seconds(progress.elapsed_s)}", *_format_progress(progress)]
     )
 
 
 def _start_heading(progress: StartProgress) -> str:
-    action = "taking over" if progress.is_takeover else "starting"
+    action = "attaching to" if progress.is_takeover else "starting"
     return f"mhjax · {action} {pluralize(len(progress.ranks), 'rank')} · {format_seconds(progress.elapsed_s)}"
 
 
@@ -88,8 +88,8 @@ def _format_phases(progress: StartProgress) -> list[str]:
 
 def _format_phase(rank: RankInfo, progress: StartProgress) -> str:
     if progress.is_takeover and rank.phase == "spawned":
-        return "in a cell, or silent"
-    return rank.phase or ("host up" if rank.host_is_up else "not there yet")
+        return "running a cell, or not responding"
+    return rank.phase or ("host up" if rank.host_is_up else "waiting for host")
 
 
 def _count_steps(rank: RankInfo) -> int:

@@ -180,7 +180,7 @@ def _var_cells(row: VariableRow) -> tuple[str, ...]:
 
 
 def _build_vars_table(rows: Sequence[VariableRow]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Build the table, without the column of differences if there are none."""
+    """Build the table, without the column of differences if nothing differs."""
     shown = len(_VARS_HEADER) - (not any(row.differs for row in rows))
     return _VARS_HEADER[:shown], [_var_cells(row)[:shown] for row in rows]
 

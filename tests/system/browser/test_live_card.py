@@ -155,22 +155,22 @@ def test_chips_take_at_most_eight_lines(card: Card, snapshot: CellResult) -> Non
     assert max(right for _, right in boxes) <= 748
 
 
-def test_the_absent_are_first_and_in_the_error_colour(card: Card) -> None:
+def test_the_missing_are_first_and_in_the_error_colour(card: Card) -> None:
     """Each state has a colour of its own, which no other has, and a sign; the hosts' colours are in no chip."""
     card.show(with_states(64))
-    words = ["absent", "failed", "unknown", "waiting", "computing", "compiling", "running", "interrupted", "ended"]
+    words = ["missing", "failed", "unknown", "waiting", "computing", "compiling", "running", "interrupted", "ended"]
     assert [next(word for word in words if word in chip) for chip in card.chips.all_inner_texts()] == words
     style = (
         "all => all.map(e => { const s = getComputedStyle(e); return [s.borderLeftColor, s.borderLeftStyle, s.color] })"
     )
     edges = dict(zip(words, card.chips.evaluate_all(style), strict=True))
     error = card.page.evaluate("getComputedStyle(document.body).getPropertyValue('--jp-error-color1')")
-    absent_color = edges["absent"][2]
+    missing_color = edges["missing"][2]
     probe = (
         f"() => {{ document.body.style.outlineColor = '{error}'; return getComputedStyle(document.body).outlineColor }}"
     )
-    assert card.page.evaluate(probe) == absent_color == edges["absent"][0]
-    assert [word for word in words if edges[word][2] == absent_color] == ["absent"]
+    assert card.page.evaluate(probe) == missing_color == edges["missing"][0]
+    assert [word for word in words if edges[word][2] == missing_color] == ["missing"]
     assert edges["computing"] == edges["compiling"] == edges["running"]
     assert len({tuple(edges[word][:2]) for word in words}) == 7
 
@@ -287,7 +287,7 @@ def test_where_lists_each_rank(card: Card) -> None:
     rows = card.page.get_by_role("region", name="each rank").locator("tr").all_inner_texts()
     assert [row.split() for row in rows[:2]] == [
         ["rank", "host", "state", "line", "memory"],
-        ["2", "host0", "!", "absent", "3", "302.0", "MiB"],
+        ["2", "host0", "!", "missing", "3", "302.0", "MiB"],
     ]
     assert len(rows) == 5
 

@@ -356,7 +356,7 @@ def test_loss_of_a_host_names_its_ranks() -> None:
 
 def test_notes_of_the_verdict_end_the_failure_report() -> None:
     """The verdict's note is the report's last line, quiet while the cluster is clean; output follows the report."""
-    note = "the ranks are in step; variables that this cell sets may differ"
+    note = "the ranks are still in sync, but variables set in this cell may differ"
     result = cell([out("said")], failed(1, said=[out("said")]), notes=(note,))
     html = format_cell_html(result)
     assert StrictPage(html).visible.endswith(f"traceback{note}ranks 0-1 · 0.21 ssaid")
@@ -388,7 +388,7 @@ def test_what_the_cell_before_left_is_a_chip_in_the_status_line() -> None:
     """One chip names the cell before, in the status line; the whole sentence is its tooltip."""
     html = format_cell_html(after_a_failure())
     assert StrictPage(html).visible == "ranks 0-3 · 0.21 s cell 11 finished on rank 0 only: variables may differ2"
-    assert 'title="cell 11: FileExistsError on ranks 1-3 · rank 0 finished; the ranks are in step;' in html
+    assert 'title="cell 11: FileExistsError on ranks 1-3 · rank 0 finished; the ranks are still in sync, but' in html
     assert StrictPage(html).text.count("cell 11") == 1
 
 

@@ -58,7 +58,7 @@ def test_many_different_figures_are_drawn_up_to_a_limit() -> None:
     """A browser is slow with hundreds of figures; a line counts the figures that are not drawn, so that none seems lost."""
     bundles = build_figure_bundles(cell(*[[_figure(rank)] for rank in range(64)]))
     assert _drawn_points(bundles) == [[rank] for rank in range(MAX_FIGURES)]
-    assert _captions(bundles)[-1].startswith("ranks 8-63 · 56 more, drawn for no more than 8 different figures: ")
+    assert _captions(bundles)[-1].startswith("ranks 8-63 · 56 more, only 8 different figures are drawn: ")
     assert "%%mhjax --ranks 8 draws one rank's" in _captions(bundles)[-1]
 
 
@@ -86,7 +86,7 @@ def test_output_of_the_cell_says_where_the_figure_is() -> None:
     assert page.visible.count("a plotly figure “loss”: scatter · drawn below its cell") == 2
     text = format_cell_text(result)
     assert text.count("a plotly figure “loss”: scatter") == 2
-    assert "told as text: only a notebook's front end draws this form" in text
+    assert "shown as text: only a notebook's front end can draw this" in text
 
 
 def test_a_cell_shows_its_figures_below_its_own_output() -> None:

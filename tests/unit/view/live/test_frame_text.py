@@ -65,7 +65,7 @@ def test_failure_is_shown_while_others_run() -> None:
 def test_hang_report_is_below() -> None:
     """The hang report is shown below, unless something was printed recently and no rank waits."""
     snapshot = replace(running([], []), where=HANG)
-    assert "absent" in format_running_text(snapshot, height=40)
+    assert "missing" in format_running_text(snapshot, height=40)
     without_waiting_ranks = replace(snapshot, where=replace(HANG, waiting=(), absent=()))
     report_lines = [
         format_running_text(without_waiting_ranks, height=40, has_recent_output=talking).count("\n")

@@ -190,7 +190,7 @@ def test_draft_of_a_silent_cell_has_its_hang_report() -> None:
     """The draft of a silent cell has its hang report, so that a user who restarts the kernel finds the reason."""
     screen = show(running(0.2, "", ""), running(1.0, "", ""), replace(running(9.0, "", ""), where=HANG))
     _, (_, data) = draft_calls(screen)
-    assert "absent        · rank 2 in sleep" in data["text/plain"]
+    assert "missing       · rank 2 in sleep" in data["text/plain"]
     assert "waiting 6.2 s" in StrictPage(data["text/html"]).visible
 
 

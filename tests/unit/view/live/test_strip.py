@@ -40,7 +40,7 @@ def test_ranks_are_grouped_by_state_the_absent_first() -> None:
     )  # fmt: skip
     running = replace(cell(RankResult(0, "ok", wall_s=1.5), [], [], failed(3), [], [], done=False), where=report)
     assert texts(running) == [
-        "! rank 4 absent · line 7 · 512.0 MiB",
+        "! rank 4 missing · line 7 · 512.0 MiB",
         "✗ rank 3 failed · 0 ms",
         "◌ ranks 1-2,5 waiting · line 4 · up to 256.0 MiB",
         "✓ rank 0 ended · 1.5 s",
@@ -73,7 +73,7 @@ def test_rank_that_ended_without_the_others_is_absent() -> None:
     ranks = (RankResult(0, "running"), RankResult(1, "running"), RankResult(2, "ok"), RankResult(3, "ok"))
     strip = build_strip(replace(cell(*ranks, done=False), where=report))
     assert [(item.label, item.state) for item in strip] == [
-        ("rank 2", "absent"),
+        ("rank 2", "missing"),
         ("ranks 0-1", "waiting"),
         ("rank 3", "ended"),
     ]
@@ -96,7 +96,7 @@ def test_strip_of_ranks_at_different_lines_and_states_stays_small(count: int) ->
     strip = build_strip(with_states(count))
     assert _count_lines(strip) <= MAX_STRIP_LINES
     assert len({item.state for item in strip}) == 9
-    assert "absent" in strip[0].text
+    assert "missing" in strip[0].text
     assert "line" in strip[0].text
 
 
@@ -144,7 +144,7 @@ def test_terminal_has_the_same_groups() -> None:
     assert lines[-1] == "● rank 1 running · line 4   ✓ rank 0 ended · 0.50 s"
     hanging = format_running_text(replace(running, where=replace(HANG)), height=9)
     assert "●" not in hanging
-    assert "absent" in hanging
+    assert "missing" in hanging
 
 
 def test_html_without_the_widget_has_the_same_groups() -> None:
@@ -165,7 +165,7 @@ def test_each_rank_is_listed_on_request() -> None:
     cells = html.replace("</tr>", "\n").replace("</th>", "|</th>").replace("</td>", "|</td>")
     assert re.sub("<.*?>", "", cells).splitlines()[:3] == [
         "rank|host|state|line|memory|",
-        "2|host2|! absent|3|3.0 MiB|",
+        "2|host2|! missing|3|3.0 MiB|",
         "0|host0|◌ waiting|4|1.0 MiB|",
     ]
 

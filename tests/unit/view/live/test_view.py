@@ -251,7 +251,7 @@ def test_terminal_prints_only_new_late_output() -> None:
     view.show_late(cell([out("a\nb\n")], [out("a\nb\n")]))
     view.show_late(cell([out("a\nb\n")], [out("a\nb\n")]))
     view.show_late(cell([out("a\nb\n")], [out("a\nb\nc\n")]))
-    assert screen.written[:2] == ["ranks 0-1 · 0.21 s\n  a", "cell 12 went on after its end:\n  b"]
+    assert screen.written[:2] == ["ranks 0-1 · 0.21 s\n  a", "cell 12 printed more after its end:\n  b"]
     # Without the other lines, the new line's rank would be unknown.
     assert [line.partition("│")[0].strip() for line in screen.written[2].splitlines()[2:]] == [
         "rank 0",
@@ -271,7 +271,7 @@ def test_terminal_names_the_cell_of_late_output() -> None:
     view = make_view(screen)
     view.finish(cell([], []))
     view.show_late(cell([out("b\n")], [out("b\n")]))
-    assert screen.written == ["cell 12 went on after its end:\nranks 0-1 · 0.21 s\n  b"]
+    assert screen.written == ["cell 12 printed more after its end:\nranks 0-1 · 0.21 s\n  b"]
 
 
 def test_late_output_of_a_silent_cell_creates_a_display() -> None:

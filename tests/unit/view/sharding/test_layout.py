@@ -29,7 +29,7 @@ ALL = {"rows": ROWS, "cube": CUBE, "sums": PARTIAL_SUMS, "scalar": SCALAR, "line
 def test_layout_report_as_text() -> None:
     """The report has title, cost and columns, and one line per row of boxes with its host."""
     assert format_layout_text(ROWS, name="x") == (
-        "x  f32[8,6]  P('data', None) on mesh (data 4, model 2)     48 B a device · 2 replicas\n"
+        "x  f32[8,6]  P('data', None) on mesh (data 4, model 2)     48 B per device · 2 replicas\n"
         "            cols 0:6\n"
         "rows 0:2    0:0 0:1     host0\n"
         "rows 2:4    1:0 1:1     host1\n"
@@ -57,13 +57,13 @@ def test_uneven_boxes_show_the_padded_size() -> None:
     """The last boxes are short or empty, and a note states the padded size of each box."""
     lines = format_layout_text(UNEVEN).splitlines()
     assert lines[3:] == ["[4:5]       2:0 2:1     host2", "[5:5]       3:0 3:1     host3",
-                         "uneven: the compiler pads each box to 8 B"]  # fmt: skip
+                         "uneven: the compiler pads each shard to 8 B"]  # fmt: skip
 
 
 def test_an_array_without_a_mesh_is_drawn() -> None:
     """The array is on one device and has no spec."""
     assert format_layout_text(WITHOUT_MESH) == (
-        "f32[4]  on 1 device, without a mesh     16 B a device\n[0:4]       1:1     host1"
+        "f32[4]  on 1 device, without a mesh     16 B per device\n[0:4]       1:1     host1"
     )
 
 
@@ -195,11 +195,11 @@ def test_tree_marks_replicated_arrays() -> None:
     )
     tree = LayoutTree((*rows, LayoutRow("['n']", None, "int 3")))
     lines = format_tree_text(tree, name="params").splitlines()
-    assert lines[0] == "params  2 arrays · 32.0 KiB · 18.0 KiB a device · 112.0 KiB waste"
+    assert lines[0] == "params  2 arrays · 32.0 KiB · 18.0 KiB per device · 112.0 KiB waste"
     assert [line.startswith("→") for line in lines[2:]] == [False, True, False]
     page = StrictPage(format_tree_html(tree, name="params"))
     assert page.unclosed == []
-    assert "replicated: was it meant to be?" in page.visible
+    assert "replicated: is this intended?" in page.visible
     assert [attrs.get("class") for tag, attrs in page.tags if tag == "tr"].count("mhnb-bad") == 1
 
 
@@ -243,5 +243,5 @@ def test_long_table_is_shortened_with_a_note() -> None:
     tree = LayoutTree(tuple(LayoutRow(f"['layers'][{at}]['w']", layout) for at in range(1000)))
     html = format_tree_html(tree)
     assert len(html.encode()) < 200_000
-    assert "700 more rows: mhnb.layout(...).to_csv() has all" in html
+    assert "700 more rows: mhnb.layout(...).to_csv() lists all" in html
     assert len(tree.to_csv().splitlines()) == 1001

@@ -75,7 +75,7 @@ def test_why_opens_every_row_in_html() -> None:
 def test_report_without_launches_has_no_legend() -> None:
     """Without columns there is nothing for a legend to explain."""
     assert "bytes/device" not in format_collectives_html([replace(STEP, rows=())])
-    assert "bytes/device: what one device puts in" in format_collectives_html([STEP])
+    assert "bytes/device: what one device contributes" in format_collectives_html([STEP])
 
 
 def test_launches_are_counted() -> None:

@@ -26,8 +26,8 @@ def test_hang_report_has_three_lines() -> None:
     """The lines show which ranks wait where, where the absent ranks are, and what the user can do."""
     assert format_hang_text(HANG, name="demo").splitlines() == [
         "waiting 6.2 s · ranks 0-1,3 in jit(step), line 4:  loss = step(params, batch)",
-        "absent        · rank 2 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
-        "no progress between two looks · the stop button or %mhjax interrupt ends it · mhnb where demo",
+        "missing       · rank 2 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
+        "no progress · stop it with the stop button or %mhjax interrupt · mhnb where demo",
     ]
 
 
@@ -37,7 +37,7 @@ def test_equal_locations_are_distinguished_by_launch_number() -> None:
     report = replace(HANG, waiting=(0, 1), places=(waiting, lagging))
     first, second, _ = format_hang_text(report).splitlines()
     assert first == "waiting 6.2 s · ranks 0-1 in jit(step) (launch 7 of the cell), line 4:  loss = step(params, batch)"
-    assert second.startswith("absent        · rank 2 in jit(step) (launch 6 of the cell), line 4:")
+    assert second.startswith("missing       · rank 2 in jit(step) (launch 6 of the cell), line 4:")
 
 
 def test_compiling_ranks_are_reported_as_working() -> None:
@@ -48,7 +48,7 @@ def test_compiling_ranks_are_reported_as_working() -> None:
     )
     assert format_hang_text(report).splitlines() == [
         "running 31 s · ranks 0-1 compiling, line 7:  f(x)",
-        "ranks 0-1 at work · the stop button or %mhjax interrupt ends it",
+        "ranks 0-1 working · stop it with the stop button or %mhjax interrupt",
     ]
 
 
@@ -59,12 +59,12 @@ def test_each_kind_of_absence_is_described() -> None:
     lines = format_hang_text(report).splitlines()
     assert [line.partition("· ")[2] for line in lines[1:4]] == [
         "rank 2 ended the cell",
-        "rank 4 not asked to run this cell (--ranks)",
-        "rank 5 reports nothing: it is halted, or in one long call that lets nothing else run",
+        "rank 4 does not run this cell (--ranks)",
+        "rank 5 reports nothing: it is suspended, or in a long native call",
     ]
     assert lines[4] == "elsewhere     · rank 3 in jit(step), line 4:  loss = step(params, batch)"
-    assert [line.partition(" ")[0] for line in lines[1:4]] == ["absent", "", "unknown"]
-    assert lines[5].startswith("nothing is known of rank 5 · ")
+    assert [line.partition(" ")[0] for line in lines[1:4]] == ["missing", "", "unknown"]
+    assert lines[5].startswith("rank 5: no report · ")
 
 
 def test_threads_that_a_rank_waits_for_are_listed_below_it() -> None:
@@ -82,12 +82,12 @@ def test_threads_that_a_rank_waits_for_are_listed_below_it() -> None:
 
 def test_ranks_with_progress_are_named() -> None:
     """If only some ranks make progress, the report names them."""
-    assert "progress between two looks on rank 2" in format_hang_text(replace(HANG, progress=True, moved=(2,)))
+    assert "rank 2 is making progress" in format_hang_text(replace(HANG, progress=True, moved=(2,)))
 
 
 def test_report_before_the_second_sample_says_so() -> None:
     """A report requested in the first seconds says that there was no second sample yet."""
-    assert "not been looked at twice" in format_hang_text(replace(HANG, known=False))
+    assert "collecting status" in format_hang_text(replace(HANG, known=False))
 
 
 def test_a_long_line_is_cut() -> None:
@@ -107,7 +107,7 @@ def test_many_places_that_differ_in_the_line_share_a_row() -> None:
     rows = format_hang_text(_many_places(8), max_places=4).splitlines()[:-1]
     assert rows == [
         "waiting 6.2 s · ranks 0-6 in jit(step), lines 1-7:  loss = step(params, batch)",
-        "absent        · rank 7 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
+        "missing       · rank 7 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
     ]
     assert len(format_hang_text(_many_places(5), max_places=4).splitlines()) == 6
     report = _many_places(8)
@@ -147,7 +147,7 @@ def test_absent_ranks_are_in_the_error_colour() -> None:
     page = format_hang_html(HANG, name="demo")
     rows = page.split("<tr")[1:]
     assert ["mhnb-bad" in row for row in rows] == [False, True, False]
-    assert ">absent</th>" in rows[1]
+    assert ">missing</th>" in rows[1]
     assert '<span style="white-space:nowrap">mhnb where demo</span>' in rows[2]
 
 

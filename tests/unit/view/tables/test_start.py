@@ -55,7 +55,7 @@ PROGRESS = StartProgress((*RANKS[:2], make_rank(2, "jax"), make_rank(3)), 1.2)
 def test_progress_is_one_line_with_each_phase() -> None:
     """The furthest phase comes first; a rank without a process is named too."""
     assert format_start_text(PROGRESS) == (
-        "mhjax · starting 4 ranks · 1.2 s · ranks 0-1 ready · rank 2 jax · rank 3 not there yet"
+        "mhjax · starting 4 ranks · 1.2 s · ranks 0-1 ready · rank 2 jax · rank 3 waiting for host"
     )
 
 
@@ -94,7 +94,7 @@ def test_progress_shows_which_hosts_have_reported() -> None:
     """Ranks start once all hosts have reported, so the missing host is the one that delays them."""
     ranks = (make_rank(0), make_rank(1, host_is_up=True), make_rank(2, "spawned"))
     text = format_start_text(StartProgress(ranks, 1.2))
-    assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host up · rank 0 not there yet"
+    assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host up · rank 0 waiting for host"
 
 
 def test_preflight_is_named() -> None:
@@ -111,10 +111,10 @@ def test_attach_shows_the_running_ranks() -> None:
     progress = StartProgress((make_rank(0, "ready"), make_rank(1, "spawned")), 3.0, is_takeover=True)
     assert (
         format_start_text(progress)
-        == "mhjax · taking over 2 ranks · 3.0 s · rank 0 ready · rank 1 in a cell, or silent"
+        == "mhjax · attaching to 2 ranks · 3.0 s · rank 0 ready · rank 1 running a cell, or not responding"
     )
-    failed = format_failed_start(progress, "was broken off")
-    assert failed.startswith("mhjax · taking over 2 ranks was broken off after 3.0 s · ")
+    failed = format_failed_start(progress, "was interrupted")
+    assert failed.startswith("mhjax · attaching to 2 ranks was interrupted after 3.0 s · ")
 
 
 def test_unavailable_guard_is_shown() -> None:
@@ -145,7 +145,7 @@ def test_failed_start_shows_the_last_phases() -> None:
     page = screen.calls[-1][1]["text/html"]
     assert "<progress" not in page
     assert "the start of 4 ranks failed after 1.2 s" in page
-    assert "rank 3 not there yet" in page
+    assert "rank 3 waiting for host" in page
 
 
 def test_terminal_redraws_progress_and_keeps_the_summary() -> None:
@@ -169,8 +169,8 @@ def test_failed_start_shows_the_last_phases_on_a_terminal() -> None:
         raise KeyboardInterrupt
     assert screen.regions[0].closed
     text = screen.calls[-1][1]["text/plain"]
-    assert text.startswith("mhjax · the start of 4 ranks was broken off after 1.2 s · ")
-    assert "rank 3 not there yet" in text
+    assert text.startswith("mhjax · the start of 4 ranks was interrupted after 1.2 s · ")
+    assert "rank 3 waiting for host" in text
 
 
 def test_file_gets_only_the_summary() -> None:
@@ -291,7 +291,7 @@ def test_time_of_a_replay_goes_on_while_a_cell_runs() -> None:
 
 def test_scheduler_queue_position_is_in_the_line() -> None:
     """Ranks have no phase while hosts are queued, so the position in the queue is shown."""
-    standing = "Slurm job 8 is PENDING (Priority), number 2 of 2 that wait in <debug>"
+    standing = "Slurm job 8 is PENDING (Priority), number 2 of 2 waiting in <debug>"
     progress = StartProgress((make_rank(0), make_rank(1)), 61.0, standing=standing)
     assert format_start_text(progress) == f"mhjax · starting 2 ranks · 1 min 1 s · {standing}"
     assert standing in StrictPage(format_start_html(progress)).visible
