@@ -109,17 +109,19 @@ class CompileClient:
         except Empty as error:
             self.close()
             raise ClusterError(
-                f"the compiler's helper process gave no answer within {self._timeout_s:.0f} s"
+                f"the compiler's helper process did not answer within {self._timeout_s:.0f} s"
             ) from error
         if not reply:
             self.close()
-            raise ClusterError("the compiler's helper process ended by itself; ask again to start another")
+            raise ClusterError(
+                "the compiler's helper process stopped unexpectedly; run the command again to start another"
+            )
         try:
             return decode_json(reply, CompileReply)
         except ValueError as error:
             self.close()
             raise ClusterError(
-                f"the compiler's helper process answered with something else: {error!s:.200}; ask again to start another"
+                f"the compiler's helper process sent an unexpected answer: {error!s:.200}; run the command again to start another"
             ) from error
 
     def _start(self) -> subprocess.Popen[str]:
@@ -151,11 +153,11 @@ def _require_one_mesh(layouts: Sequence[Layout]) -> MeshShape:
     meshes = {layout.mesh for layout in layouts}
     mesh = meshes.pop() if len(meshes) == 1 else None
     if mesh is None:
-        raise InvalidRequest("the compiler needs arrays over one mesh; give each a spec on the same one")
+        raise InvalidRequest("the compiler needs all arrays on one mesh; give each array a spec on the same mesh")
     if len(mesh.devices) > MAX_DEVICES:
         raise InvalidRequest(
-            f"the mesh has {len(mesh.devices)} devices; programs are compiled for up to {MAX_DEVICES} fake ones."
-            " The layouts are right at any size; ask about a smaller mesh of the same form"
+            f"the mesh has {len(mesh.devices)} devices, but programs are compiled for at most {MAX_DEVICES} fake devices."
+            " The layouts are correct at any size; use a smaller mesh of the same form for the program"
         )
     return mesh
 

@@ -121,7 +121,7 @@ def layout(
         mesh: with a shape: sizes by axis, or a jax Mesh or AbstractMesh.
         spec: with a shape: `P('data', None)`, as JAX's object, text or a list of axes.
         dtype: with a shape: the element type.
-        devices_per_host: for a mesh without devices of its own, which is laid over hosts row by row; None for one host.
+        devices_per_host: for a mesh without devices of its own, which is placed on hosts row by row; None for one host.
         uneven: allow axes that do not divide their dim, padded as the compiler does it inside a jitted function.
 
     Raises:
@@ -130,11 +130,11 @@ def layout(
     """
     if mesh is None:
         if spec is not None:
-            raise InvalidRequest("layout got a spec without a mesh; give both: mhnb.layout(shape, mesh, spec)")
+            raise InvalidRequest("layout got a spec without a mesh\n  Fix: mhnb.layout(shape, mesh, spec)")
         return _layout_of(x, devices_per_host)
     shape = (x,) if isinstance(x, int) else x
     if not isinstance(shape, Sequence):
-        raise InvalidRequest(f"layout with a mesh takes a shape like (8, 6), and got {type(x).__name__}")
+        raise InvalidRequest(f"layout with a mesh expected a shape such as (8, 6); got {type(x).__name__}")
     plain = Layout.of(shape, as_mesh(mesh, devices_per_host), spec, dtype=dtype, uneven=uneven)
     return DisplayableLayout.from_value(plain)
 
@@ -143,7 +143,7 @@ def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
     """Return a mesh from one of ours or of JAX's, from sizes by axis, or from a text like `data 4, model 2`.
 
     Raises:
-        InvalidRequest: it is none of these.
+        InvalidRequest: it is of another type.
     """
     if isinstance(mesh, MeshShape):
         return mesh
@@ -158,7 +158,7 @@ def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
         if is_mesh(mesh):
             return read_mesh(mesh, devices_per_host=devices_per_host)
     raise InvalidRequest(
-        f"mesh is {type(mesh).__name__}; give sizes like {{'data': 4, 'model': 2}}, or a mesh of JAX's"
+        f"mesh is {type(mesh).__name__}; expected sizes such as {{'data': 4, 'model': 2}}, or a JAX mesh"
     )
 
 
@@ -203,7 +203,7 @@ def reshard(
     """
     before = x if isinstance(x, Layout) else layout(x, mesh, spec, dtype=dtype, devices_per_host=devices_per_host)
     if not isinstance(before, Layout) or before.mesh is None:
-        raise InvalidRequest("reshard needs one array on a mesh; give a leaf of a pytree, or shape, mesh and spec")
+        raise InvalidRequest("reshard needs one array on a mesh; pass a leaf of a pytree, or shape, mesh and spec")
     after = Layout.of(before.shape, before.mesh, to, dtype=before.dtype)
     places = before.places if isinstance(before, DisplayableLayout) else None
     return DisplayableReshard.from_value(plan_reshard(before, after, places.hosts if places else None), places)
@@ -223,18 +223,18 @@ def expect(x: Any, spec: Any) -> None:
 
         if not has_layout(x):
             kind = type(x).__name__
-            raise InvalidRequest(
-                f"expect needs one jax.Array, and got {kind}; of a pytree, give it each leaf with its own spec"
-            )
+            raise InvalidRequest(f"expect needs one jax.Array; got {kind}. For a pytree, call it for each leaf")
         have = read_layout(x)
         places = _find_places(have)
     if have.mesh is None or have.spec is None:
         raise InvalidRequest(
-            f"expect needs an array on a mesh, and this one lies on {format_device_count(have)} without one;"
-            " put it on a mesh first: jax.device_put(x, NamedSharding(mesh, spec))"
+            f"expect needs an array on a mesh, but this one is on {format_device_count(have)} without a mesh\n"
+            "  Fix: x = jax.device_put(x, NamedSharding(mesh, spec))"
         )
     want = Layout.of(have.shape, have.mesh, spec, dtype=have.dtype)
     if want.spec is None or (want.boxes, want.spec.unreduced) != (have.boxes, have.spec.unreduced):
         wanted, found = (format_layout_text(each, locations=places) for each in (want, have))
         drawn = f"expected\n{wanted}\n\nfound\n{found}"
-        raise LayoutDiffers(f"the array lies as {have.spec}, not as {want.spec}\n{drawn}", expected=want, found=have)
+        raise LayoutDiffers(
+            f"the array is sharded as {have.spec}, not as {want.spec}\n{drawn}", expected=want, found=have
+        )

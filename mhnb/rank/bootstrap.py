@@ -33,7 +33,7 @@ _TAGGED, _UNRECORDED = RunCell(0, 0, "", "lockstep"), RunCell(0, 0, "", "off")
 _SUM_LAUNCHES = 3
 """Launches of the first sum, on each path that a launch can take."""
 _SHUTDOWN_NOTE = (
-    "mhnb: jax.distributed.shutdown() has nothing to do: the ranks stay connected until the cluster ends (%mhjax stop)"
+    "mhnb: jax.distributed.shutdown() was ignored: the ranks stay connected until the cluster stops (%mhjax stop)"
 )
 
 
@@ -74,7 +74,7 @@ class Bootstrap:
 
         if self._spec.engine_only:
             self.recorder = LaunchRecorder()
-            self.guard = {"available": False, "reason": "ipyparallel's client drives the ranks"}
+            self.guard = {"available": False, "reason": "ipyparallel's client controls the ranks"}
         else:
             self._install_guard()
             jax_private.hook_collectives(self.collective_sockets.record_listeners)
@@ -136,7 +136,7 @@ class Bootstrap:
         known = inspect.signature(initialize).parameters
         if unknown := sorted(set(arguments) - set(known)):
             raise TypeError(
-                f"jax.distributed.initialize of this JAX takes no {', '.join(unknown)}; it takes {', '.join(known)}"
+                f"jax.distributed.initialize of this JAX has no argument {', '.join(unknown)}; expected {', '.join(known)}"
             )
         return arguments
 
@@ -146,7 +146,7 @@ class Bootstrap:
         jax.devices()
         found, wanted = jax.local_device_count(), self._spec.devices
         if wanted is not None and found != wanted:
-            raise RuntimeError(f"{wanted} devices were asked for, and this rank has {found}: {jax.local_devices()}")
+            raise RuntimeError(f"this rank has {found} devices, expected {wanted}: {jax.local_devices()}")
         self._progress("devices")
 
     def _check_sum(self) -> None:
@@ -178,7 +178,8 @@ class Bootstrap:
             self.guard["unseen"] = [*unseen, *self._list_unseen(numbers, rows)]
         if any(each != expected for each in results):
             raise RuntimeError(
-                f"a sum over all {count} devices gave {results[-1]:g}, and {expected:g} is right: the collectives do not work"
+                f"self-test failed: the sum over {count} devices is {results[-1]:g}, expected {expected:g}."
+                " Collectives do not work on this cluster"
             )
         self._progress("checked")
 
@@ -219,7 +220,7 @@ class Bootstrap:
             and any(each != _SUM_LAUNCHES for each in recorded_counts)
         ):
             counts = " and ".join(map(str, recorded_counts))
-            self.guard = {"available": False, "reason": f"of {_SUM_LAUNCHES} launches each way the record has {counts}"}
+            self.guard = {"available": False, "reason": f"the guard recorded {counts} of {_SUM_LAUNCHES} test launches"}
 
     def changed_facts(self) -> dict[str, Any]:
         """Return the facts that have changed since the last cell.
@@ -307,7 +308,7 @@ def _idempotent_initialize(
             return original(*args, **kwargs)
         given = {name: value for name, value in bound.items() if value is not None}
         if is_initialized() and all(in_force.get(name) == value for name, value in given.items()):
-            print("mhnb: jax.distributed is initialised already, on every rank; nothing to do", file=sys.stderr)
+            print("mhnb: jax.distributed is already initialised on every rank; nothing to do", file=sys.stderr)
             return None
         if not (is_initialized() or jax_private.backend_is_initialized()):
             _await_coordinator(in_force | given)

@@ -69,7 +69,7 @@ def find_program(name: str) -> Callable[..., Any]:
     else:
         found = eval(compile(name, "<program>", "eval"), dict(_EVALUATION_NAMES))  # noqa: S307
     if not callable(found):
-        raise TypeError(f"{name} is {type(found).__name__}, no function")
+        raise TypeError(f"{name} is not a function but {type(found).__name__}")
     return cast("Callable[..., Any]", found)
 
 
@@ -105,7 +105,7 @@ def _spec(text: str) -> PartitionSpec:
 
 
 def main() -> None:
-    """Answer requests until there are none. Everything that the program prints goes to stderr."""
+    """Answer requests until the input ends. Everything that the program prints goes to stderr."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

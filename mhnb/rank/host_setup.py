@@ -181,7 +181,7 @@ def find_task_number(environment: Mapping[str, str]) -> int:
     for name in _TASK_VARIABLES:
         if environment.get(name, "").isdecimal():
             return int(environment[name])
-    raise LaunchError(f"the launcher has not numbered this task: none of {', '.join(_TASK_VARIABLES)} is set")
+    raise LaunchError(f"the launcher did not number this task: none of {', '.join(_TASK_VARIABLES)} is set")
 
 
 def prepare_host(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec:
@@ -192,9 +192,7 @@ def prepare_host(spec: HostSpec, environment: MutableMapping[str, str]) -> HostS
     """
     seed = spec.environment.get("PYTHONHASHSEED")
     if spec.staged_start and environment.get("PYTHONHASHSEED") != seed:
-        raise LaunchError(
-            f"this interpreter has PYTHONHASHSEED={environment.get('PYTHONHASHSEED')}, and {seed} is needed"
-        )
+        raise LaunchError(f"this interpreter has PYTHONHASHSEED={environment.get('PYTHONHASHSEED')}; expected {seed}")
     if spec.supervisor is None:
         number, ranks_per_host = find_task_number(environment), len(spec.ranks)
         spec = structs.replace(
@@ -251,7 +249,10 @@ def _enter_cwd(spec: HostSpec) -> None:
             raise
         # Another machine may not have the notebook's folder.
         fallback = home / Path(spec.cwd).name if spec.creates_cwd else home
-        print(f"mhnb: {spec.cwd} is not here ({error.strerror}); the ranks run in {fallback}", file=sys.stderr)
+        print(
+            f"mhnb: cannot use the folder {spec.cwd} on this host ({error.strerror}); the ranks run in {fallback}",
+            file=sys.stderr,
+        )
         fallback.mkdir(exist_ok=True)
         os.chdir(fallback)
 
@@ -272,8 +273,8 @@ def _make_local_run_dir(spec: HostSpec) -> Path:
         # remove it.
         raise LaunchError(
             f"{str(error).partition(chr(10))[0]}\n"
-            "  have its owner mend or remove it, or choose another folder for temporary files there: "
-            "%mhjax start --env TMPDIR=/path/of/yours"
+            "  Ask its owner to fix or remove it, or use another folder for temporary files there.\n"
+            "  Fix: %mhjax start --env TMPDIR=/your/path"
         ) from error
     run_environment = {"MHNB_HOME": str(home)}
     prune_run_dirs(run_environment)
@@ -317,7 +318,7 @@ def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> 
     path = run_dir / _CONNECTION
     if text := wait_until(lambda: read_whole_json(path), wait_s, _POLL_S):
         return text
-    raise LaunchError(f"the hub did not come up in {wait_s:g} s; its log is {hub_log(run_dir)}")
+    raise LaunchError(f"ipyparallel's controller did not start within {wait_s:g} s; its log is {hub_log(run_dir)}")
 
 
 # -- versions of a rank's software

@@ -75,7 +75,7 @@ ARRAY_CLASSES = (
 )
 """Classes of arrays and of key arrays, in the known JAX versions. jax.Array is not listed: IPython prefers the `__repr__` of
 a class to a printer that is registered for its bases. Classes are given by name, so that nothing private is imported and a
-removed class is no error: its arrays are then shown as JAX shows them.
+removed class is not an error: its arrays are then shown as JAX shows them.
 """
 PMAP_MODULE = "jax._src.pmap"
 """The module that lays out pmap's arguments. Under another name, they would be compared as those of any other launch are."""
@@ -117,7 +117,7 @@ def bind_gloo(address: str) -> None:
 def allow_multi_machine_meshes() -> None:
     """Make `jax.make_mesh` create a mesh over CPU devices of several machines, which JAX itself refuses.
 
-    Every other call, and every other refusal, stays JAX's own. So does `slice_index`, which tells machines apart in hybrid meshes.
+    Every other call, and every other refusal, stays JAX's own. So does `slice_index`, which distinguishes machines in hybrid meshes.
 
     # since jax 0.10: CPU devices have a slice_index for each boot id among the ranks, and make_mesh takes one slice only.
     # On CPU neither an argument of `initialize` nor the environment changes that index.
@@ -335,7 +335,7 @@ def read_name_and_devices(compiled: Any) -> tuple[str, list[Any]]:
 
 
 def finish_effects() -> None:
-    """Wait for prints and callbacks from inside compiled programs; free of cost if there are none, or if the hooks do not fit."""
+    """Wait for prints and callbacks from inside compiled programs; free of cost without any, or if the hooks do not fit."""
     if _recorder is None:
         return
     import jax
@@ -901,7 +901,7 @@ class _CachedCall:
     kept_indices: tuple[int, ...] | None
     """Indices of the constants and arguments that it takes; None for all."""
     relaid: tuple[int, ...]
-    """Those of them that are laid out anew for each launch."""
+    """Those of them that are laid out again for each launch."""
     signatures: tuple[int | None, ...]
     """Tokens of the outputs; None for keys."""
 
@@ -1012,7 +1012,7 @@ class _SignatureCache:
             return None
         description = (kind, leaf.aval, sharding, getattr(leaf, "committed", None))
         if sharding.is_fully_addressable:
-            # It is laid out anew for each launch, whatever its memory layout.
+            # It is laid out again for each launch, whatever its memory layout.
             return self._intern(description)
         token = self._intern((*description, getattr(getattr(leaf, "format", None), "layout", None)))
         if unwrap_array(leaf) is leaf:
@@ -1216,9 +1216,9 @@ def _check_not_donated_twice(program: _Program, inputs: Sequence[Any]) -> None:
         if donated != place:
             one, other = sorted((donated + 1, place + 1))
             raise ValueError(
-                f"{program.name} was not launched: the array that is its argument {donated + 1} is donated, and given again in the "
-                f"same call\n  It is argument {one} and argument {other}, counted over all leaves. A donated array can be given once.\n"
-                "  Give a copy of it (y.copy()) as the other argument, or do not donate it."
+                f"{program.name} was not launched: argument {donated + 1} is donated, and the same array is passed twice in this call\n"
+                f"  It is argument {one} and argument {other}, counted over all leaves. A donated array can be passed only once.\n"
+                "  Pass a copy of it (y.copy()) as the other argument, or do not donate it."
             )
 
 

@@ -34,7 +34,7 @@ class CollectiveSockets:
     when all have done so none is left: a remaining one would let a later collective wait forever.
 
     Args:
-        abort_flag: where requests arrive; None if there is no such place.
+        abort_flag: where requests arrive; None if this host has no such place.
     """
 
     def __init__(self, abort_flag: AbortFlag | None) -> None:

@@ -242,7 +242,7 @@ class CheckProcess:
 
     def _read_last_words(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
 
     def close(self) -> None:
         """End it with its listeners and whatever it has started."""

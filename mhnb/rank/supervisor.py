@@ -376,7 +376,7 @@ class Supervisor:
             assert self._channel is not None
             if not self._orphan_timer.has_expired(not self._channel.is_closed, self._clock()):
                 return False
-            print("mhnb: kept, but no rank is left and no notebook drives this cluster: ended", file=sys.stderr)
+            print("mhnb: stopped this cluster, because no rank is left and no notebook is attached", file=sys.stderr)
             return True
         # The hub's supervisor, on the notebook's own machine, sees its end: once the ranks are ready it receives
         # nothing.
@@ -502,7 +502,7 @@ def _child_exit_pipe() -> int:
 def main() -> None:
     """Run the supervisor of this machine.
 
-    What prevents a start is written to standard error, which the notebook reads where its connection cannot tell it.
+    What prevents a start is written to standard error, which the notebook reads if its connection cannot report it.
     """
     owner = os.getppid()
     line = b""

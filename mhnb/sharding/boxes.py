@@ -157,7 +157,7 @@ def parse_dtype(value: Any) -> Dtype:
     stem = found and _STEMS.get(found[1], found[1])
     if found is None or stem not in _SHORT:
         raise InvalidRequest(
-            f"dtype {value!r} is none that is known here; give a name like 'float32', 'bf16' or 'int8'",
+            f"unknown dtype {value!r}; expected a name such as 'float32', 'bf16' or 'int8'",
             dtype=str(value),
         )
     # Types smaller than a byte take one byte per element, as in NumPy and on CPU.

@@ -254,7 +254,7 @@ class HloCollective:
     """One collective of a compiled program, as stated in its text."""
 
     op: str
-    """One of OPS, for synchronous and asynchronous forms alike."""
+    """One of OPS, for both synchronous and asynchronous forms."""
     name: str
     """Name of the instruction, unique in its computation."""
     operands: tuple[HloShape, ...]
@@ -320,8 +320,8 @@ def _iter_communicating(computation: Computation) -> Iterator[Instruction]:
                 yield instruction
         elif opcode not in _END_OPS and (_SUSPECTED_COLLECTIVE.match(opcode) or _has_groups(instruction)):
             raise UnknownForm(
-                f"{name} is a {opcode!r}, which seems to communicate and is not known here (known: {', '.join(OPS)})."
-                " Nothing is guessed; report the text with the version of JAX",
+                f"mhnb does not know the HLO instruction {opcode!r} ({name}), which seems to communicate."
+                " mhnb does not guess. Please report the text with your JAX version",
                 form=opcode,
             )
 
@@ -342,7 +342,8 @@ def _parse_collective(module: HloModule, computation: Computation, instruction: 
     if not module.is_called(computation.name):
         # Its caller names it in an unknown way. Omitting it would make the count wrong.
         raise UnknownForm(
-            f"nothing seems to call {computation.name}, which holds {instruction.name}", form=computation.name
+            f"cannot find the caller of HLO computation {computation.name!r}, which contains {instruction.name}",
+            form=computation.name,
         )
     pairs = _read_pairs(op, instruction) if op in _PAIRED else ()
     metadata = rest.partition("metadata={")[2]
@@ -367,7 +368,9 @@ def _parse_collective(module: HloModule, computation: Computation, instruction: 
 
 def _iter_operands(op: str, computation: Computation, instruction: Instruction) -> Iterator[HloShape]:
     if op == "collective-permute" and "slice_sizes=" in instruction.rest:
-        raise UnknownForm(f"{instruction.name} permutes slices in place, which is not known here", form="slice_sizes=")
+        raise UnknownForm(
+            f"{instruction.name} permutes slices in place, a form that mhnb does not know", form="slice_sizes="
+        )
     names = instruction.operand_names
     # Further operands are offsets and sizes, or a token.
     for name in names[:1] if op in ("ragged-all-to-all", "send") else names:
@@ -390,7 +393,7 @@ def _read_groups(module: HloModule, instruction: Instruction) -> Groups:
     if module.replicas > 1 and module.partitions > 1 and "use_global_device_ids=true" not in instruction.rest:
         raise UnknownForm(
             f"{instruction.name} counts replicas in a program of {module.replicas} replicas x {module.partitions}"
-            " partitions: how its groups lie there is not known here",
+            " partitions; mhnb does not know the order of its groups there",
             form="replica_count",
         )
     count = module.replicas * module.partitions
@@ -408,7 +411,7 @@ def _read_pairs(op: str, instruction: Instruction) -> tuple[tuple[int, int], ...
     if op == "send":
         found = _SEND_PAIRS.search(instruction.rest)
         if found is None:
-            raise UnknownForm(f"{instruction.name} is a send that does not say who sends to whom", form=op)
+            raise UnknownForm(f"{instruction.name} is a send without its pairs of source and target", form=op)
         return parse_pairs(found[1])
     return parse_pairs(instruction.rest.partition("source_target_pairs=")[2])
 

@@ -50,7 +50,7 @@ def parse_groups(text: str, count: int) -> Groups:
     elif found := _MESH.match(text):
         groups = _read_mesh(text, *found.groups())
     else:
-        raise _unknown(text, "it is none of the spellings {{0,1},{2,3}}, [4,2]<=[8], mesh['a'=4] {'a'}")
+        raise _unknown(text, "expected a form such as {{0,1},{2,3}}, [4,2]<=[8] or mesh['a'=4] {'a'}")
     _check(text, groups, count)
     return groups
 
@@ -75,7 +75,7 @@ def _read_iota(text: str, shape: str, dims: str, order: str | None) -> Groups:
     """Expand `[groups,size]<=[dims]T(order)`: 0, 1, 2, ... shaped as dims, transposed, and split into groups."""
     sizes = _integers(shape)
     if len(sizes) != 2:
-        raise _unknown(text, f"its groups have {len(sizes)} dimensions, and 2 are known")
+        raise _unknown(text, f"its groups have {len(sizes)} dimensions, expected 2")
     flat = _transposed(text, _integers(dims), _integers(order or ""))
     if len(flat) != prod(sizes):
         raise _unknown(text, f"it lists {len(flat)} positions for {sizes[0]} groups of {sizes[1]}")
@@ -100,7 +100,7 @@ def _read_mesh(text: str, mesh: str, devices: str | None, refs: str) -> Groups:
         raise _unknown(text, "it names an axis that its mesh does not have")
     positions = list(range(prod(sizes.values()))) if devices is None else _read_order(text, devices)
     if len(positions) != prod(sizes.values()):
-        raise _unknown(text, f"its mesh has {prod(sizes.values())} places and {len(positions)} devices")
+        raise _unknown(text, f"its mesh has {prod(sizes.values())} positions but {len(positions)} devices")
     # Each named or remaining part of an axis becomes an axis of its own.
     parts: list[tuple[int, int | None]] = []
     for name, axis_size in sizes.items():
@@ -131,7 +131,7 @@ def _read_order(text: str, devices: str) -> list[int]:
         return _transposed(text, _integers(found[1]), _integers(found[2] or ""))
     if re.fullmatch(r"[\d,\s]+", devices):
         return list(_integers(devices))
-    raise _unknown(text, "its device_ids are written in a way that is not known")
+    raise _unknown(text, "its device_ids have an unknown form")
 
 
 def _check(text: str, groups: Groups, count: int) -> None:
@@ -151,6 +151,6 @@ def _integers(text: str) -> tuple[int, ...]:
 def _unknown(text: str, why: str) -> UnknownForm:
     form = text[:120]
     return UnknownForm(
-        f"cannot read the replica groups {form!r}: {why}. Nothing is guessed; report the text with the version of JAX",
+        f"cannot read the replica groups {form!r}: {why}. mhnb does not guess. Please report the text with your JAX version",
         form=form,
     )

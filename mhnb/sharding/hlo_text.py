@@ -89,12 +89,12 @@ def parse_shape(text: str) -> Tree:
         return tuple(parse_shape(part) for part in _split_tuple(text))
     found = _ARRAY.match(text)
     if found is None:
-        raise _unknown(text, "it is no shape")
+        raise _unknown(text, "it is not a shape")
     dtype = found[1] or found[3]
     # `<=8` is a dimension of at most 8: XLA allocates and sends all 8.
     words = [word.strip().removeprefix("<=") for word in (found[2] or "").split(",") if word.strip()]
     if not all(word.isdecimal() for word in words):
-        raise _unknown(text, "a dimension is no number")
+        raise _unknown(text, "a dimension is not a number")
     _nbits(dtype)
     return HloShape(dtype, tuple(int(word) for word in words))
 
@@ -120,14 +120,15 @@ def _nbits(dtype: str) -> int:
         return _NBITS[dtype]
     found = _SMALL.match(dtype) or _NUMBERED.match(dtype)
     if found is None:
-        raise _unknown(dtype, "the size of its elements is not known")
+        raise _unknown(dtype, "the size of its elements is unknown")
     return int(found[1])
 
 
 def _unknown(text: str, why: str) -> UnknownForm:
     form = text[:120]
     return UnknownForm(
-        f"cannot read the shape {form!r}: {why}. Nothing is guessed; report the text with the version of JAX", form=form
+        f"cannot read the shape {form!r}: {why}. mhnb does not guess. Please report the text with your JAX version",
+        form=form,
     )
 
 
@@ -242,7 +243,7 @@ class Computation:
             UnknownForm: the computation has no instruction of that name.
         """
         if name not in self.texts:
-            raise UnknownForm(f"computation {self.name} uses {name!r} and does not define it", form=name)
+            raise UnknownForm(f"computation {self.name} uses {name!r} but does not define it", form=name)
         return _read_instruction(name, self.texts[name])
 
     @cached_property
@@ -357,7 +358,7 @@ def parse_module(text: str) -> HloModule:
     first = next((line for line in text.splitlines() if line.startswith("HloModule ")), None)
     if first is None:
         raise HloError(
-            f"this is not the text of a compiled program: it begins {text[:60]!r}, and no line with HloModule"
+            f"this is not the text of a compiled program: no line begins with HloModule. It begins {text[:60]!r}"
         )
     counts = {name: int(number) for name, number in _COUNTS.findall(first)}
     computations: dict[str, Computation] = {}
@@ -377,7 +378,7 @@ def parse_module(text: str) -> HloModule:
             current, table = computations.setdefault(header[2], Computation(header[2])), None
             entry = header[2] if header[1] else entry
     if not entry:
-        raise HloError("this is not the text of a whole compiled program: it has no ENTRY computation")
+        raise HloError("this is not the text of a complete compiled program: it has no ENTRY computation")
     name = first.split()[1].rstrip(",")
     return HloModule(name, counts.get("replica_count", 1), counts.get("num_partitions", 1), computations, entry, tables)
 

@@ -83,7 +83,7 @@ class Layout:
         """
         sizes = tuple(shape)
         if any(type(size) is not int or size < 0 for size in sizes):
-            raise InvalidRequest(f"shape {sizes} holds what is no size; give whole numbers from 0", shape=sizes)
+            raise InvalidRequest(f"shape {sizes}: sizes must be integers >= 0", shape=sizes)
         mesh_shape = (
             mesh if isinstance(mesh, MeshShape) else MeshShape.row_major(mesh, devices_per_host=devices_per_host)
         )
@@ -234,7 +234,7 @@ class LayoutTree:
         """Return a remark about an unusual row; empty for most rows."""
         if row.is_deleted:
             return "deleted"
-        return "replicated: was it meant to be?" if row.path in self.fallen_back else ""
+        return "replicated: is this intended?" if row.path in self.fallen_back else ""
 
     def to_csv(self) -> str:
         r"""Format all rows as CSV, sizes in bytes.
@@ -408,9 +408,10 @@ def format_array_line(layout: Layout) -> str:
     """Format the line that a cell shows for a global array, identical on every rank.
 
     >>> format_array_line(Layout.of((8, 8), {"data": 4, "model": 2}, "P('data', 'model')"))
-    "f32[8,8] on mesh (data 4, model 2) spec P('data', 'model') · 256 B, 32 B a device"
+    "f32[8,8] on mesh (data 4, model 2) spec P('data', 'model') · 256 B, 32 B per device"
     """
     where = f"on {format_device_count(layout)}"
     if layout.mesh is not None and layout.spec is not None:
         where = f"on mesh ({format_axes(layout.mesh.axes)}) spec {layout.spec}"
-    return f"{format_dtype_and_shape(layout)} {where} · {format_nbytes(layout.nbytes)}, {format_nbytes(layout.nbytes_per_device)} a device"
+    size = f"{format_nbytes(layout.nbytes)}, {format_nbytes(layout.nbytes_per_device)} per device"
+    return f"{format_dtype_and_shape(layout)} {where} · {size}"

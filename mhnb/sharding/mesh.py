@@ -34,11 +34,11 @@ class MeshShape:
         """
         for name, size in axes.items():
             if type(size) is not int or size < 1:
-                raise InvalidRequest(f"mesh axis {name!r} has size {size!r}; give a whole number from 1")
+                raise InvalidRequest(f"mesh axis {name!r} has size {size!r}; expected an integer >= 1")
         total = prod(axes.values())
         per_host = total if devices_per_host is None else devices_per_host
         if per_host < 1:
-            raise InvalidRequest(f"devices_per_host is {per_host}; give a whole number from 1")
+            raise InvalidRequest(f"devices_per_host is {per_host}; expected an integer >= 1")
         return cls(tuple(axes.items()), tuple(DeviceRef(*divmod(place, per_host)) for place in range(total)))
 
     @property
@@ -99,12 +99,12 @@ def warn_cross_host_axes(reach: Sequence[AxisReach]) -> tuple[str, ...]:
     """Return warnings for axes that cross hosts and whose names suggest communication in every layer.
 
     >>> warn_cross_host_axes([AxisReach("data", 4, 1), AxisReach("model", 2, 2)])[0][:35]
-    "axis 'model' (2) crosses hosts and "
+    "axis 'model' (2) crosses hosts and,"
     """
     inside = [axis.name for axis in reach if not axis.crosses and axis.size > 1]
-    other = f"; {inside[0]!r} stays inside a host: swap the two in the mesh" if inside else "; put it last in the mesh"
+    other = f"; swap it with {inside[0]!r}, which stays inside a host" if inside else "; put it last in the mesh"
     return tuple(
-        f"axis {axis.name!r} ({axis.size}) crosses hosts and by its name carries something in every layer{other}"
+        f"axis {axis.name!r} ({axis.size}) crosses hosts and, judging by its name, communicates in every layer{other}"
         for axis in reach
         if axis.crosses and axis.name.lower() in PER_LAYER_AXIS_NAMES
     )
@@ -132,6 +132,8 @@ def parse_axes(text: str) -> dict[str, int]:
     for part in text.strip(" ()").split(","):
         name, _, size = part.replace("=", " ").replace(":", " ").strip().partition(" ")
         if not name.isidentifier() or not size.strip().isdecimal() or name in found:
-            raise InvalidRequest(f"mesh {text!r} cannot be read at {part.strip()!r}; write it as: data 4, model 2")
+            raise InvalidRequest(
+                f"cannot read mesh {text!r} at {part.strip()!r}; expected a form such as: data 4, model 2"
+            )
         found[name] = int(size)
     return found

@@ -1,6 +1,6 @@
 """What-if plans of hosts, a mesh and arrays that need not exist, and the traffic of a reshard between two layouts.
 
-A plan tells which arrays are legal, and what each device would store.
+A plan shows which arrays are legal, and what each device would store.
 A reshard counts the boxes that must arrive at a device that does not store them, and the bytes that cross hosts. How a compiler moves
 the data (in rings, through a third device) is not modelled.
 """
@@ -126,11 +126,13 @@ def plan_reshard(before: Layout, after: Layout, hosts: Mapping[int, str] | None 
     16
     """
     if (before.shape, before.dtype) != (after.shape, after.dtype):
-        raise InvalidRequest(f"reshard goes from {before.shape} to {after.shape}: give two layouts of one array")
+        raise InvalidRequest(
+            f"cannot reshard from shape {before.shape} to {after.shape}; expected two layouts of one array"
+        )
     for layout in (before, after):
         if layout.spec is not None and layout.spec.unreduced:
             raise InvalidRequest(
-                f"{layout.spec} holds partial sums: to add them up is a reduction, not a move; start from the reduced array"
+                f"{layout.spec} has partial sums, which a reshard does not add up; start from the reduced array"
             )
     return Reshard(before, after, dict(hosts or {}))
 
@@ -205,7 +207,7 @@ def parse_planned(text: str) -> PlannedArray:
     """
     found = _ARRAY.fullmatch(text)
     if found is None:
-        raise InvalidRequest(f"array {text!r} cannot be read; write it as: x f32[8,6] P('data', None)")
+        raise InvalidRequest(f"cannot read array {text!r}; expected a form such as: x f32[8,6] P('data', None)")
     name, dtype, sizes, spec = found.groups()
     return PlannedArray(name, tuple(int(size) for size in sizes.split(",") if size.strip()), spec or "P()", dtype)
 
@@ -223,7 +225,9 @@ def make_plan(hosts: int, devices_per_host: int, axes: Mapping[str, int], arrays
     except InvalidRequest as error:
         return Plan(hosts, devices_per_host, None, refusal=Refusal(str(error)))
     if required > available:
-        reason = f"the mesh needs {required} devices, and {hosts} hosts × {devices_per_host} have {available}"
+        reason = (
+            f"the mesh needs {required} devices, but {hosts} hosts × {devices_per_host} devices are only {available}"
+        )
         jax_message = f"Number of devices {available} must be >= the product of mesh_shape {tuple(axes.values())}"
         return Plan(hosts, devices_per_host, None, refusal=Refusal(reason, jax_message))
     return Plan(hosts, devices_per_host, mesh, tuple((array.name, _lay_out(array, mesh)) for array in arrays))

@@ -128,7 +128,7 @@ class Collective:
     """Equal collectives of one program. Bytes are those of the busiest device in one run; `traffic` defines them."""
 
     op: str
-    """As all-reduce, for synchronous and asynchronous forms alike."""
+    """As all-reduce, for both synchronous and asynchronous forms."""
     axes: tuple[str, ...]
     """The mesh axes that it runs along; empty if no mesh is known."""
     groups: Groups

@@ -58,7 +58,7 @@ class Explanation:
             return f"{line}: written in the program"
         if not self.is_kept:
             return (
-                f"{line}: the stated shardings are not kept after a launch; %mhjax collectives --why f(args) tells them"
+                f"{line}: the stated shardings are not kept after a launch; %mhjax collectives --why f(args) shows them"
             )
         inputs = ", ".join(spec or "not known" for spec in self.before) or "not known"
         return f"{line}: {inputs} → {self.after or 'not known'}"

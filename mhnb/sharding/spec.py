@@ -38,7 +38,7 @@ def parse_spec(value: Any) -> Spec:
     """Parse a spec: a text as JAX writes it, a sequence of entries, a PartitionSpec, or None for `P()`.
 
     Raises:
-        InvalidRequest: it is none of these.
+        InvalidRequest: it is of another type, or has another form.
         ShardingError: it leaves a dim to the compiler.
 
     >>> parse_spec("P('data', None)").dims, parse_spec([("data", "model")]).dims
@@ -67,14 +67,14 @@ def _read_entry(entry: Any, value: Any) -> tuple[str, ...]:
         return tuple(entry)
     if _UNCONSTRAINED in repr(entry):
         raise ShardingError(
-            f"{value} leaves a dim to the compiler (UNCONSTRAINED): there is no layout yet; name its axes"
+            f"{value} leaves a dim to the compiler (UNCONSTRAINED), so it has no layout yet; name its axes"
         )
     raise _invalid_spec(value)
 
 
 def _invalid_spec(value: Any) -> InvalidRequest:
     return InvalidRequest(
-        f"{value!r} is no spec; give one like P('data', None), an axis, a tuple of axes or None for each dim"
+        f"{value!r} is not a spec; expected a form such as P('data', None): an axis, a tuple of axes or None for each dim"
     )
 
 
@@ -132,8 +132,8 @@ def check_spec(spec: Spec, mesh: MeshShape, shape: Sequence[int], *, uneven: boo
     if len(spec.dims) > len(shape):
         jax_message = f"is only valid for values of rank at least {len(spec.dims)}, but was applied to a value of rank {len(shape)}"
         raise SpecTooLong(
-            f"{spec} has {len(spec.dims)} entries, and an array of shape {tuple(shape)} has {len(shape)} dims;"
-            " give one entry a dim at most, None where it is whole",
+            f"{spec} has {len(spec.dims)} entries, but an array of shape {tuple(shape)} has {len(shape)} dims;"
+            " expected at most one entry per dim",
             jax_says=jax_message,
         )
     for dim, (size, parts) in enumerate(zip(shape, count_parts(spec, mesh, len(shape)), strict=True)):
@@ -146,17 +146,17 @@ def _check_axes(spec: Spec, mesh: MeshShape) -> None:
     seen: set[str] = set()
     for axis in spec.axes:
         if axis not in names:
-            known_axes = ", ".join(map(repr, names)) or "no axis"
+            known_axes = f"the mesh has {', '.join(map(repr, names))}" if names else "the mesh has no axes"
             jax_message = f"Resource axis: {axis} of {_format_as_jax(spec)} is not found in mesh: {names}."
             raise UnknownAxis(
-                f"{spec} names axis {axis!r}, and the mesh has {known_axes}; use one of those",
+                f"{spec}: unknown axis {axis!r}; {known_axes}",
                 axis=axis,
                 jax_says=jax_message,
             )
         if axis in seen:
             jax_message = "can map every mesh axis to at most one positional dimension"
             raise AxisUsedTwice(
-                f"{spec} uses axis {axis!r} twice; an axis can cut one dim only: put another axis or None there",
+                f"{spec} uses axis {axis!r} twice, but a mesh axis can shard only one dim; use another axis or None",
                 axis=axis,
                 jax_says=jax_message,
             )
@@ -173,8 +173,8 @@ def _indivisible(spec: Spec, mesh: MeshShape, dim: int, size: int, parts: int) -
     axes = " × ".join(f"{axis} {dict(mesh.axes)[axis]}" for axis in spec.dims[dim])
     padded = -(-size // parts) * parts
     return Indivisible(
-        f"{spec} cuts dim {dim} of size {size} into {parts} parts ({axes}), which leaves a rest;"
-        f" pad it to {padded}, or cut another dim",
+        f"{spec} shards dim {dim} of size {size} into {parts} parts ({axes}), but {parts} does not divide {size};"
+        f" pad it to {padded}, or shard another dim",
         dim=dim,
         size=size,
         ways=parts,

@@ -395,7 +395,7 @@ class Capture:
             replaced.append(f"sys.{name}")
         if not replaced:
             return ""
-        return f"mhnb: this cell replaced {' and '.join(replaced)}; from the next cell on it is the notebook's again\n"
+        return f"mhnb: this cell replaced {' and '.join(replaced)}; the next cell uses the notebook's stream again\n"
 
     def _forwards_output(self, stream: Any) -> bool:
         """Return whether a stream of the cell's forwards its text to ours, and has done so by now."""
@@ -404,7 +404,7 @@ class Capture:
                 return False
             stream.flush()
         except Exception as error:  # noqa: BLE001 - a closed stream, or an object with behaviour of its own
-            self._log.write("mhnb", f"mhnb: a stream of the cell's raised {type(error).__name__}\n".encode())
+            self._log.write("mhnb", f"mhnb: a stream of this cell raised {type(error).__name__}\n".encode())
             return False
         self.stdout.flush_to_capture()
         return True
@@ -511,9 +511,7 @@ class _Log:
         if not self._error or self._is_reported:
             return ""
         self._is_reported = True
-        return (
-            f"mhnb: this rank's log cannot be written ({self._error}); its output is shown here and kept nowhere else\n"
-        )
+        return f"mhnb: this rank's log cannot be written ({self._error}); its output is shown here but not saved\n"
 
     def _keep_unfinished(self, pieces: list[bytes], data: bytes) -> bytes:
         """Return what to write now: whole lines, or an unfinished one that has arrived in very many pieces."""

@@ -35,7 +35,7 @@ class InterruptRequests(Protocol):
 
     @property
     def interrupted_seq(self) -> int:
-        """The latest cell that was asked to stop; 0 if there is none."""
+        """The latest cell that was asked to stop, or 0."""
 
 
 class InterruptDelivery:

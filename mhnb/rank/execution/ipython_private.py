@@ -12,8 +12,8 @@ from typing import Any
 from ipykernel.zmqshell import ZMQInteractiveShell
 
 _EFFECTS = {
-    "_showtraceback": "libraries that replace this method to draw errors in their own way have no effect",
-    "_format_exception_for_storage": "IPython draws each error a second time, for its history",
+    "_showtraceback": "libraries that replace this method to format errors have no effect",
+    "_format_exception_for_storage": "IPython formats each error a second time, for its history",
 }
 """The names that are looked up at the start, with the effect if one is missing."""
 

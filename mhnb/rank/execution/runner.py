@@ -59,7 +59,7 @@ def exit_on_internal_error(function: Callable[_P, _R]) -> Callable[_P, _R]:
         except Exception:  # noqa: BLE001  # reported below, and the process ends
             # The real descriptor: the supervisor reads the last output there.
             traceback.print_exc(file=sys.__stderr__)
-            print("mhnb failed in this rank; please report this", file=sys.__stderr__, flush=True)
+            print("internal error of mhnb in this rank; please report this", file=sys.__stderr__, flush=True)
             os._exit(INTERNAL_ERROR_EXIT_CODE)
 
     return guarded
@@ -181,9 +181,9 @@ class CellRunner:
         if message.generation != self.generation:
             return f"cell {message.seq} is of generation {message.generation}; this rank is of {self.generation}"
         if self._running is not None:
-            return f"cell {message.seq} came while cell {self._running.seq} still runs; one cell at a time"
+            return f"cell {message.seq} arrived while cell {self._running.seq} is still running; a rank runs one cell at a time"
         if message.seq != self._next_seq:
-            return f"cell {message.seq} is out of order; the next on this rank is cell {self._next_seq}"
+            return f"cell {message.seq} is out of order; this rank expects cell {self._next_seq}"
         return ""
 
     def _run(self, message: RunCell) -> None:
@@ -337,7 +337,9 @@ class CellRunner:
             text = traceback.format_exc()
             if text not in self._logged_tracebacks:
                 self._logged_tracebacks.add(text)
-                self.capture.write_to_log(f"mhnb: a duty of rank {self.rank} failed; please report this\n{text}")
+                self.capture.write_to_log(
+                    f"mhnb: internal error in the service thread of rank {self.rank}; please report this\n{text}"
+                )
 
     def _send_live_output(self) -> None:
         with self._lock:

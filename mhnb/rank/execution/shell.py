@@ -75,7 +75,7 @@ _PROMPT = re.compile(r"In \[\d+\]: ")
 _INLINE = "module://matplotlib_inline.backend_inline"
 _INLINE_BACKENDS = (None, "auto", "inline", _INLINE, "agg", "Agg", "pdf", "svg", "ps", "cairo", "template")
 """Backends that `%matplotlib` may request on a rank."""
-_EXIT_NOTE = "The rank goes on: a cell cannot end its own rank. %mhjax stop ends the cluster."
+_EXIT_NOTE = "The rank is still running, because a cell cannot end its own rank. To stop the cluster: %mhjax stop"
 
 
 class PreparedCell(NamedTuple):
@@ -183,7 +183,7 @@ class RankShell(PublicShell):
         install_text_output()
         name_cells_in_warnings()
         disable_stdin(self)
-        # Entered once, not anew for each cell: only cells use this process.
+        # Entered once, not for each cell: only cells use this process.
         self.builtin_trap.__enter__()
         self.display_trap.__enter__()
         # IPython adds to each SystemExit how to leave a terminal.
@@ -284,7 +284,7 @@ class RankShell(PublicShell):
             return self._finish(done.value)
         finally:
             self._trigger_end_events()
-        raise RuntimeError("IPython awaited something in a cell that awaits nothing")
+        raise RuntimeError("IPython awaited in a cell without await")
 
     async def run_prepared_async(self, cell: PreparedCell) -> ExecutionResult:
         """Run a cell on the event loop."""
@@ -309,7 +309,10 @@ class RankShell(PublicShell):
             if result is None or result.error_in_exec is None:
                 raise
             why = f"{name_of(broken)}: {text_of(broken)}".removesuffix(": ")
-            print(f"mhnb: what a cell put in place of IPython's way to show errors raised {why}", file=sys.stderr)
+            print(
+                f"mhnb: a cell replaced IPython's function to show errors, and the replacement raised {why}",
+                file=sys.stderr,
+            )
             raised = True
         error = None if result is None else result.error_in_exec
         if (
@@ -395,7 +398,7 @@ class RankShell(PublicShell):
             except BaseException as raised:  # noqa: BLE001 - the report says so; an interrupt ends only the drawing
                 broken = raised
         assert broken is not None
-        why = f"(IPython could not draw it: {name_of(broken)}: {text_of(broken)})"
+        why = f"(IPython could not format it: {name_of(broken)}: {text_of(broken)})"
         return [*format_frames(_skip_to_cell_code(tb) or tb), f"{name_of(plain)}: {plain}", why]
 
     def _format_by_ipython(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None) -> Any:
@@ -467,7 +470,7 @@ class RankShell(PublicShell):
             return find(error, self.cell)
         except Exception as broken:  # noqa: BLE001 - the cell's own scope raised, or a function that the cell replaced
             why = f"{name_of(broken)}: {text_of(broken)}"
-            self.capture.write_to_log(f"mhnb: where this cell's error arose could not be read: {why}\n")
+            self.capture.write_to_log(f"mhnb: the line of this cell's error could not be found: {why}\n")
             return unknown
 
     def summarise_error(self, error: BaseException) -> dict[str, Any]:
@@ -519,7 +522,7 @@ def _skip_to_cell_code(tb: TracebackType | None) -> TracebackType | None:
 def _check_lines(drawn: Any) -> list[str]:
     """Check that a drawn traceback is lines of text, because an error or a patched IPython may have drawn it."""
     if not is_a(drawn, list) or not all(is_a(piece, str) for piece in drawn):
-        raise TypeError("it is no list of texts")
+        raise TypeError("it is not a list of strings")
     return [str.__str__(piece) for piece in drawn]
 
 
@@ -529,7 +532,7 @@ def _format_exit_code(error: BaseException) -> str:
 
 
 def _reload_inline_backend() -> None:
-    """Make the next import load the inline backend anew, now that a shell exists.
+    """Make the next import load the inline backend again, now that a shell exists.
 
     It looks for one only when it is imported, and the supervisor did that before there was any.
     """

@@ -110,9 +110,9 @@ def _print_lines(text: str, printer: Any) -> None:
 # -- code that waits for a keyboard raises
 
 
-_PUSH_HINT = "Ask in a plain notebook cell, name = {what}(...), then %mhjax push name."
-_JAX_PRINT_HINT = 'Print what you want to see: jax.debug.print("{x}", x=x).'
-_PRINT_HINT = "Print what you want to see, or bring it to the notebook with %mhjax pull NAME."
+_PUSH_HINT = "Read the value in a notebook cell instead: name = {what}(...), then %mhjax push name."
+_JAX_PRINT_HINT = 'Print the value instead: jax.debug.print("{x}", x=x).'
+_PRINT_HINT = "Print the value instead, or fetch it into the notebook with %mhjax pull NAME."
 
 
 def disable_stdin(shell: InteractiveShell) -> None:
@@ -153,12 +153,10 @@ def _refuse_terminal_debuggers(original: Callable[..., None]) -> Callable[..., N
 
 def _make_refusal(what: str, hint: str) -> Any:
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise NoKeyboard(
-            f"{what} has no keyboard to read from: this code runs on a rank, and ranks have none. {hint}", what=what
-        )
+        raise NoKeyboard(f"{what} is not available on a rank, because a rank has no keyboard. {hint}", what=what)
 
     refuse.__name__ = refuse.__qualname__ = what.strip("%()").rpartition(".")[2]
-    refuse.__doc__ = "Refused on a rank: there is no keyboard."
+    refuse.__doc__ = "Raise, because a rank has no keyboard."
     return refuse
 
 
@@ -228,7 +226,7 @@ def _fill_inline_backend(module: ModuleType) -> None:
     print(f"mhnb: {NO_BROWSER_NOTE.format(f'the backend {module.__name__}')}", file=sys.stderr)
 
 
-NO_BROWSER_NOTE = "{} needs a browser or a screen, which a rank does not have; inline is used"
+NO_BROWSER_NOTE = "{} needs a browser or a screen, which a rank does not have; using inline instead"
 
 
 def install_text_output() -> None:

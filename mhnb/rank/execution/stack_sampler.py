@@ -60,7 +60,7 @@ class StackSampler:
         is_cell_file: returns whether a file name is the running cell's.
         read_launches: returns counts of launches by participants, and the oldest launch that has not finished.
         list_awaited: returns the ranks that this one may wait for while it is blocked in C, in a launch without a record;
-            None if there is no such launch.
+            None without such a launch.
         find_awaited: returns the coroutine of a cell that awaits at the moment, else None.
     """
 

@@ -1,4 +1,4 @@
-"""Streams of a rank, output that bypasses Python, and the context that tells to which cell output belongs.
+"""Streams of a rank, output that bypasses Python, and the context that holds the cell to which output belongs.
 
 `sys.stdout` and `sys.stderr` are text streams that pass what is written to the capture, a line at a time. The text side is
 Python's own, in C: printing a line costs one call into Python, not one for each of its pieces.

@@ -46,7 +46,7 @@ def write_files(folder: str, chunks: Sequence[Sequence[Any]], payload: Sequence[
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             if start and partial.stat().st_size != start:
-                raise OSError(f"{target}: what came before byte {start} is not there")
+                raise OSError(f"{target}: the part before byte {start} is missing")
             with partial.open("ab" if start else "wb") as file:
                 file.write(data)
             if is_last:
@@ -68,11 +68,11 @@ def _check_inside(path: str) -> PurePosixPath:
     """Check that a path stays in its folder, and return it.
 
     Raises:
-        ValueError: the path leaves the folder.
+        ValueError: the path is outside the folder.
     """
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts:
-        raise ValueError(f"{path!r} leaves the folder that it is to be in")
+        raise ValueError(f"{path!r} is outside the target folder")
     return pure
 
 
@@ -123,4 +123,4 @@ def _find_pip() -> list[str]:
         return [sys.executable, "-m", "pip"]
     if (uv := shutil.which("uv")) is not None:
         return [uv, "pip"]
-    raise RuntimeError(f"{sys.executable} has no pip, and there is no uv; {sys.executable} -m ensurepip may bring it")
+    raise RuntimeError(f"{sys.executable} has no pip, and uv was not found\n  Fix: {sys.executable} -m ensurepip")

@@ -147,7 +147,7 @@ def _describe_array(array: jax.Array, detail: int) -> list[tuple[str, str]]:
         axes = ", ".join(f"{axis} {size}" for axis, size in facts.mesh)
         rows.append(("Sharding", f"{facts.spec} on mesh ({axes})"))
     if facts.nbytes_per_device is not None:
-        rows.append(("Memory", f"{facts.nbytes_per_device} B a device"))
+        rows.append(("Memory", f"{facts.nbytes_per_device} B per device"))
     if detail:
         rows.append(("Docstring", getdoc(jax.Array) or ""))
     return rows
@@ -187,7 +187,7 @@ def describe_leaves(value: Any) -> list[dict[str, Any]]:
         leaves, _ = jax.tree_util.tree_flatten_with_path(value)
     except Exception as error:  # noqa: BLE001 - a container's own flattening may raise anything: keys that cannot be sorted
         return [
-            {"path": "", "kind": type(value).__name__, **_unreadable(f"JAX cannot take it apart: {_first_line(error)}")}
+            {"path": "", "kind": type(value).__name__, **_unreadable(f"JAX cannot flatten it: {_first_line(error)}")}
         ]
     return [{"path": jax.tree_util.keystr(path), **_describe(leaf)} for path, leaf in leaves]
 

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from mhnb.adapters.jax_arrays import has_layout, host_label, is_mesh, read_mesh, read_row, read_tree
-from mhnb.core.arguments import closest_matches
+from mhnb.core.arguments import closest_matches, did_you_mean
 from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedProgram, LaunchedPrograms
 from mhnb.core.variables import format_array
 from mhnb.errors import HloError, InvalidRequest, MhnbError
@@ -68,7 +68,7 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
     """Lower and compile a function for these arguments, and read the result."""
     if not callable(f):
         raise InvalidRequest(
-            f"{f!r:.80} is {type(f).__name__}, no function; give what jax.jit takes, and its arguments"
+            f"{f!r:.80} is not a function but {type(f).__name__}; expected a function that jax.jit accepts, and its arguments"
         )
     if hasattr(f, "as_text") and hasattr(f, "input_shardings"):
         # Compiled ahead of time: its arguments were fixed then.
@@ -97,8 +97,9 @@ def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Inside a program it is only a hint and launches nothing of its own, so the report would show that nothing
         # moves.
         raise InvalidRequest(
-            "jax.device_put is not compiled as a function is;"
-            " %mhjax layout NAME --to SPEC tells what a move of an array takes, %%mhjax --collectives what a cell's move was"
+            "jax.device_put cannot be analysed as a function"
+            "\n  Fix: %mhjax layout NAME --to SPEC, for the cost of moving an array"
+            "\n  Or: %%mhjax --collectives, for the move that a cell made"
         )
     if hasattr(f, "lower"):
         return f.lower(*args, **kwargs)
@@ -223,7 +224,7 @@ def evaluate_metadata(namespace: Mapping[str, Any], expression: str) -> Any:
         tree = ast.parse(expression.strip(), mode="eval").body
     except SyntaxError as error:
         raise InvalidRequest(
-            f"{expression!r} is no expression: {error.msg}; give a name, or an expression such as params['w']"
+            f"{expression!r} is not an expression ({error.msg}); expected a name, or an expression such as params['w']"
         ) from error
     return _SafeEvaluator(namespace).visit(tree)
 
@@ -236,7 +237,8 @@ class _SafeEvaluator(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> Any:
         if node.id not in self._namespace:
-            raise InvalidRequest(f"there is no {node.id!r}; %mhjax vars lists what the ranks hold")
+            known = [name for name in self._namespace if not name.startswith("_")]
+            raise InvalidRequest(f"unknown variable {node.id!r}{did_you_mean(node.id, known)}; %mhjax vars lists all")
         return self._namespace[node.id]
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
@@ -286,8 +288,8 @@ class _SafeEvaluator(ast.NodeVisitor):
     @staticmethod
     def _refusal(node: ast.AST) -> InvalidRequest:
         return InvalidRequest(
-            f"{ast.unparse(node)} may compute something, and between cells nothing is run;"
-            " bind it to a name in a %%mhjax cell, then: %mhjax layout NAME"
+            f"{ast.unparse(node)} may compute something, but this command only reads variables\n"
+            "  Assign it to a variable in a %%mhjax cell, then use the variable's name here"
         )
 
 
@@ -301,9 +303,7 @@ def _runs_code(owner: object, name: str) -> bool:
 
 
 _COLLECTOR = "__mhnb_take__"
-_NO_LAUNCH = (
-    "`%mhjax collectives` runs nothing. Compute that argument in a %%mhjax cell, bind it to a name, and pass the name"
-)
+_NO_LAUNCH = "%mhjax collectives runs nothing. Compute that argument in a %%mhjax cell, assign it to a variable, and pass the variable"
 
 
 def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) -> CompiledCall | FailedCall:
@@ -355,7 +355,7 @@ def describe_launched(seq: int) -> LaunchedPrograms:
     """Describe the programs that a cell launched on several ranks, in the order of their first launches."""
     recorder = current_recorder()
     if recorder is None:
-        raise HloError("launches are not recorded: %mhjax status says why the guard is unavailable")
+        raise HloError("launches are not recorded, because the guard is unavailable; %mhjax status shows the reason")
     programs = find_launched_programs(recorder, seq)
     if programs is None:
         return LaunchedPrograms(is_gone=True)

@@ -140,7 +140,7 @@ def test_model_axis_across_hosts_gives_a_warning() -> None:
     assert warn_cross_host_axes(find_axis_reach(GRID)) == ()
     (warning,) = warn_cross_host_axes(find_axis_reach(MeshShape.row_major({"model": 4, "data": 2}, devices_per_host=2)))
     assert "'model' (4) crosses hosts" in warning
-    assert "'data' stays inside a host: swap" in warning
+    assert "swap it with 'data', which stays inside a host" in warning
 
 
 def tree(**specs: tuple[tuple[int, ...], str]) -> LayoutTree:

@@ -76,7 +76,7 @@ def test_gather_matches_hand_computed_values() -> None:
 def test_partial_sums_are_refused() -> None:
     """Partial sums are refused, because adding them up is a reduction and not a move."""
     mesh = MeshShape.row_major({"x": 2})
-    with pytest.raises(InvalidRequest, match="holds partial sums"):
+    with pytest.raises(InvalidRequest, match="has partial sums"):
         plan_reshard(Layout.of((4,), mesh, "P(unreduced={'x'})"), Layout.of((4,), mesh, "P()"))
 
 

@@ -149,6 +149,6 @@ def test_explanation_after_launch_names_why_command() -> None:
     launched = Explanation("jit(f)/mul", SourceLine("/a/model.py", 3), is_kept=False)
     assert str(launched) == (
         "jit(f)/mul, model.py:3: the stated shardings are not kept after a launch; "
-        "%mhjax collectives --why f(args) tells them"
+        "%mhjax collectives --why f(args) shows them"
     )
     assert str(Explanation("psum", None, written=True, is_kept=False)).endswith("written in the program")

@@ -376,7 +376,7 @@ def test_output_of_the_next_cell_is_shown_whatever_a_cell_replaces(tmp_path: Pat
 def test_replaced_stream_is_reported(own_rank: CellProcess) -> None:
     """A stream that a cell left in `sys.stdout` gets nothing from later cells, and that cell's stderr reports it."""
     result = own_rank.run("import io, sys\nsys.stdout = io.StringIO()\nprint('into it')\nkept = sys.stdout")
-    assert result.stderr == "mhnb: this cell replaced sys.stdout; from the next cell on it is the notebook's again\n"
+    assert result.stderr == "mhnb: this cell replaced sys.stdout; the next cell uses the notebook's stream again\n"
     assert own_rank.run("print('seen'); kept.getvalue()").stdout == "seen\n"
 
 

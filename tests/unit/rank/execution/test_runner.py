@@ -654,7 +654,7 @@ def test_keyboard_input_is_refused(rank: CellProcess, source: str, what: str) ->
     """Anything that would wait for a keyboard raises at once, with the reason and the next step."""
     result = rank.run(source)
     assert (result.ended.outcome, result.error.ename) == ("error", "NoKeyboard")
-    assert result.error.evalue.startswith(f"{what} has no keyboard")
+    assert result.error.evalue.startswith(f"{what} is not available on a rank")
     assert "%mhjax" in result.error.evalue
 
 
@@ -680,10 +680,10 @@ def test_wrong_number_is_refused(own_rank: CellProcess) -> None:
     own_rank.send(RunCell(3, 2, "print('never')"))
     refused = own_rank.refused()
     assert refused.seq == 2
-    assert "next on this rank is cell 1" in refused.reason
+    assert "this rank expects cell 1" in refused.reason
     assert own_rank.run("'x' in globals()").result == "False"
     own_rank.send(SkipCell(3, 1))
-    assert "next on this rank is cell 2" in own_rank.refused().reason
+    assert "this rank expects cell 2" in own_rank.refused().reason
 
 
 def test_wrong_generation_is_refused(own_rank: CellProcess) -> None:
@@ -698,7 +698,7 @@ def test_one_cell_at_a_time(own_rank: CellProcess) -> None:
     seq = own_rank.begin("import asyncio\nfree = asyncio.Event()\nprint('waiting')\nawait free.wait()")
     own_rank.wait_for_output(seq, "waiting\n")
     own_rank.send(RunCell(3, 2, "1"))
-    assert "cell 1 still runs" in own_rank.refused().reason
+    assert "cell 1 is still running" in own_rank.refused().reason
     own_rank.interrupt()
     own_rank.finish(seq)
     assert own_rank.run("1").result == "1"

@@ -175,7 +175,7 @@ def test_class_defined_in_a_cell_is_named(rank: PipedRanks) -> None:
     """A value whose class exists only on the ranks is an error that names the class and the fix."""
     rank.run("class OnRanks: pass\nthing = OnRanks()")
     with pytest.raises(
-        InvalidRequest, match=r"thing needs OnRanks, which a cell of the ranks defined.* Define OnRanks here"
+        InvalidRequest, match=r"thing needs OnRanks, which was defined in a cell on the ranks.* Define OnRanks here"
     ):
         transfer.pull(rank, ["thing"])
 
@@ -189,7 +189,9 @@ def test_replicas_on_one_rank_are_compared(rank: PipedRanks) -> None:
         unequal = jax.make_array_from_single_device_arrays((4,), NamedSharding(pair, P()), parts)
         """
     )
-    with pytest.raises(ValueDiffers, match=r"unequal f32\[4\]: .* copies of \[0:4\] hold different values: 0:0 ≠ 0:1"):
+    with pytest.raises(
+        ValueDiffers, match=r"unequal f32\[4\]: .* replicas of \[0:4\] hold different values: 0:0 ≠ 0:1"
+    ):
         transfer.pull(rank, ["unequal"])
 
 
@@ -226,7 +228,7 @@ def test_invalid_name_is_refused_without_a_request(rank: PipedRanks, names: list
 
 def test_unknown_rank_is_refused(rank: PipedRanks) -> None:
     """A rank that does not exist is an invalid request."""
-    with pytest.raises(InvalidRequest, match="there is no rank 3"):
+    with pytest.raises(InvalidRequest, match="unknown rank 3"):
         transfer.pull(rank, ["x"], ranks=[3])
 
 
@@ -345,7 +347,7 @@ def test_inspected_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
         "Type:     jax.Array, local",
         "Value:    f32[8,4]",
         "Sharding: P('data', 'model') on mesh (data 4, model 2)",
-        "Memory:   16 B a device",
+        "Memory:   16 B per device",
     ]
     detailed = requests.inspect(rank, "asked", detail=1)
     assert detailed is not None
