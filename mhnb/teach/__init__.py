@@ -1,11 +1,11 @@
 """Exercises of the lessons: `check` grades an answer on every rank; `predict` and `reveal` compare a guess with the result.
 
 mhnb.teach.check("NAME", answer)      in a %%mhjax cell: each rank grades its own data
-mhnb.teach.predict("NAME", answer)    in a plain cell; without an answer it shows the question as buttons and as text
-mhnb.teach.reveal("NAME", value)      the guess beside the value that the ranks returned
+mhnb.teach.predict("NAME", answer)    in a notebook cell; without an answer it shows the question as buttons and as text
+mhnb.teach.reveal("NAME", value)      the guess next to the value that the ranks returned
 mhnb.teach.progress()                 what is correct so far, and on which ranks it is not
 mhnb.teach.recall("NAME")             the last answer, also after a restart
-mhnb.teach.reset("NAME")              forget it, to answer anew; also takes the number of a lesson
+mhnb.teach.reset("NAME")              delete it, to answer again; also takes the number of a lesson
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each rank grades its own data without communication. A check that waited for oth
 The notebook combines the feedback of the ranks and shows equal feedback once.
 
 An assertion compares the data of this process with the expected data, and reports device, index and both values. A budget
-compares what a program sends with what it may send. It works on plain values, and the measuring function is an argument, so a
+compares a program's collectives with those that it may run. It works on plain values, and the measuring function is an argument, so a
 budget can be checked without a compiler.
 """
 
@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from mhnb.core.ranks import pluralize
 from mhnb.errors import InvalidRequest, NotYet
 from mhnb.sharding.boxes import box_of_index, format_box
 from mhnb.sharding.report import Collective
@@ -91,7 +92,9 @@ def assert_spec(x: Any, mesh: Any, spec: Any, what: str) -> None:
         held, wanted = tuple(x.addressable_shards[0].data.shape), expected.shard_shape(x.shape)
         if held == wanted and (moved := _find_moved_shard(x, expected)):
             raise WrongAnswer(f"{what} is sharded by {got}: {moved[0]}", expected=moved[1])
-        raise WrongAnswer(f"{what} is sharded by {got}, {held} on a device", expected=f"{wanted} on a device")
+        raise WrongAnswer(
+            f"{what} is sharded by {got}, with shards of shape {held}", expected=f"shards of shape {wanted}"
+        )
 
 
 def _find_moved_shard(x: Any, expected: Any) -> tuple[str, str] | None:
@@ -163,6 +166,7 @@ def check(name: str, *answer: Any) -> None:
         InvalidRequest: the exercise does not exist, or must be checked on the other side (notebook or ranks).
     """
     exercise = cast(Exercise, find_task(name, Exercise))
+    name = exercise.name
     process = current_process()
     _check_side(exercise, process)
     try:
@@ -241,20 +245,26 @@ def _draw_jax_value(name: str, value: Any) -> str:
 
 def _check_side(exercise: Exercise, process: ProcessInfo) -> None:
     if exercise.side == "ranks" and process.rank is None:
-        raise InvalidRequest(f"{exercise.name} is checked on the ranks: begin the cell with %%mhjax")
+        raise InvalidRequest(
+            f"{exercise.name} is checked on the ranks, but this cell ran in the notebook\n"
+            "  Fix: add %%mhjax as the first line of this cell"
+        )
     if exercise.side == "notebook" and process.rank is not None:
-        raise InvalidRequest(f"{exercise.name} is checked in the notebook: take %%mhjax off this cell")
+        raise InvalidRequest(
+            f"{exercise.name} is checked in the notebook, but this cell ran on the ranks\n"
+            "  Fix: remove %%mhjax from this cell"
+        )
 
 
 def _grade(exercise: Exercise, process: ProcessInfo, answer: tuple[Any, ...]) -> str:
     if any(each is ... for each in answer):
-        raise WrongAnswer("there is still a ... in the cell", hint=exercise.prompt)
+        raise WrongAnswer("the cell still contains ...; replace it first", hint=exercise.prompt)
     try:
         inspect.signature(exercise.grade).bind(process, *answer)
     except TypeError:
         parameters = list(inspect.signature(exercise.grade).parameters)[1:]
         raise InvalidRequest(
-            f"{exercise.name} takes {len(parameters)} answers ({', '.join(parameters)}) and got {len(answer)}"
+            f"{exercise.name} takes {pluralize(len(parameters), 'answer')} ({', '.join(parameters)}); got {len(answer)}"
         ) from None
     try:
         return exercise.grade(process, *answer)
@@ -269,7 +279,7 @@ def _grade(exercise: Exercise, process: ProcessInfo, answer: tuple[Any, ...]) ->
 
 
 def _show_raised(exercise: Exercise, process: ProcessInfo, error_name: str) -> None:
-    """Say that the learner's own code raised. The error itself is shown as any other error."""
+    """Show that the learner's own code raised. The error itself is shown as any other error."""
     text = format_raised(title_of(exercise.name), error_name)
     if process.rank is None:
         _show_with_bar(exercise, format_answer_html(text, ""), text)
@@ -309,7 +319,7 @@ Measure = Callable[..., Sequence[Collective]]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits on what a program sends in one launch."""
+    """Limits on the collectives of a program in one launch."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     """Maximum number per op. An op that is not listed is not allowed."""
@@ -327,13 +337,13 @@ def measure(function: Any, *arguments: Any) -> Sequence[Collective]:
 
 
 def check_budget(budget: Budget, function: Any, *arguments: Any, measure: Measure = measure) -> str:
-    """Measure a program, compare it with a budget, and return a description of what it sends.
+    """Measure a program, compare it with a budget, and return a description of its collectives.
 
     Raises:
-        Differs: the program sends more; the text names the collective, the count and the bytes.
+        WrongAnswer: the program exceeds the budget; the text names the collective, the count and the bytes.
     """
     usage = measure(function, *arguments)
-    usage_text = f"It sends: {format_usage(usage)}"
+    usage_text = f"It runs {format_usage(usage)}"
     for op in sorted({each.op for each in usage}):
         count = sum(each.times for each in usage if each.op == op)
         allowed = budget.counts.get(op, 0)
@@ -343,17 +353,17 @@ def check_budget(budget: Budget, function: Any, *arguments: Any, measure: Measur
     on_device = sum(each.times * each.nbytes_per_device for each in usage)
     across = sum(each.times * each.nbytes_across_hosts for each in usage)
     for nbytes, limit_nbytes, what in (
-        (on_device, budget.nbytes_per_device, "from a device"),
-        (across, budget.nbytes_across_hosts, "from a device to other hosts"),
+        (on_device, budget.nbytes_per_device, ""),
+        (across, budget.nbytes_across_hosts, " for other hosts"),
     ):
         if limit_nbytes is not None and nbytes > limit_nbytes:
             raise WrongAnswer(
-                f"the program sends {nbytes} bytes {what}", expected=f"at most {limit_nbytes}", note=usage_text
+                f"each device contributes {nbytes} bytes{what}", expected=f"at most {limit_nbytes}", note=usage_text
             )
     return format_usage(usage)
 
 
 def format_usage(usage: Sequence[Collective]) -> str:
-    """Describe in one line what a program sends."""
+    """Describe the collectives of a program in one line."""
     rows = [f"{each.times} {each.op} of {each.nbytes_per_device} bytes" for each in usage]
-    return ", ".join(rows) or "nothing"
+    return ", ".join(rows) or "no collective"

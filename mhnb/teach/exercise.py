@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from mhnb.core.arguments import closest_matches
+from mhnb.core.arguments import format_unknown
 from mhnb.errors import InvalidRequest
 
 
@@ -109,7 +109,7 @@ def tasks() -> dict[str, Exercise | Prediction]:
     found: dict[str, Exercise | Prediction] = {}
     for task in sorted(_load_tasks(), key=lambda task: task.lesson):
         if task.name in found:
-            raise ValueError(f"two exercises are named {task.name!r}; a name says one thing")
+            raise ValueError(f"two tasks are named {task.name!r}; each task needs its own name")
         found[task.name] = task
     return found
 
@@ -117,6 +117,19 @@ def tasks() -> dict[str, Exercise | Prediction]:
 def _load_tasks() -> Iterator[Exercise | Prediction]:
     for module in MODULES:
         yield from importlib.import_module(f"mhnb.teach.{module}").TASKS
+
+
+RENAMED = {"mended_step": "fixed_step"}
+"""Former name of a task -> its name. Calls with the former name work, and answers that are stored under it still count."""
+
+
+def current_name(name: str) -> str:
+    """Return the name of a task that may be given by its former name.
+
+    >>> current_name("mended_step"), current_name("fits")
+    ('fixed_step', 'fits')
+    """
+    return RENAMED.get(name, name)
 
 
 def task_names(kind: type[Exercise] | type[Prediction]) -> list[str]:
@@ -128,14 +141,17 @@ def find_task(name: str, kind: type[Exercise] | type[Prediction]) -> Exercise | 
     """Return the task of a given name and kind.
 
     Raises:
-        InvalidRequest: there is no such task; the message suggests similar names.
+        InvalidRequest: the task does not exist; the message suggests a similar name.
     """
-    task = tasks().get(name)
+    task = tasks().get(current_name(name))
     if isinstance(task, kind):
         return task
-    what = "exercise" if kind is Exercise else "prediction"
+    kind_name, other, function = (
+        ("exercise", "a prediction", "predict") if kind is Exercise else ("prediction", "an exercise", "check")
+    )
     if task is not None:
-        verb = "predict" if kind is Exercise else "check"
-        raise InvalidRequest(f"{name!r} is no {what}; ask for it with mhnb.teach.{verb}({name!r}, ...)")
-    suggestions = closest_matches(str(name), task_names(kind)) or task_names(kind)
-    raise InvalidRequest(f"there is no {what} {name!r}; did you mean {', '.join(suggestions)}?")
+        article = "an" if kind is Exercise else "a"
+        raise InvalidRequest(
+            f"{name!r} is {other}, not {article} {kind_name}\n  Fix: call mhnb.teach.{function}({name!r}, ...)"
+        )
+    raise InvalidRequest(format_unknown(kind_name, str(name), task_names(kind)))

@@ -42,7 +42,7 @@ def _columns_apart(process: ProcessInfo, spec: Any) -> str:
                 f"device {process.rank}:{ordinal} would hold rows {_format_range(got[0])} and columns {_format_range(got[1])}",
                 expected=f"rows 0:8 and columns {at}:{at + 1}",
             )
-    return "one whole column on each device"
+    return "one full column on each device"
 
 
 def _format_range(pair: tuple[int, int]) -> str:
@@ -91,14 +91,14 @@ def _n_devices_in_mesh(process: ProcessInfo, n_devices_in_mesh: Any) -> str:
     shape, dtype = getattr(got, "shape", None), getattr(got, "dtype", None)
     if shape != () or dtype is None or str(dtype) != "float32":
         kind = f"{dtype}{list(shape)}" if dtype is not None and shape is not None else type(got).__name__
-        raise WrongAnswer(f"it gives {kind}", expected="a scalar of float32, shape ()")
+        raise WrongAnswer(f"it returns {kind}", expected="a float32 scalar, shape ()")
     if float(got) != devices:
         where = "this notebook, alone," if process.rank is None else "this cluster"
         raise WrongAnswer(
-            f"it gives {float(got)}",
+            f"it returns {float(got)}",
             expected=f"{float(devices)}: {where} has {devices} device{'s' * (devices > 1)}",
         )
-    return f"{float(got)} with {devices} device{'s' * (devices > 1)} in all"
+    return f"{float(got)} with {devices} device{'s' * (devices > 1)} in total"
 
 
 def _count_devices(process: ProcessInfo) -> int:
@@ -117,12 +117,12 @@ def _my_positions(process: ProcessInfo, positions: Any) -> str:
     wanted = [devices.index(device) for device in jax.local_devices()]
     if isinstance(positions, list) and positions and not isinstance(positions[0], int):
         raise WrongAnswer(
-            f"positions holds {type(positions[0]).__name__}", expected="whole numbers: positions in jax.devices()"
+            f"positions holds {type(positions[0]).__name__}", expected="integers: positions in jax.devices()"
         )
     ids = [device.id for device in jax.local_devices()]
-    hint = "A device's id is no position: ids leave gaps between processes" if positions == ids != wanted else ""
+    hint = "A device's id is not its position: ids leave gaps between processes" if positions == ids != wanted else ""
     assert_equal(positions, wanted, "positions", hint=hint)
-    return f"{process.local_device_count} positions on each rank, none twice"
+    return f"{process.local_device_count} positions on each rank, each position once"
 
 
 def _owner_of(process: ProcessInfo, owner: Any) -> str:
@@ -130,7 +130,9 @@ def _owner_of(process: ProcessInfo, owner: Any) -> str:
 
     for position, device in enumerate(jax.devices()):
         got = call_answer(owner, position, what="of one position")
-        assert_equal(got, device.process_index, f"owner({position})", hint="Ask the device: it knows its process index")
+        assert_equal(
+            got, device.process_index, f"owner({position})", hint="Each device has its process index as an attribute"
+        )
     return f"right for all {process.device_count} devices"
 
 
@@ -159,12 +161,12 @@ def _grade_table(process: ProcessInfo, x: Any, spec: tuple[str | None, ...]) -> 
 
 def _from_callback(process: ProcessInfo, x: Any) -> str:
     _grade_table(process, x, ("data", None))
-    return "every shard holds the rows of its box"
+    return "every shard holds the rows of its index"
 
 
 def _from_local_columns(process: ProcessInfo, x: Any) -> str:
     _grade_table(process, x, (None, "data"))
-    return "a column of each rank, in the order of the ranks"
+    return "one column from each rank, in rank order"
 
 
 def _from_single_devices(process: ProcessInfo, x: Any) -> str:
@@ -209,11 +211,11 @@ def _my_share(process: ProcessInfo, share: Any) -> str:
     if len(share) != each:
         raise WrongAnswer(
             f"share has {len(share)} records",
-            expected=f"{each} on every rank: {_RECORDS} records leave {_RECORDS % process.process_count} over, which nobody reads",
+            expected=f"{each} on every rank: {_RECORDS} records leave {_RECORDS % process.process_count} over, which no rank reads",
         )
     wanted = list(range(_RECORDS))[process.rank :: process.process_count][:each]
     assert_equal(share, wanted, "share", hint="Take every fourth record, beginning with the process index")
-    return f"{each} records on every rank, none twice"
+    return f"{each} records on every rank, each record once"
 
 
 def _global_batch(process: ProcessInfo, batch: Any) -> str:
@@ -222,7 +224,7 @@ def _global_batch(process: ProcessInfo, batch: Any) -> str:
     mesh = jax.make_mesh((process.device_count,), ("data",))
     local = 2 * process.local_device_count
     for step in range(2):
-        got = call_answer(batch, step, what="of the step's number")
+        got = call_answer(batch, step, what="of the step number")
         begin = step * local * process.process_count
         first = np.arange(begin, begin + local * process.process_count, dtype=np.float32)
         wanted = np.stack([first, first + 0.5], axis=1)
@@ -230,7 +232,7 @@ def _global_batch(process: ProcessInfo, batch: Any) -> str:
         assert_global_array(got, wanted.shape, "float32", what, process)
         assert_spec(got, mesh, jax.sharding.PartitionSpec("data", None), what)
         assert_shards(got, wanted, what, process)
-    return f"{local} rows of each rank in every batch"
+    return f"{local} rows from each rank in every batch"
 
 
 def _steps_for_all(process: ProcessInfo, steps: Any) -> str:
@@ -247,23 +249,23 @@ TASKS = (
     Prediction(
         "shard_rows",
         "03",
-        "float32[8,6] with P('data', None) on a mesh of data 4 and model 2: which shape has a shard?",
+        "float32[8,6] with P('data', None) on a mesh of data 4 and model 2: what is the shape of a shard?",
         ((2, 6), (2, 3), (4, 6), (8, 6)),
-        "'data' has size 4 and cuts 8 rows into 4; None leaves the columns whole.",
+        "'data' has size 4, so each shard has 8 / 4 = 2 rows. None does not shard the columns.",
     ),
     Prediction(
         "shard_both",
         "03",
-        "The same array with P('data', 'model'): which shape has a shard?",
+        "The same array with P('data', 'model'): what is the shape of a shard?",
         ((2, 6), (2, 3), (4, 3), (8, 3)),
-        "'data' cuts the rows into 4, 'model' the columns into 2.",
+        "'data' shards the rows 4 ways, 'model' the columns 2 ways.",
     ),
     Prediction(
         "shard_swapped",
         "03",
         "And with P('model', None)?",
         ((2, 6), (4, 6), (4, 3), (8, 3)),
-        "The first entry is for dim 0: 'model' has size 2 and cuts the rows into 2.",
+        "The first entry is for dim 0: 'model' has size 2 and shards the rows 2 ways.",
     ),
     Prediction(
         "row_holders",
@@ -275,16 +277,16 @@ TASKS = (
     Exercise(
         "columns_apart",
         "03",
-        "Bind spec so that on the mesh ('data', 'model') each device holds one whole column of float32[8,8], in device order.",
+        "Set spec so that on the mesh ('data', 'model') each device holds one full column of float32[8,8], in device order.",
         _columns_apart,
-        hint="A dim that stays whole has the entry None. Of two axes in one entry, the first changes slowest.",
+        hint="A dim that is not sharded has the entry None. If one entry names two axes, the first changes slowest.",
     ),
     Exercise(
         "pairs_inside",
         "03",
-        "Make a mesh of shape (device_count // 2, 2) with axes 'row' and 'pair', in which each pair is inside one host.",
+        "Make a mesh of shape (device_count // 2, 2) with axes 'row' and 'pair', so that both devices of each pair are on one host.",
         _pairs_inside,
-        hint="jax.devices() has the devices of a rank next to each other. Which dim of a reshape has neighbours?",
+        hint="jax.devices() lists the devices of a rank next to each other. Which dim of a reshape holds neighbours?",
     ),
     Exercise(
         "shard_shape",
@@ -296,16 +298,16 @@ TASKS = (
     Prediction(
         "count_all",
         "02",
-        "4 hosts with 2 devices each. What does jax.device_count() give on rank 2?",
+        "4 hosts with 2 devices each. What does jax.device_count() return on rank 2?",
         (2, 4, 8),
-        "device_count counts the devices of all processes, wherever it is asked.",
+        "device_count counts the devices of all processes, on every process.",
     ),
     Prediction(
         "count_local",
         "02",
         "And jax.local_device_count() on rank 2?",
         (2, 4, 8),
-        "local_device_count counts the devices that this process drives.",
+        "local_device_count counts the devices of this process.",
     ),
     Exercise(
         "n_devices_in_mesh",
@@ -313,82 +315,82 @@ TASKS = (
         "Return the number of all devices as a float32 scalar: 8.0 on 4 hosts with 2 devices each, 1.0 in the notebook alone.",
         _n_devices_in_mesh,
         side="both",
-        hint="One function counts the devices of all processes, another only those of this one.",
+        hint="One function counts the devices of all processes, another only those of this process.",
     ),
     Exercise(
         "my_positions",
         "02",
-        "Bind positions to the list of places that this rank's own devices have in jax.devices().",
+        "Set positions to the list of positions of this rank's own devices in jax.devices().",
         _my_positions,
-        hint="This rank's devices are in the list of all devices: find each one's place there.",
+        hint="This rank's devices are in the list of all devices: find the position of each.",
     ),
     Exercise(
         "owner_of",
         "02",
-        "Write owner(position): the process index of the rank that drives jax.devices()[position].",
+        "Write owner(position): the process index of the rank that owns jax.devices()[position].",
         _owner_of,
-        hint="Ask the device: it knows its process index.",
+        hint="Each device has its process index as an attribute.",
     ),
     Prediction(
         "addressable",
         "04",
         "x has shards on the devices of all 4 ranks. What is x.is_fully_addressable on rank 0?",
         (True, False),
-        "A process can read the shards of its own devices only. An array on these alone would be fully addressable.",
+        "A process can read only the shards on its own devices. An array on only these devices would be fully addressable.",
     ),
     Exercise(
         "from_callback",
         "04",
-        "Make x, float32[8,4] with 10 * row + column in it, by rows over 'data', with make_array_from_callback.",
+        "Make x, float32[8,4] of values 10 * row + column, sharded by rows over 'data', with make_array_from_callback.",
         _from_callback,
-        hint="The callback gets a box, a tuple of slices. Return the values at these indices.",
+        hint="The callback gets the index of a shard, a tuple of slices. Return the values at this index.",
     ),
     Exercise(
         "from_local_columns",
         "04",
-        "Make x with the values of the table, by columns over 'data'; each rank hands over its own column.",
+        "Make x with the values of the table, sharded by columns over 'data'; each rank passes its own column.",
         _from_local_columns,
-        hint="Each rank hands over one column: a piece with all rows.",
+        hint="Each rank passes one column: an array with all rows.",
     ),
     Exercise(
         "from_single_devices",
         "04",
-        "Make x, float32[16], of which each device holds two values: its own position in jax.devices(), twice.",
+        "Make x, float32[16], in which each device holds two values: its own position in jax.devices(), twice.",
         _from_single_devices,
-        hint="Make a small array on each of this rank's devices, with the device's place in jax.devices() in it.",
+        hint="Make a small array on each of this rank's devices, filled with the device's position in jax.devices().",
     ),
     Exercise(
         "all_of_it",
         "04",
-        "Bind y to the values of source, held whole by every device.",
+        "Set y to the values of source, replicated on every device.",
         _all_of_it,
-        hint="A spec that names no axis leaves every dim whole on each device.",
+        hint="A spec that names no axis replicates the array.",
     ),
     Exercise(
         "fits",
         "04",
         "Make x, float32[64,32] of ones, so that no device holds more than 1024 bytes of it.",
         _fits,
-        hint="One entry of a spec can name two axes, so that all devices share a dim.",
+        hint="One entry of a spec can name two axes, which shards a dim over all devices.",
     ),
     Exercise(
         "my_share",
         "05",
-        "Bind share to this rank's records out of 0 to 21, every fourth one, equally many on every rank.",
+        "Set share to this rank's records out of 0 to 21: every fourth one, and the same number on every rank.",
         _my_share,
-        hint="Begin at the process index, go in steps of the process count, and leave the rest over.",
+        hint="Begin at the process index, step by the process count, and leave the rest.",
     ),
     Exercise(
         "global_batch",
         "05",
-        "Write batch(step): a global array of 16 rows, of which each rank reads only its own 4.",
+        "Write batch(step): it returns a global array of 16 rows, of which each rank reads only its own 4.",
         _global_batch,
-        hint="Each rank makes its own rows only, and a step begins where the last batch of all ranks ended.",
+        hint="Each rank makes only its own rows. A step begins where the last batch of all ranks ended.",
     ),
     Exercise(
         "steps_for_all",
         "05",
-        "Bind steps to the smallest number of batches that any rank has.",
+        "Set steps to the smallest number of batches that any rank has.",
         _steps_for_all,
         hint="Take the smallest count of all ranks.",
     ),

@@ -24,7 +24,7 @@ def _map_over_devices(body: Any, values: np.ndarray) -> tuple[Callable[..., Any]
     """Return the learner's function under shard_map, which concatenates the results of the devices, and a sharded input array."""
     import jax
 
-    call_answer(callable, body, what="of a device's piece")
+    call_answer(callable, body, what="of a device's shard")
     mesh, spec = _line_mesh(), jax.sharding.PartitionSpec(_AXIS)
     mapped = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec))
     sharding = jax.sharding.NamedSharding(mesh, spec)
@@ -36,7 +36,7 @@ def _compare(mapped: Callable[..., Any], x: Any, wanted: np.ndarray, what: str, 
     if got.shape != wanted.shape:
         n = process.device_count
         raise WrongAnswer(
-            f"{what} has shape {_device_shape(got.shape, n)} on a device", expected=f"{_device_shape(wanted.shape, n)}"
+            f"{what} has shape {_device_shape(got.shape, n)} per device", expected=f"{_device_shape(wanted.shape, n)}"
         )
     assert_shards(got, wanted, what, process)
 
@@ -49,9 +49,7 @@ def _centered(process: ProcessInfo, centered: Any) -> str:
     values = np.arange(4 * process.device_count, dtype=np.float32) ** 2
     mapped, x = _map_over_devices(centered, values)
     _compare(mapped, x, values - values.mean(), "centered(piece)", process)
-    return (
-        f"the mean of all is gone; it sends {check_budget(Budget({'all-reduce': 1}, nbytes_per_device=4), mapped, x)}"
-    )
+    return f"the mean of the result is 0; it runs {check_budget(Budget({'all-reduce': 1}, nbytes_per_device=4), mapped, x)}"
 
 
 def _ring_gather(process: ProcessInfo, gather: Any) -> str:
@@ -60,7 +58,7 @@ def _ring_gather(process: ProcessInfo, gather: Any) -> str:
     mapped, x = _map_over_devices(gather, values)
     _compare(mapped, x, np.tile(values, n), "gather(piece)", process)
     budget = Budget({"collective-permute": n - 1}, nbytes_per_device=(n - 1) * 12)
-    return f"every device has all pieces in order; it sends {check_budget(budget, mapped, x)}"
+    return f"every device has all shards in order; it runs {check_budget(budget, mapped, x)}"
 
 
 def _own_share(process: ProcessInfo, share: Any) -> str:
@@ -69,7 +67,7 @@ def _own_share(process: ProcessInfo, share: Any) -> str:
     mapped, x = _map_over_devices(share, partial)
     _compare(mapped, x, partial.reshape(n, 2 * n).sum(axis=0), "share(partial)", process)
     budget = Budget({"reduce-scatter": 1, "all-to-all": 1}, nbytes_per_device=8 * n)
-    return f"an eighth of the total each; it sends {check_budget(budget, mapped, x)}"
+    return f"each device has its own part of the sum; it runs {check_budget(budget, mapped, x)}"
 
 
 # -- lesson 09: explicit sharding
@@ -94,9 +92,9 @@ def _grade(process: ProcessInfo, function: Any, wanted: np.ndarray, arguments: t
         spec = jax.sharding.PartitionSpec("hosts", "inside")
         if got.sharding.spec != spec:
             raise WrongAnswer(
-                f"the result is {jax.typeof(got)}", expected="its rows split over hosts, its columns over inside"
+                f"the result is {jax.typeof(got)}", expected="rows sharded over hosts, columns over inside"
             )
-        return f"{jax.typeof(got)}; it sends {check_budget(budget, function, *arguments)}"
+        return f"{jax.typeof(got)}; it runs {check_budget(budget, function, *arguments)}"
 
 
 def _add_typed(process: ProcessInfo, add: Any) -> str:
@@ -119,30 +117,30 @@ TASKS = (
     Prediction(
         "shape_inside",
         "10",
-        "x has 16 elements over 8 devices. Under shard_map with in_specs=P('i'), which shape does the function see?",
+        "x has 16 elements over 8 devices. Under shard_map with in_specs=P('i'), what shape does the function see?",
         ((16,), (8,), (4,), (2,)),
-        "It is called with the piece of one device. Everything it computes, it computes from that.",
+        "It is called with the shard of one device, and computes everything from that.",
     ),
     Exercise(
         "centered",
         "10",
-        "Write centered(piece) for shard_map: the piece less the mean of the whole array, with one all-reduce of 4 bytes.",
+        "Write centered(piece) for shard_map: the piece minus the mean of the whole array, with one all-reduce of 4 bytes.",
         _centered,
-        hint="Reduce on the device first, so that one number is sent.",
+        hint="Reduce on the device first, so that each device contributes one number.",
     ),
     Exercise(
         "ring_gather",
         "10",
-        "Write gather(piece) with lax.ppermute: all pieces in order on every device, with at most 7 messages of a piece.",
+        "Write gather(piece) with lax.ppermute: all pieces in order on every device, with at most 7 messages of one piece each.",
         _ring_gather,
-        hint="Pass on what came last, and put each piece where it belongs: it came from the device so many steps away.",
+        hint="Pass on the piece that arrived last. After k steps, the piece comes from the device k positions away.",
     ),
     Exercise(
         "own_share",
         "10",
         "Write share(partial) for shard_map: the device's own eighth of the sum of all partial vectors.",
         _own_share,
-        hint="One collective sums, and leaves each device its own part.",
+        hint="One collective sums, and gives each device only its own part.",
     ),
     Prediction(
         "type_of_sum",
@@ -154,15 +152,15 @@ TASKS = (
     Exercise(
         "add_typed",
         "09",
-        "Mend add(x, y): the sum of x, split over hosts, and y, split over inside, with nothing sent.",
+        "Fix add(x, y): the sum of x, sharded over hosts, and y, sharded over inside, with no collective.",
         _add_typed,
-        hint="Give both operands the sharding of the result. Cutting further what a device holds sends nothing.",
+        hint="Reshard both operands to the sharding of the result. A device that keeps only a part of its shard sends nothing.",
     ),
     Exercise(
         "dot_typed",
         "09",
-        "Write dot(u, v): the product, rows over hosts and columns over inside, with at most 32 bytes from a device.",
+        "Write dot(u, v): the product, rows over hosts and columns over inside, with at most 32 bytes per device.",
         _dot_typed,
-        hint="Ask for the sharding of the result where the product is made.",
+        hint="Set the sharding of the result in the call that computes the product.",
     ),
 )

@@ -34,9 +34,9 @@ def _variance_in_one(process: ProcessInfo, variance: Any) -> str:
     got, wanted = float(jax.jit(variance)(x)), float(values.var())
     if not np.isclose(got, wanted, rtol=1e-4):
         raise WrongAnswer(
-            f"variance(x) is {got:.6g}", expected=f"{wanted:.6g}, the mean of the squares less the square of the mean"
+            f"variance(x) is {got:.6g}", expected=f"{wanted:.6g}, the mean of the squares minus the square of the mean"
         )
-    return f"right, and it sends {check_budget(Budget({'all-reduce': 1}, nbytes_per_device=8), variance, x)}"
+    return f"right; it runs {check_budget(Budget({'all-reduce': 1}, nbytes_per_device=8), variance, x)}"
 
 
 def _stay_inside(process: ProcessInfo, x_spec: Any, w_spec: Any) -> str:
@@ -46,7 +46,7 @@ def _stay_inside(process: ProcessInfo, x_spec: Any, w_spec: Any) -> str:
     usage_text = check_budget(
         Budget({"all-reduce": 1, "all-gather": 1, "reduce-scatter": 1}, nbytes_across_hosts=0), _product, x, w
     )
-    return f"16 KiB of each on a device; it sends {usage_text}, nothing to another host"
+    return f"at most 16 KiB of each per device; it runs {usage_text}, with nothing for another host"
 
 
 def _product(x: Any, w: Any) -> Any:
@@ -54,7 +54,7 @@ def _product(x: Any, w: Any) -> Any:
 
 
 def _abstract_array(name: str, shape: tuple[int, ...], mesh: Any, spec: Any) -> Any:
-    """Return the shape of a sharded array without creating it. The learner's spec may put at most 16 KiB of it on a device."""
+    """Return the shape of a sharded array without creating it. The learner's spec may put at most 16 KiB of it on each device."""
     import jax
 
     if not isinstance(spec, jax.sharding.PartitionSpec):
@@ -88,23 +88,23 @@ def _log_from_one(process: ProcessInfo, report: Any) -> str:
         assert_equal(
             got, f"sum {values.sum()}" if process.rank == 0 else None, f"report(x) with the sum {values.sum()}"
         )
-    return "every rank computes, and rank 0 alone speaks"
+    return "every rank computes the sum, and rank 0 returns the text"
 
 
 def _any_rank(process: ProcessInfo, any_rank: Any) -> str:
     last = process.process_count - 1
     for raised, wanted in (({last}, True), (set(), False), (set(range(last + 1)), True)):
         got = call_answer(any_rank, process.rank in raised, what="of one flag")
-        who = f"set on rank {last} only" if raised == {last} else "set on every rank" if raised else "set on no rank"
-        assert_equal(bool(got), wanted, f"any_rank(flag), the flag {who},")
-    return "all ranks give the same answer, whoever raised the flag"
+        where = f"set on rank {last} only" if raised == {last} else "set on every rank" if raised else "set on no rank"
+        assert_equal(bool(got), wanted, f"any_rank(flag), with the flag {where},")
+    return "all ranks return the same answer, whichever rank set the flag"
 
 
 def _pad_last(process: ProcessInfo, pad: Any) -> str:
     rows = np.full((4 - (process.rank or 0) % 3, 3), 1.0 + (process.rank or 0), np.float32)
     got = call_answer(pad, rows, what="of this rank's rows")
     if not isinstance(got, tuple) or len(got) != 2:
-        raise WrongAnswer(f"pad gives a {type(got).__name__}", expected="two values: the padded rows and the mask")
+        raise WrongAnswer(f"pad returns a {type(got).__name__}", expected="two values: the padded rows and the mask")
     padded, mask = (np.asarray(each) for each in got)
     n = len(rows)
     if padded.shape != (4, 3):
@@ -112,9 +112,14 @@ def _pad_last(process: ProcessInfo, pad: Any) -> str:
             f"the padded rows have shape {padded.shape}", expected=f"(4, 3) from {n} rows: the same on every rank"
         )
     if not np.array_equal(padded[:n], rows) or padded[n:].any():
-        raise WrongAnswer(f"the padded rows are {padded.tolist()}", expected=f"the {n} rows and then zeros")
-    assert_equal(mask.astype(bool).tolist(), [i < n for i in range(4)], "the mask", hint="It tells rows from padding")
-    return "four rows on every rank, and a mask that tells which are real"
+        raise WrongAnswer(f"the padded rows are {padded.tolist()}", expected=f"the {n} rows, then zeros")
+    assert_equal(
+        mask.astype(bool).tolist(),
+        [i < n for i in range(4)],
+        "the mask",
+        hint="It is True for rows and False for padding",
+    )
+    return "four rows on every rank, and a mask that marks the real ones"
 
 
 # -- lesson 06: same program, same order
@@ -137,14 +142,14 @@ def _keys_apart(process: ProcessInfo, params_key: Any, data_key: Any) -> str:
     _assert_key(params_key, same, "params_key", "the key 0 itself: parameters begin equal on every rank")
     own = jax.random.fold_in(same, process.rank or 0)
     _assert_key(data_key, own, "data_key", f"the key 0 with {process.rank} folded in: every rank draws its own data")
-    return "one key for all, and one of each rank's own"
+    return "one key for all ranks, and one for each rank"
 
 
 def _assert_key(key: Any, expected: Any, what: str, why: str) -> None:
     import jax
 
     if not isinstance(key, jax.Array) or key.shape != () or not jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise WrongAnswer(f"{what} is a {type(key).__name__}", expected="one key of jax.random.key")
+        raise WrongAnswer(f"{what} is a {type(key).__name__}", expected="one key from jax.random.key")
     got, expected_data = (np.asarray(jax.random.key_data(each)).tolist() for each in (key, expected))
     if got != expected_data:
         raise WrongAnswer(f"{what} is {got}", expected=f"{expected_data}, {why}")
@@ -166,7 +171,7 @@ def _agreed_start(process: ProcessInfo, start: Any) -> str:
 
 def _my_label(process: ProcessInfo, label: Any) -> str:
     assert_equal(label, f"rank {process.rank} of {process.process_count}", "label")
-    return "each rank has a label of its own"
+    return "each rank has its own label"
 
 
 def _log_once(process: ProcessInfo, log: Any) -> str:
@@ -191,77 +196,77 @@ def _pull_each(process: ProcessInfo, labels: Any) -> str:
         raise WrongAnswer(f"the list has {len(labels)} labels", expected="one for each rank")
     for rank, label in enumerate(labels):
         assert_equal(label, f"rank {rank} of {len(labels)}", f"the label of rank {rank}")
-    return f"{len(labels)} labels, in the order of the ranks"
+    return f"{len(labels)} labels, in rank order"
 
 
 TASKS = (
     Prediction(
         "rows_times_whole",
         "08",
-        "left has its rows split over all devices, weights is whole on each. How many collectives has left @ weights?",
+        "left is sharded by rows over all devices, and weights is replicated. How many collectives does left @ weights run?",
         (0, 1, 2),
-        "Every device has its rows and all weights, so it computes its rows of the result alone.",
+        "Every device has its rows and all weights, so it computes its rows of the result without communication.",
     ),
     Exercise(
         "variance_in_one",
         "08",
-        "Mend variance(x): the variance of all elements, with one all-reduce of at most 8 bytes a device.",
+        "Fix variance(x): the variance of all elements, with one all-reduce of at most 8 bytes per device.",
         _variance_in_one,
-        hint="Two sums that do not depend on each other can be sent together.",
+        hint="One all-reduce can carry two sums that do not depend on each other.",
     ),
     Exercise(
         "stay_inside",
         "08",
-        "Choose x_spec and w_spec for x @ w: at most 16 KiB of each on a device, and nothing to another host.",
+        "Choose x_spec and w_spec for x @ w: at most 16 KiB of each per device, and nothing sent to another host.",
         _stay_inside,
         hint="Which dim does the product sum over, and which mesh axis crosses hosts?",
     ),
     Prediction(
         "after_the_hang",
         "07",
-        "A collective hangs on rank 0 and is interrupted after some seconds. In which state is the cluster?",
+        "A collective hangs on rank 0 and is interrupted after a few seconds. In which state is the cluster then?",
         ("clean", "split", "tainted", "dead"),
-        "The collective was abandoned. It is still queued on rank 0, and a later one could meet it.",
+        "The collective was abandoned. It is still queued on rank 0, and could pair up with a later one.",
     ),
     Exercise(
         "log_from_one",
         "07",
-        "Mend report(x): it returns 'sum ...' on rank 0 and None elsewhere, and no rank waits for ever.",
+        "Fix report(x): it returns 'sum ...' on rank 0 and None on the other ranks, and no rank waits forever.",
         _log_from_one,
-        hint="The sum is a collective: every rank calls it. Only what is returned may depend on the rank.",
+        hint="The sum is a collective: every rank calls it. Only the returned value may depend on the rank.",
     ),
     Exercise(
         "any_rank",
         "07",
-        "Write any_rank(flag): True on every rank as soon as one rank gives True.",
+        "Write any_rank(flag): it returns True on every rank if at least one rank passes True.",
         _any_rank,
-        hint="Every rank must see the flags of all. Then each decides alone.",
+        hint="Every rank needs the flags of all ranks. Then each can decide on its own.",
     ),
     Exercise(
         "pad_last",
         "07",
-        "Write pad(rows): 4 rows on every rank, zeros below the real ones, and a mask of 4 truth values.",
+        "Write pad(rows): it returns 4 rows on every rank, with zeros below the real ones, and a mask of 4 booleans.",
         _pad_last,
-        hint="Count the missing rows first. The mask is True where a row is real.",
+        hint="Count the missing rows first. The mask is True for each real row.",
     ),
     Exercise(
         "in_order",
         "06",
-        "Write in_order(names): the names of a set as a list, in the same order in every process.",
+        "Write in_order(names): it returns the names of a set as a list, in the same order in every process.",
         _in_order,
-        hint="A set has another order in each process. Choose an order by the names themselves.",
+        hint="A set has a different order in each process. Order the names by their own text.",
     ),
     Exercise(
         "keys_apart",
         "06",
-        "Bind params_key, the key 0 on every rank, and data_key, the key 0 with the process index folded in.",
+        "Set params_key to the key 0 on every rank, and data_key to the key 0 with the process index folded in.",
         _keys_apart,
-        hint="A key and a number make another key: fold_in.",
+        hint="fold_in makes a new key from a key and a number.",
     ),
     Exercise(
         "agreed_start",
         "06",
-        "Bind start on every rank to the number that rank 0 drew.",
+        "Set start on every rank to the number that rank 0 drew.",
         _agreed_start,
         hint="Take what rank 0 drew.",
     ),
@@ -270,12 +275,12 @@ TASKS = (
         "01",
         "Every rank has run x = 1. Is there an x in the notebook?",
         (True, False),
-        "A %%mhjax cell binds its names on the ranks. The notebook is a Python of its own, and none sees the names of another.",
+        "A %%mhjax cell sets its variables on the ranks. The notebook is a separate process, which does not see them.",
     ),
     Exercise(
         "my_label",
         "01",
-        "Bind label to 'rank K of N' on each rank, such as 'rank 2 of 4'.",
+        "Set label to 'rank K of N' on each rank, such as 'rank 2 of 4'.",
         _my_label,
         hint="Two functions of JAX give the two numbers: `process_index` and `process_count`.",
     ),
@@ -284,14 +289,14 @@ TASKS = (
         "01",
         "Write log(text): it returns the text on rank 0 and None on every other rank.",
         _log_once,
-        hint="Only what is returned depends on the rank.",
+        hint="Only the returned value depends on the rank.",
     ),
     Exercise(
         "pull_each",
         "01",
-        "Bring the label of every rank into the notebook, as a list.",
+        "Pull the label of every rank into the notebook, as a list.",
         _pull_each,
         side="notebook",
-        hint="A flag of %mhjax pull brings each rank's own value.",
+        hint="A flag of %mhjax pull returns each rank's own value.",
     ),
 )

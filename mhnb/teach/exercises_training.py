@@ -33,7 +33,7 @@ def _numbers(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def _mended_step(process: ProcessInfo, step: Any) -> str:
+def _fixed_step(process: ProcessInfo, step: Any) -> str:
     import jax
 
     n = 2 * process.device_count
@@ -42,7 +42,7 @@ def _mended_step(process: ProcessInfo, step: Any) -> str:
     arguments = _sharded_array(w), _sharded_array(x, "data"), _sharded_array(y, "data")
     got = assert_global_array(jax.jit(step)(*arguments), w.shape, "float32", "the new w", process)
     assert_shards(got, w - 0.1 * _gradient(w, x, y), "the new w", process)
-    return f"the same w on every device; it sends {check_budget(Budget({'all-reduce': 1}), step, *arguments)}"
+    return f"the same w on every device; it runs {check_budget(Budget({'all-reduce': 1}), step, *arguments)}"
 
 
 def _gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -75,7 +75,7 @@ def _accumulate_once(process: ProcessInfo, accumulate: Any) -> str:
         raise WrongAnswer(f"accumulate(w, xs) has shape {got.shape[1:]}", expected=f"{(_DIM,)}, the shape of w")
     assert_shards(got, np.tile(wanted, (process.device_count, 1)), "accumulate(w, xs)", process)
     budget = Budget({"all-reduce": 1}, nbytes_per_device=4 * _DIM)
-    return f"the mean over devices and batches; it sends {check_budget(budget, mapped, *arguments)}"
+    return f"the mean over devices and batches; it runs {check_budget(budget, mapped, *arguments)}"
 
 
 def _split_params(process: ProcessInfo, spec_of: Any) -> str:
@@ -97,7 +97,7 @@ def _split_params(process: ProcessInfo, spec_of: Any) -> str:
             raise WrongAnswer(
                 f"with spec_of({shape}), {spec}, a device holds {nbytes} bytes", expected=f"at most {most}"
             )
-    return f"1/{n} on each device wherever a dim can be split, all of it elsewhere"
+    return f"1/{n} on each device if a dim can be sharded, otherwise replicated"
 
 
 # -- lesson 12: when a rank dies
@@ -128,15 +128,15 @@ def _each_piece_once(process: ProcessInfo, pieces: Any) -> str:
         x = jax.make_array_from_callback(values.shape, _sharding(process, *spec), values.__getitem__)
         got = call_answer(pieces, x, what="of a global array")
         if not isinstance(got, list):
-            raise WrongAnswer(f"pieces(x) gives a {type(got).__name__}", expected="a list of arrays")
+            raise WrongAnswer(f"pieces(x) returns a {type(got).__name__}", expected="a list of arrays")
         wanted = [np.asarray(shard.data) for shard in x.addressable_shards if shard.replica_id == 0]
         if not _same_pieces(got, wanted):
             raise WrongAnswer(
                 f"for spec {x.sharding.spec} this rank writes {_format_pieces(got)}",
                 expected=_format_pieces(wanted),
-                hint="Of equal copies, one is replica 0",
+                hint="One of several equal copies is replica 0",
             )
-    return f"each piece once, for {len(_SPECS)} shardings"
+    return f"each shard once, for {len(_SPECS)} shardings"
 
 
 def _same_pieces(got: list[Any], wanted: list[np.ndarray]) -> bool:
@@ -163,13 +163,13 @@ def _read_own(process: ProcessInfo, restore: Any) -> str:
         )
         assert_global_array(x, values.shape, "float32", f"the array with spec {sharding.spec}", process)
         if not x.sharding.is_equivalent_to(sharding, x.ndim):
-            raise WrongAnswer(f"the array has {x.sharding}", expected=f"the sharding given, {sharding.spec}")
+            raise WrongAnswer(f"the array has {x.sharding}", expected=f"the given sharding, {sharding.spec}")
         assert_shards(x, values, f"the array with spec {sharding.spec}", process)
         needed = sum(shard.data.nbytes for shard in x.addressable_shards)
         read = sum(values[box].nbytes for box in requested)
         if read > needed:
             raise WrongAnswer(f"with spec {sharding.spec} this rank reads {read} bytes", expected=f"at most {needed}")
-    return "each rank reads what its own devices hold"
+    return "each rank reads only what its own devices hold"
 
 
 def _recording_reader(values: Any, requested: list[tuple[slice, ...]]) -> Callable[[Any], Any]:
@@ -183,14 +183,14 @@ def _recording_reader(values: Any, requested: list[tuple[slice, ...]]) -> Callab
 def _common_step(process: ProcessInfo, common: Any) -> str:
     rank, last = process.rank or 0, process.process_count - 1
     cases = (
-        ("each has 10 and 20", {10, 20}, 20),
-        (f"rank {last} has 10 only", {10} if rank == last else {10, 20}, 10),
+        ("every rank has 10 and 20", {10, 20}, 20),
+        (f"rank {last} has only 10", {10} if rank == last else {10, 20}, 10),
         ("30 is on even ranks, 40 on odd ones", {5, 10, 40 if rank % 2 else 30}, 10),
     )
     for what, saved, wanted in cases:
         got = call_answer(common, set(saved), what="of a set of steps")
-        assert_equal(int(got), wanted, f"common(saved), where {what},")
-    return "all go on from the newest step that all have"
+        assert_equal(int(got), wanted, f"common(saved), if {what},")
+    return "all ranks continue from the newest step that every rank has"
 
 
 # -- lesson 13: from notebook to srun
@@ -206,7 +206,7 @@ def _can_leave(process: ProcessInfo, source: Any) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(translated.text, "the exported cell", "exec"), {"_show": print})  # noqa: S102 the learner's own cell
-    assert_equal(out.getvalue(), "45\n", "what it prints")
+    assert_equal(out.getvalue(), "45\n", "its output")
     return "plain Python, and it prints 45"
 
 
@@ -216,44 +216,46 @@ def _from_environment(process: ProcessInfo, arguments: Any) -> str:
         environ = {"MASTER_ADDR": "node7", "MASTER_PORT": "1234", "WORLD_SIZE": "4", "RANK": str(rank), "HOME": "/root"}
         got = call_answer(arguments, environ, what="of the environment")
         if not isinstance(got, dict):
-            raise WrongAnswer(f"arguments(environ) gives a {type(got).__name__}", expected="a dict")
+            raise WrongAnswer(f"arguments(environ) returns a {type(got).__name__}", expected="a dict")
         wanted = {"coordinator_address": "node7:1234", "num_processes": 4, "process_id": rank}
         for name, value in wanted.items():
             assert_equal(got.get(name), value, f"{name} for RANK={rank}")
         if extra := sorted(set(got) - set(wanted)):
-            raise WrongAnswer(f"initialize has been given {', '.join(extra)} too", expected=f"{', '.join(wanted)} only")
+            raise WrongAnswer(f"initialize also gets {', '.join(extra)}", expected=f"only {', '.join(wanted)}")
     assert_equal(
-        call_answer(arguments, {"HOME": "/root"}, what="of the environment"), {}, "arguments(environ) without the four"
+        call_answer(arguments, {"HOME": "/root"}, what="of the environment"),
+        {},
+        "arguments(environ) without the four variables",
     )
-    return "an address, and two numbers; nothing where nothing is set"
+    return "an address and two numbers; an empty dict if none of the variables is set"
 
 
 TASKS = (
     Prediction(
         "rows_that_differ",
         "11",
-        "Each of 4 processes draws 16 rows from jax.random.key(0). How many different rows has the batch of 64?",
+        "Each of 4 processes draws 16 rows from jax.random.key(0). How many different rows does the batch of 64 have?",
         (64, 16, 4, 1),
-        "The same key gives the same numbers in every process: four machines did the work of one.",
+        "The same key gives the same numbers in every process, so four processes did the work of one.",
     ),
     Exercise(
-        "mended_step",
+        "fixed_step",
         "11",
-        "Mend mended(w, x, y): w less 0.1 times the gradient of the mean squared error, with one all-reduce.",
-        _mended_step,
+        "Correct fixed_step(w, x, y): it returns w minus 0.1 times the gradient of the mean squared error, with one all-reduce.",
+        _fixed_step,
         hint="Under jit the batch is global: its mean is over all devices.",
     ),
     Exercise(
         "accumulate_once",
         "11",
-        "Write accumulate(w, xs) for shard_map: the mean gradient over devices and batches, sent once.",
+        "Write accumulate(w, xs) for shard_map: the mean gradient over devices and batches, with one all-reduce.",
         _accumulate_once,
         hint="Add up on the device, and reduce once, after the loop.",
     ),
     Exercise(
         "split_params",
         "11",
-        "Write spec_of(shape): the PartitionSpec over the axis data by which no device holds more than it must.",
+        "Write spec_of(shape): the PartitionSpec over the axis data that gives each device as few bytes as possible.",
         _split_params,
         hint="Look for a dim that the number of devices divides.",
     ),
@@ -262,21 +264,21 @@ TASKS = (
         "12",
         "Rank 2 of 4 is killed. How many ranks are alive when the cell has ended?",
         (4, 3, 1, 0),
-        "The others could only wait for the dead one for ever. JAX would end them later; mhnb ends them at once.",
+        "The other ranks would wait forever for the dead one. JAX would stop them later; mhnb stops them at once.",
     ),
     Exercise(
         "each_piece_once",
         "12",
-        "Write pieces(x): the pieces this rank writes, so that over all ranks each piece is there exactly once.",
+        "Write pieces(x): the shards that this rank writes, so that across all ranks each shard is written exactly once.",
         _each_piece_once,
-        hint="Of equal copies, one is replica 0.",
+        hint="One of several equal copies is replica 0.",
     ),
     Exercise(
         "read_own",
         "12",
         "Write restore(shape, sharding, read): the global array, reading no more than this rank's devices hold.",
         _read_own,
-        hint="One function of JAX calls a reader for this process's own boxes only.",
+        hint="One function of JAX calls a reader only for the shards of this process.",
     ),
     Exercise(
         "common_step",
@@ -290,7 +292,7 @@ TASKS = (
         "13",
         "Two plain processes run the script. How many of them print the line that begins with 'log:'?",
         (0, 1, 2),
-        "Both run the same file, and the cell of rank 0 stands under an if.",
+        "Both run the same file, and the cell of rank 0 is inside an if.",
     ),
     Exercise(
         "can_leave",
@@ -298,12 +300,12 @@ TASKS = (
         "Write source, the text of a cell in plain Python that prints the sum of the numbers below 10.",
         _can_leave,
         side="notebook",
-        hint="A script has no magics, and no mhnb.",
+        hint="A script has no magics, and does not import mhnb.",
     ),
     Exercise(
         "from_environment",
         "13",
-        "Write arguments(environ): a dict of initialize's arguments from MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK.",
+        "Write arguments(environ): it returns the arguments of initialize as a dict, from MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK.",
         _from_environment,
         side="notebook",
         hint="The address has two parts, and the other two are numbers.",

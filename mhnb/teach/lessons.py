@@ -38,7 +38,7 @@ LESSONS: Mapping[str, Lesson] = {
             "One notebook, many Pythons",
             {
                 "my_label": "a label for each rank",
-                "log_once": "one rank speaks",
+                "log_once": "one rank logs",
                 "pull_each": "gather the labels",
             },
         ),
@@ -48,7 +48,7 @@ LESSONS: Mapping[str, Lesson] = {
             "Local and global devices",
             {
                 "n_devices_in_mesh": "count with one number",
-                "my_positions": "your places in the list",
+                "my_positions": "your positions in the list",
                 "owner_of": "whose device is it?",
             },
         ),
@@ -70,7 +70,7 @@ LESSONS: Mapping[str, Lesson] = {
                 "from_callback": "from a callback",
                 "from_local_columns": "from each rank's column",
                 "from_single_devices": "device by device",
-                "all_of_it": "all of it, everywhere",
+                "all_of_it": "replicated everywhere",
                 "fits": "it must fit",
             },
         ),
@@ -80,7 +80,7 @@ LESSONS: Mapping[str, Lesson] = {
             "Loading data",
             {
                 "my_share": "equal shares",
-                "global_batch": "a batch from everyone",
+                "global_batch": "a batch from all ranks",
                 "steps_for_all": "how many steps?",
             },
         ),
@@ -89,9 +89,9 @@ LESSONS: Mapping[str, Lesson] = {
             "06_order.ipynb",
             "Same program, same order",
             {
-                "in_order": "an order for all",
+                "in_order": "one order for all",
                 "keys_apart": "two keys",
-                "agreed_start": "take the word of rank 0",
+                "agreed_start": "agree with rank 0",
             },
         ),
         Lesson(
@@ -118,7 +118,7 @@ LESSONS: Mapping[str, Lesson] = {
             "09_explicit.ipynb",
             "Explicit sharding",
             {
-                "add_typed": "say where it goes",
+                "add_typed": "give the sharding of the result",
                 "dot_typed": "the cheap product",
             },
         ),
@@ -129,7 +129,7 @@ LESSONS: Mapping[str, Lesson] = {
             {
                 "centered": "the mean, by hand",
                 "ring_gather": "an all-gather in a ring",
-                "own_share": "a sum that stays cut",
+                "own_share": "a sum that stays sharded",
             },
         ),
         Lesson(
@@ -137,7 +137,7 @@ LESSONS: Mapping[str, Lesson] = {
             "11_training.ipynb",
             "Training and checkpoints",
             {
-                "mended_step": "the handbook's step, mended",
+                "fixed_step": "the handbook's step, fixed",
                 "accumulate_once": "accumulate, then send once",
                 "split_params": "no device holds it all",
             },
@@ -147,9 +147,9 @@ LESSONS: Mapping[str, Lesson] = {
             "12_death.ipynb",
             "When a rank dies",
             {
-                "each_piece_once": "each piece once",
+                "each_piece_once": "each shard once",
                 "read_own": "read no more than you need",
-                "common_step": "the step that all have",
+                "common_step": "the latest step that all ranks have",
             },
         ),
         Lesson(
@@ -157,7 +157,7 @@ LESSONS: Mapping[str, Lesson] = {
             "13_srun.ipynb",
             "From notebook to srun",
             {
-                "can_leave": "a cell that can leave",
+                "can_leave": "a cell that can be exported",
                 "from_environment": "arguments from the environment",
             },
         ),

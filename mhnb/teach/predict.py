@@ -2,7 +2,7 @@
 
 A guess can be changed until it is revealed, and is fixed then. A wrong guess does not raise, because it is part of the lesson and
 Run All must continue. The question is shown with buttons and as text. No widget stays in a saved notebook: the buttons are replaced
-by text on a click or when the next cell runs. Running the cell again brings them back.
+by text on a click or when the next cell runs. Running the cell again shows them again.
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ def _question_card(prediction: Prediction, guess: AnswerRecord | None) -> Card:
 
 def _kept_card(prediction: Prediction, answer: str) -> Card:
     """Return a guess that is not revealed yet, without a judgement."""
-    how = "Run the next cells to see. Until the reveal you can change it: run this cell again."
+    how = "Run the next cells to see the answer. Until then you can change your guess: run this cell again."
     html = format_prediction_html("open", f"predict · {prediction.prompt}", [("you said", answer)], how)
-    return _card(prediction, html, f"{prediction.prompt}\nkept · {prediction.name}: {answer}\n{how}")
+    return _card(prediction, html, f"{prediction.prompt}\nsaved · {prediction.name}: {answer}\n{how}")
 
 
 def _fixed_card(prediction: Prediction, guess: AnswerRecord) -> Card:
     """Return a guess that was revealed."""
-    how = f"It was revealed, so it stays. To answer anew: mhnb.teach.reset({prediction.name!r})"
+    how = f"The answer was revealed, so this guess is final. To answer again: mhnb.teach.reset({prediction.name!r})"
     tone, sign = _tone_of(is_right=guess.right is True)
     html = format_prediction_html(tone, f"{sign} {prediction.prompt}", [("revealed", guess.said)], how)
     return _card(prediction, html, f"{prediction.prompt}\n{sign} {guess.said}\n{how}")
 
 
 def _tone_of(*, is_right: bool) -> tuple[Tone, str]:
-    # A prediction that was not right is part of the lesson, and nothing to mend.
+    # A wrong prediction is part of the lesson, and not a fault to fix.
     return ("right", RIGHT_SIGN) if is_right else ("open", MISSED_SIGN)
 
 
@@ -169,8 +169,10 @@ def reveal(name: str, truth: Any) -> None:
         return
     guess = next((each for each in prediction.choices if repr(each) == stored.answer), stored.answer)
     is_correct = is_correct_guess(guess, truth)
-    said = f"you said {guess!r}, and so it is." if is_correct else f"you said {guess!r}; it is {_format_value(truth)}."
-    failed = try_write_record(name, AnswerRecord(None, 1, is_correct, said, stored.answer))
+    said = (
+        f"you said {guess!r}, which is right." if is_correct else f"you said {guess!r}; it is {_format_value(truth)}."
+    )
+    failed = try_write_record(prediction.name, AnswerRecord(None, 1, is_correct, said, stored.answer))
     tone, sign = _tone_of(is_right=is_correct)
     head = f"{sign} {'as predicted' if is_correct else 'not as predicted'} · {prediction.name}"
     rows = [("you said", repr(guess)), ("it is", _format_value(truth))]
@@ -193,7 +195,9 @@ def _show_without_guess(prediction: Prediction, value: str) -> None:
 def _find_prediction(name: str) -> Prediction:
     prediction = cast(Prediction, find_task(name, Prediction))
     if current_process().rank is not None:
-        raise InvalidRequest(f"{name} is asked in the notebook: take %%mhjax off this cell")
+        raise InvalidRequest(
+            f"{name} is a question for the notebook, but this cell ran on the ranks\n  Fix: remove %%mhjax from this cell"
+        )
     return prediction
 
 
@@ -201,9 +205,7 @@ def _store_guess(prediction: Prediction, answer: Any) -> Card:
     """Store a guess and return the feedback, which does not reveal whether the guess is correct."""
     matching = [index for index, choice in enumerate(prediction.choices) if is_correct_guess(answer, choice)]
     if not matching:
-        raise InvalidRequest(
-            f"{prediction.name}: {answer!r} is not among the choices; choose one of {format_choices(prediction)}"
-        )
+        raise InvalidRequest(f"{prediction.name}: expected one of {format_choices(prediction)}; got {answer!r}")
     stored, said = _stored_guess(prediction.name), repr(prediction.choices[matching[0]])
     if stored is not None and stored.right is not None:
         return _fixed_card(prediction, stored)

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import msgspec
 
+from mhnb.core.arguments import format_unknown
 from mhnb.core.ranks import format_ranks
 from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import InvalidRequest
 from mhnb.system.private_files import make_private_folder, read_private, write_private
 from mhnb.system.run_dir import make_home, state_home
-from mhnb.teach.exercise import Exercise, Prediction, tasks
+from mhnb.teach.exercise import RENAMED, Exercise, Prediction, current_name, tasks
 from mhnb.teach.lessons import LESSONS
 from mhnb.view.html import new_uid, wrap_html
 from mhnb.view.lesson import (
@@ -52,6 +53,13 @@ def _folder(name: str, environment: Mapping[str, str]) -> Path:
     return state_home(environment) / "lessons" / name
 
 
+def _stored_paths(name: str, environment: Mapping[str, str]) -> list[Path]:
+    """Return the files with the answers to a task. Those under a former name count if it was not answered since."""
+    former = [each for each in RENAMED if RENAMED[each] == name]
+    found = (list(_folder(each, environment).glob("*.json")) for each in (name, *former))
+    return next(filter(None, found), [])
+
+
 def write_record(name: str, record: AnswerRecord, environment: Mapping[str, str] = os.environ) -> None:
     """Store the last answer of this process, replacing the previous one.
 
@@ -67,11 +75,11 @@ def write_record(name: str, record: AnswerRecord, environment: Mapping[str, str]
 
 
 def try_write_record(name: str, record: AnswerRecord) -> str:
-    """Store an answer. Return an error message for the learner if the disk refuses, otherwise an empty string."""
+    """Store an answer. Return an error message for the learner if writing fails, otherwise an empty string."""
     try:
         write_record(name, record)
     except OSError as error:
-        return f"{name}: this answer could not be kept: {error}; MHNB_HOME chooses another place"
+        return f"{name}: this answer was not saved: {error}; set MHNB_HOME to a folder that you can write to"
     return ""
 
 
@@ -81,7 +89,7 @@ def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list
     Records of an earlier attempt with another number of ranks are skipped, because those ranks have not answered since.
     """
     found = []
-    for path in _folder(name, environment).glob("*.json"):
+    for path in _stored_paths(name, environment):
         try:
             found.append((path.stat().st_mtime_ns, decode_json(read_private(path), AnswerRecord)))
         except (OSError, ValueError):
@@ -102,8 +110,9 @@ def forget_records(name: str, environment: Mapping[str, str] = os.environ) -> No
     Raises:
         OSError: the state folder is not writable.
     """
-    for path in _folder(name, environment).glob("*.json"):
-        path.unlink(missing_ok=True)
+    while paths := _stored_paths(name, environment):
+        for path in paths:
+            path.unlink(missing_ok=True)
 
 
 # -- how far a lesson is
@@ -124,7 +133,7 @@ def read_lesson_state(lesson: str, *, after: str = "", environment: Mapping[str,
 
     Args:
         lesson: as `03`.
-        after: the exercise that was just answered; the next one is looked for behind it first.
+        after: the exercise that was just answered; the search for the next one begins behind it.
         environment: its MHNB_HOME chooses where answers are stored, its JPY_SESSION_NAME is the notebook's file.
     """
     chosen = [task for task in tasks().values() if task.lesson == lesson]
@@ -218,7 +227,7 @@ def summarise_records(records: Sequence[AnswerRecord]) -> str:
     if wrong:
         same = [record for record in wrong if record.said == wrong[0].said]
         others = (
-            f" · nor {_describe_processes([record for record in wrong if record not in same])}"
+            f" · also not yet {_describe_processes([record for record in wrong if record not in same])}"
             if len(same) < len(wrong)
             else ""
         )
@@ -264,7 +273,7 @@ def _choose_lessons(lesson: str | None) -> list[str]:
     known = sorted({task.lesson for task in tasks().values()})
     chosen = [number for number in known if lesson in (None, number)]
     if not chosen:
-        raise InvalidRequest(f"lesson {lesson!r} has no exercises; there is {', '.join(known)}")
+        raise InvalidRequest(format_unknown("lesson", str(lesson), known))
     return chosen
 
 
@@ -274,11 +283,12 @@ def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
     Raises:
         InvalidRequest: the task does not exist, or has not been answered yet.
     """
+    name = current_name(name)
     if name not in tasks():
-        raise InvalidRequest(f"there is no exercise {name!r}; mhnb.teach.progress() lists them")
+        raise InvalidRequest(format_unknown("exercise or prediction", str(name), tasks()))
     records = read_records(name, environment)
     if not records:
-        raise InvalidRequest(f"{name} was not answered yet; mhnb.teach.progress() lists what was")
+        raise InvalidRequest(f"{name} has not been answered yet; mhnb.teach.progress() shows which tasks have")
     answers = list(dict.fromkeys(record.answer for record in records))
     for answer in answers:
         of = _describe_processes([record for record in records if record.answer == answer])
@@ -286,19 +296,20 @@ def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
 
 
 def reset(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
-    """Forget the answers to one exercise or prediction, or to all of a lesson, so that it can be answered anew.
+    """Forget the answers to one exercise or prediction, or to all of a lesson, so that it can be answered again.
 
     Args:
         name: as `count_all`, or a lesson number, as `02`.
         environment: its MHNB_HOME chooses where answers are stored.
 
     Raises:
-        InvalidRequest: there is no such task or lesson.
+        InvalidRequest: the task or lesson does not exist.
         OSError: the state folder is not writable.
     """
+    name = current_name(name)
     chosen = [task.name for task in tasks().values() if name in (task.name, task.lesson)]
     if not chosen:
-        raise InvalidRequest(f"there is no exercise, prediction or lesson {name!r}; mhnb.teach.progress() lists them")
+        raise InvalidRequest(format_unknown("exercise, prediction or lesson", str(name), [*tasks(), *LESSONS]))
     for each in chosen:
         forget_records(each, environment)
-    print(f"forgotten · {', '.join(chosen)}")
+    print(f"answers deleted · {', '.join(chosen)}")

@@ -116,7 +116,7 @@ def _find_wrong_reveals(lesson: Lesson, ran: LessonRun) -> list[str]:
         task = tasks()[name]
         assert isinstance(task, Prediction)
         output = ran.texts[f"try-reveal-{name}"]
-        if output.count("and so it is") != 1 or output.count("; it is ") != len(task.choices) - 1:
+        if output.count("which is right") != 1 or output.count("; it is ") != len(task.choices) - 1:
             found.append(f"{name}: one of {len(task.choices)} guesses should be right:\n{output}")
         if task.prompt not in ran.texts[f"predict-{name}"]:
             found.append(f"{name}: was not asked:\n{ran.texts[f'predict-{name}']}")

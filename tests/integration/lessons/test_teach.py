@@ -13,7 +13,7 @@ import mhnb.teach
 from mhnb.errors import InvalidRequest, NotYet
 from mhnb.sharding.report import Collective
 from mhnb.teach.check import Budget, check_budget
-from mhnb.teach.exercise import Exercise, Prediction, WrongAnswer, find_task, task_names, tasks
+from mhnb.teach.exercise import RENAMED, Exercise, Prediction, WrongAnswer, find_task, task_names, tasks
 from mhnb.teach.lessons import LESSONS
 from mhnb.teach.predict import format_question
 from mhnb.teach.progress import AnswerRecord, read_lesson_state, read_records, summarise_records, write_record
@@ -143,11 +143,15 @@ def test_a_giveaway_is_found(text: str) -> None:
 
 def test_unknown_exercise_gets_a_suggestion() -> None:
     """A misspelt exercise is an error that names the likely one, and a prediction is not an exercise."""
-    with pytest.raises(InvalidRequest, match="did you mean n_devices_in_mesh"):
+    with pytest.raises(
+        InvalidRequest, match=r"unknown exercise 'n_devices_in_mesch'\. Did you mean 'n_devices_in_mesh'"
+    ):
         mhnb.teach.check("n_devices_in_mesch", 1)
-    with pytest.raises(InvalidRequest, match=r"ask for it with mhnb.teach.predict\('count_all'"):
+    with pytest.raises(
+        InvalidRequest, match=r"a prediction, not an exercise\n  Fix: call mhnb.teach.predict\('count_all'"
+    ):
         mhnb.teach.check("count_all", 1)
-    with pytest.raises(InvalidRequest, match="there is no prediction 'nothing'"):
+    with pytest.raises(InvalidRequest, match="unknown prediction 'nothing'; expected "):
         find_task("nothing", Prediction)
 
 
@@ -156,7 +160,7 @@ def test_unknown_exercise_gets_a_suggestion() -> None:
 
 def test_answer_in_the_notebook(answers_home: Path) -> None:
     """The notebook refuses an answer to an exercise for the ranks, and judges and stores an answer to its own exercise."""
-    with pytest.raises(InvalidRequest, match="begin the cell with %%mhjax"):
+    with pytest.raises(InvalidRequest, match="Fix: add %%mhjax as the first line"):
         mhnb.teach.check("my_positions", [0, 1])
     with pytest.raises(NotYet, match="the label of rank 1 is 'rank 0 of 2'") as wrong:
         mhnb.teach.check("pull_each", ["rank 0 of 2"] * 2)
@@ -164,7 +168,7 @@ def test_answer_in_the_notebook(answers_home: Path) -> None:
         "not yet · 01.3 pull_each",
         "  yours     the label of rank 1 is 'rank 0 of 2'",
         "  expected  'rank 1 of 2'",
-        "  hint      A flag of %mhjax pull brings each rank's own value.",
+        "  hint      A flag of %mhjax pull returns each rank's own value.",
     ]
     assert (wrong.value.exercise, wrong.value.rank) == ("pull_each", None)
     assert [record.right for record in read_records("pull_each")] == [False]
@@ -174,7 +178,7 @@ def test_answer_in_the_notebook(answers_home: Path) -> None:
 
 def test_wrong_number_of_answers_is_refused(answers_home: Path) -> None:
     """For a wrong number of answers the error names the answers that the exercise expects."""
-    with pytest.raises(InvalidRequest, match=r"pull_each takes 1 answers \(labels\) and got 2"):
+    with pytest.raises(InvalidRequest, match=r"pull_each takes 1 answer \(labels\); got 2"):
         mhnb.teach.check("pull_each", 1, 2)
 
 
@@ -184,7 +188,7 @@ def test_a_full_disk_does_not_stop_a_check(answers_home: Path, capsys: pytest.Ca
     mhnb.teach.check("pull_each", ["rank 0 of 2", "rank 1 of 2"])
     captured = capsys.readouterr()
     assert "✓ 01.3 pull_each · 2 labels" in captured.out
-    assert "could not be kept" in captured.err
+    assert "was not saved" in captured.err
 
 
 def test_the_notebook_counts_its_own_devices(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,8 +222,8 @@ def test_guess_is_stored_and_revealed(answers_home: Path, capsys: pytest.Capture
     mhnb.teach.predict("count_all", 4)
     mhnb.teach.predict("count_all", 2)
     output = capsys.readouterr().out
-    assert "kept · count_all: 4" in output
-    assert "kept · count_all: 2" in output
+    assert "saved · count_all: 4" in output
+    assert "saved · count_all: 2" in output
     assert "8" not in output
     mhnb.teach.reveal("count_all", 8)
     assert capsys.readouterr().out.startswith("≠ you said 2; it is 8.\ndevice_count counts")
@@ -232,12 +236,12 @@ def test_a_revealed_guess_stays(answers_home: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     for again in (lambda: mhnb.teach.predict("count_all", 8), lambda: mhnb.teach.predict("count_all")):
         again()
-        assert "≠ you said 2; it is 8.\nIt was revealed, so it stays." in capsys.readouterr().out
+        assert "≠ you said 2; it is 8.\nThe answer was revealed, so this guess is final." in capsys.readouterr().out
         assert [record.answer for record in read_records("count_all")] == ["2"]
     mhnb.teach.reset("count_all")
     mhnb.teach.predict("count_all", 8)
     mhnb.teach.reveal("count_all", 8)
-    assert "✓ you said 8, and so it is." in capsys.readouterr().out
+    assert "✓ you said 8, which is right." in capsys.readouterr().out
 
 
 def test_reset_takes_a_task_or_a_lesson(answers_home: Path) -> None:
@@ -246,13 +250,15 @@ def test_reset_takes_a_task_or_a_lesson(answers_home: Path) -> None:
         _store_answers(name, range(2))
     mhnb.teach.reset("02")
     assert [len(read_records(name)) for name in ("my_label", "n_devices_in_mesh", "owner_of")] == [2, 0, 0]
-    with pytest.raises(InvalidRequest, match="no exercise, prediction or lesson 'my_lable'"):
+    with pytest.raises(
+        InvalidRequest, match=r"unknown exercise, prediction or lesson 'my_lable'\. Did you mean 'my_label'"
+    ):
         mhnb.teach.reset("my_lable")
 
 
 def test_a_guess_must_be_a_choice(answers_home: Path) -> None:
     """A guess that is not one of the choices is refused, and the error lists them."""
-    with pytest.raises(InvalidRequest, match="choose one of 2, 4, 8"):
+    with pytest.raises(InvalidRequest, match="expected one of 2, 4, 8; got 'many'"):
         mhnb.teach.predict("count_all", "many")
 
 
@@ -260,7 +266,7 @@ def test_unstored_guess_is_reported(answers_home: Path, capsys: pytest.CaptureFi
     """With a full disk the learner sees a warning on stdout, because after a click no error would be visible."""
     (answers_home / "lessons").write_text("no folder")
     mhnb.teach.predict("count_all", 8)
-    assert "count_all: this answer could not be kept" in capsys.readouterr().out
+    assert "count_all: this answer was not saved" in capsys.readouterr().out
     mhnb.teach.reveal("count_all", 8)
     assert "no prediction was made; it is 8" in capsys.readouterr().out
 
@@ -292,6 +298,24 @@ def test_records_of_an_earlier_attempt_are_left_out(answers_home: Path) -> None:
     ]
 
 
+def test_answers_under_a_former_name_count(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Answers that are stored under the former name of an exercise are read, recalled and deleted by either name."""
+    _store_answers("mended_step", range(2))
+    assert [record.rank for record in read_records("fixed_step")] == [0, 1]
+    mhnb.teach.recall("mended_step")
+    assert capsys.readouterr().out == "42\n"
+    _store_answers("fixed_step", [0], answer="43")
+    assert [record.answer for record in read_records("fixed_step")] == ["43"]
+    mhnb.teach.reset("mended_step")
+    assert read_records("fixed_step") == []
+
+
+def test_former_name_finds_the_exercise() -> None:
+    """A former name of an exercise finds it, and is not a name of another one."""
+    assert {name: find_task(name, Exercise).name for name in RENAMED} == RENAMED
+    assert not set(RENAMED) & set(tasks())
+
+
 def test_truncated_record_counts_as_not_answered(answers_home: Path) -> None:
     """A record that a full disk has cut short counts as not answered, and the others are still read."""
     _store_answers("my_label", range(2))
@@ -311,7 +335,7 @@ def _record(rank: int | None, right: bool | None, said: str = "") -> AnswerRecor
         ([_record(0, True), _record(2, True)], "right on ranks 0,2 · not tried on ranks 1,3"),
         ([_record(0, True), _record(1, False, "gives 2")], "not yet on rank 1: gives 2 · right on rank 0"),
         ([_record(r, False, "gives 2") for r in range(4)], "not yet on ranks 0-3: gives 2"),
-        ([_record(0, False, "a"), _record(1, False, "b")], "not yet on rank 0: a · nor on rank 1"),
+        ([_record(0, False, "a"), _record(1, False, "b")], "not yet on rank 0: a · also not yet on rank 1"),
         ([_record(None, True)], "right in this notebook"),
         ([_record(None, None)], "predicted, not revealed"),
     ],
@@ -337,7 +361,7 @@ def test_the_state_of_a_lesson(answers_home: Path) -> None:
         "untried",
     ]
     assert (state.next_title, state.next_link) == ("02.3 whose device is it?", "")
-    assert read_lesson_state("02", after="owner_of").next_title == "02.2 your places in the list"
+    assert read_lesson_state("02", after="owner_of").next_title == "02.2 your positions in the list"
 
 
 def test_the_next_exercise_is_a_link_in_its_own_notebook_only(answers_home: Path) -> None:
@@ -358,7 +382,7 @@ def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[s
     output = capsys.readouterr().out
     assert "my_label        right on ranks 0-3" in output
     assert "pull_each       not tried" in output
-    assert "01  One notebook, many Pythons  ●○○  1 of 3  0 of 1 made  next 01.2 one rank speaks" in output
+    assert "01  One notebook, many Pythons  ●○○  1 of 3  0 of 1 made  next 01.2 one rank logs" in output
     assert "n_devices_in_mesh" not in output
     mhnb.teach.progress()
     output = capsys.readouterr().out
@@ -366,9 +390,9 @@ def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[s
     assert "n_devices_in_mesh" not in output
     mhnb.teach.recall("my_label")
     assert capsys.readouterr().out == "label = 'mine'\n"
-    with pytest.raises(InvalidRequest, match="log_once was not answered yet"):
+    with pytest.raises(InvalidRequest, match="log_once has not been answered yet"):
         mhnb.teach.recall("log_once")
-    with pytest.raises(InvalidRequest, match="lesson '99' has no exercises; there is 01"):
+    with pytest.raises(InvalidRequest, match="unknown lesson '99'; expected 01"):
         mhnb.teach.progress("99")
 
 
@@ -385,11 +409,11 @@ BUDGET = Budget({"all-reduce": 1}, nbytes_per_device=512, nbytes_across_hosts=12
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ([_sent("all-gather", 1, 64)], "1 all-gather, expected none. It sends: 1 all-gather of 64 bytes"),
+        ([_sent("all-gather", 1, 64)], "1 all-gather, expected none. It runs 1 all-gather of 64 bytes"),
         ([_sent("all-reduce", 2, 64)], "2 all-reduce, expected at most 1"),
         ([_sent("all-reduce", 1, 8), _sent("all-reduce", 1, 8)], "2 all-reduce, expected at most 1"),
-        ([_sent("all-reduce", 1, 1024)], "sends 1024 bytes from a device, expected at most 512"),
-        ([_sent("all-reduce", 1, 512, 129)], "sends 129 bytes from a device to other hosts, expected at most 128"),
+        ([_sent("all-reduce", 1, 1024)], "each device contributes 1024 bytes, expected at most 512"),
+        ([_sent("all-reduce", 1, 512, 129)], "each device contributes 129 bytes for other hosts, expected at most 128"),
     ],
 )
 def test_excess_over_budget_is_named(sent: list[Collective], words: str) -> None:
@@ -403,11 +427,11 @@ def test_within_the_budget() -> None:
     """Within the budget the result describes what is sent, even if it is nothing."""
     sent = [_sent("all-reduce", 1, 512, 128)]
     assert check_budget(BUDGET, print, measure=lambda *_: sent) == "1 all-reduce of 512 bytes"
-    assert check_budget(BUDGET, print, measure=lambda *_: []) == "nothing"
+    assert check_budget(BUDGET, print, measure=lambda *_: []) == "no collective"
 
 
 def test_a_budget_counts_every_run() -> None:
     """A collective in a loop counts as often as it runs, with its bytes each time."""
     twice = [_sent("all-reduce", 2, 300)]
-    with pytest.raises(WrongAnswer, match="sends 600 bytes from a device, expected at most 512"):
+    with pytest.raises(WrongAnswer, match="each device contributes 600 bytes, expected at most 512"):
         check_budget(Budget({"all-reduce": 2}, nbytes_per_device=512), print, measure=lambda *_: twice)

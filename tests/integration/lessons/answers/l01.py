@@ -16,7 +16,7 @@ ANSWERS = {
                 "label is 'rank ‹rank› of 8', expected",
             ),
             (_LABEL.format("jax.process_index()"), "(int, not str)"),
-            (_LABEL.format("..."), "there is still a ..."),
+            (_LABEL.format("..."), "the cell still contains ...; replace it first"),
         ],
     ),
     "log_once": Answer(
@@ -34,7 +34,7 @@ ANSWERS = {
             (_PULL.format("label = 'rank 0 of 4'"), "expected a list with one label for each rank"),
             (_PULL.format("%mhjax pull label --each\nlabel = label[::-1]"), "the label of rank 0 is 'rank 3 of 4'"),
             (_PULL.format("%mhjax pull label --each --ranks 0"), "the list has 1 labels"),
-            ("%%mhjax\nmhnb.teach.check('pull_each', label)", "take %%mhjax off this cell"),
+            ("%%mhjax\nmhnb.teach.check('pull_each', label)", "remove %%mhjax from this cell"),
         ],
         setup="%%mhjax\nlabel = f'rank {jax.process_index()} of {jax.process_count()}'",
     ),

@@ -12,18 +12,21 @@ ANSWERS = {
     "n_devices_in_mesh": Answer(
         _COUNT.format("jnp.float32(jax.device_count())"),
         [
-            (_COUNT.format("jax.device_count()"), "gives int, expected a scalar of float32"),
-            (_COUNT.format("jnp.int32(jax.device_count())"), "gives int32[], expected a scalar of float32"),
-            (_COUNT.format("jnp.float32([jax.device_count()])"), "gives float32[1], expected a scalar"),
-            (_COUNT.format("jnp.float32(jax.process_count())"), "gives 4.0, expected 8.0"),
-            (_COUNT.format("jnp.float32(8)").replace("%%mhjax", "import jax.numpy as jnp"), "gives 8.0, expected 1.0"),
+            (_COUNT.format("jax.device_count()"), "returns int, expected a float32 scalar"),
+            (_COUNT.format("jnp.int32(jax.device_count())"), "returns int32[], expected a float32 scalar"),
+            (_COUNT.format("jnp.float32([jax.device_count()])"), "returns float32[1], expected a float32 scalar"),
+            (_COUNT.format("jnp.float32(jax.process_count())"), "returns 4.0, expected 8.0"),
+            (
+                _COUNT.format("jnp.float32(8)").replace("%%mhjax", "import jax.numpy as jnp"),
+                "returns 8.0, expected 1.0",
+            ),
         ],
     ),
     "my_positions": Answer(
         _PLACES.format("[jax.devices().index(device) for device in jax.local_devices()]"),
         [
-            (_PLACES.format("[device.id for device in jax.local_devices()]"), "A device's id is no position"),
-            (_PLACES.format("jax.local_devices()"), "expected whole numbers"),
+            (_PLACES.format("[device.id for device in jax.local_devices()]"), "A device's id is not its position"),
+            (_PLACES.format("jax.local_devices()"), "expected integers"),
             (_PLACES.format("[0, 1]"), "positions is [0, 1], expected [6, 7]"),
             (_PLACES.format("[jax.process_index(), jax.process_index() + 4]"), "positions is [3, 7], expected [6, 7]"),
         ],
@@ -41,7 +44,7 @@ ANSWERS = {
 
 SAID = {
     ("02", "arguments"): ["coordinator_address = None", "initialization_timeout = 300"],
-    ("02", "twice"): ["must be called before any JAX", "mhnb has initialised it already"],
+    ("02", "twice"): ["must be called before any JAX", "mhnb has already initialised it"],
     ("02", "alone"): ["coordinator_address should be defined"],
     ("02", "initialize"): ["initialized: True", *(f"process {rank} of 4" for rank in range(4))],
     ("02", "count"): ["ranks 0-3", "8 devices, 2 of them here"],

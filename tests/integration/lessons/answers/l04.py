@@ -36,7 +36,7 @@ ANSWERS = {
             (_CALLBACK.format("10 * rows[:, None] + columns", "by_rows"), "x is int32[8, 4], expected float32[8, 4]"),
             (
                 _CALLBACK.format(_GOOD, "NamedSharding(mesh, P(None, 'model'))"),
-                "(8, 2) on a device, expected (2, 4) on a device",
+                "with shards of shape (8, 2), expected shards of shape (2, 4)",
             ),
             (
                 _CALLBACK.format("(10 * (rows[:, None] - rows[0]) + columns).astype(np.float32)", "by_rows"),
@@ -68,7 +68,7 @@ ANSWERS = {
     "all_of_it": Answer(
         _ALL.format("jax.device_put(source, NamedSharding(mesh, P()))"),
         [
-            (_ALL.format("source"), "(2, 4) on a device, expected (8, 4) on a device"),
+            (_ALL.format("source"), "with shards of shape (2, 4), expected shards of shape (8, 4)"),
             (
                 _ALL.format("jax.jit(lambda a: 2 * a, out_shardings=NamedSharding(mesh, P()))(source)"),
                 "y on device ‹rank›:0 holds 2.0 at [0, 1], expected 1.0",
@@ -98,7 +98,7 @@ SAID = {
     ("04", "fetch"): ["Fetching value for", "%mhjax pull x"],
     ("04", "pull"): ["[30. 31. 32. 33.]"],
     ("04", "gather"): ["ndarray [30. 31. 32. 33.]"],
-    ("04", "silent"): ["(4, 4)", "(8, 4)", "made one array in different shapes"],
+    ("04", "silent"): ["(4, 4)", "(8, 4)", "made one array with different shapes"],
     ("04", "accept"): ["tainted accepted, clean now"],
     ("04", "single"): ["(8, 4) from 2 pieces on each rank"],
 }

@@ -45,7 +45,7 @@ SAID = {
     ("06", "on"): ["OrderMismatch", "nothing was launched, the cluster is clean", "jit(sum)", "jit(max)", "line 2"],
     ("06", "again"): ["total 28.0 top 7.0"],
     ("06", "parity"): ["tainted"],
-    ("06", "gate"): ["NotClean", "nothing was sent"],
+    ("06", "gate"): ["NotClean", "was not run"],
     ("06", "shapes"): ["OrderMismatch", "f32[4", "f32[8"],
     ("06", "sets"): ["2 different outputs"],
     ("06", "dicts"): ["ranks 0-1", "['wq', 'wk', 'wv'] ['wk', 'wq', 'wv']"],

@@ -20,7 +20,7 @@ ANSWERS = {
         [
             (
                 _REPORT.format("    if jax.process_index() == 0:\n        return f'sum {total(x)}'"),
-                "ended the cell without it",
+                "finished the cell without reaching it",
             ),
             (_REPORT.format("    return f'sum {float(total(x))}'"), "not yet · 07.1 log_from_one on ranks 1-3"),
             (
@@ -35,33 +35,36 @@ ANSWERS = {
     "any_rank": Answer(
         _ANY.format(f"bool({_FLAGS}.any())"),
         [
-            (_ANY.format("flag"), "the flag set on rank 3 only, is False, expected True"),
+            (_ANY.format("flag"), "with the flag set on rank 3 only, is False, expected True"),
             (_ANY.format(f"bool({_FLAGS}.all())"), "not yet · 07.2 any_rank on ranks 0-3"),
-            (_ANY.format("True"), "the flag set on no rank, is True, expected False"),
-            (_ANY.format(f"bool({_FLAGS}.any()) if flag else False"), "raised an error before it"),
+            (_ANY.format("True"), "with the flag set on no rank, is True, expected False"),
+            (_ANY.format(f"bool({_FLAGS}.any()) if flag else False"), "raised an error before reaching it"),
         ],
     ),
     "pad_last": Answer(
         _PAD.format(extra="4 - len(rows)", give=_MASK),
         [
             (_PAD.format(extra="0", give=_MASK), "the padded rows have shape (3, 3), expected (4, 3) from 3 rows"),
-            (_PAD.format(extra="4 - len(rows)", give="padded, np.ones(4, bool)"), "It tells rows from padding"),
+            (
+                _PAD.format(extra="4 - len(rows)", give="padded, np.ones(4, bool)"),
+                "It is True for rows and False for padding",
+            ),
             (_PAD.format(extra="4 - len(rows)", give="padded"), "expected two values: the padded rows and the mask"),
-            (_PAD.format(extra="4 - len(rows)", give="padded[::-1], np.arange(4) < len(rows)"), "and then zeros"),
+            (_PAD.format(extra="4 - len(rows)", give="padded[::-1], np.arange(4) < len(rows)"), "rows, then zeros"),
         ],
     ),
 }
 
 SAID = {
     ("07", "setup"): ["total 28.0"],
-    ("07", "one"): ["OrderMismatch", "rank 0", "ranks 1-3", "ended the cell without it"],
-    ("07", "hang"): ["tainted", "rank 0 left a collective before its end", "ranks 0-3"],
+    ("07", "one"): ["OrderMismatch", "rank 0", "ranks 1-3", "finished the cell without reaching it"],
+    ("07", "hang"): ["tainted", "rank 0 abandoned a collective before it completed", "ranks 0-3"],
     ("07", "reveal-after_the_hang"): ["it is 'tainted'"],
-    ("07", "refused"): ["NotClean", "nothing was sent"],
-    ("07", "card"): ["ranks 0-1,3 in", "absent · rank 2 in sleep, line 2", "rank 0 in the end: total 28.0"],
-    ("07", "subset"): ["OrderMismatch", "this cell runs on rank 0 only"],
+    ("07", "refused"): ["NotClean", "was not run"],
+    ("07", "card"): ["ranks 0-1,3 in", "missing · rank 2 in sleep, line 2", "rank 0 in the end: total 28.0"],
+    ("07", "subset"): ["OrderMismatch", "this cell runs only on rank 0"],
     ("07", "hidden"): ["OrderMismatch"],
     ("07", "right"): ["total 28.0", "rank 0"],
     ("07", "claims"): ["cpu · gloo"],
-    ("07", "replay"): ["left out · In [5]: its --timeout ended it"],
+    ("07", "replay"): ["left out · In [5]: stopped by its --timeout"],
 }

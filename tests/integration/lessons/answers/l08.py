@@ -10,10 +10,10 @@ ANSWERS = {
         _VARIANCE.format("(x * x).mean() - x.mean() ** 2"),
         [
             (_VARIANCE.format("((x - x.mean()) ** 2).mean()"), "the program has 2 all-reduce, expected at most 1"),
-            (_VARIANCE.format("(x * x).mean() - x.mean()"), "the mean of the squares less the square of the mean"),
+            (_VARIANCE.format("(x * x).mean() - x.mean()"), "the mean of the squares minus the square of the mean"),
             (
                 _VARIANCE.format("(x * x).sum(axis=0).mean() / 8 - (x.sum(axis=0).sum() / x.size) ** 2"),
-                "bytes from a device, expected at most 8",
+                "bytes, expected at most 8",
             ),
             (_VARIANCE.format("x.std()"), "expected"),
         ],
@@ -25,7 +25,7 @@ ANSWERS = {
             (_INSIDE.format("P(('data', 'model'), None)", "P()"), "a device holds 32768 bytes of w"),
             (
                 _INSIDE.format("P(('data', 'model'), None)", "P('data', None)"),
-                "bytes from a device to other hosts, expected at most 0",
+                "bytes for other hosts, expected at most 0",
             ),
             (_INSIDE.format("P('data', 'modle')", "P('model')"), "does not fit float32[256, 128] on this mesh"),
             (_INSIDE.format("('data', 'model')", "P('model')"), "x_spec is a tuple, expected a PartitionSpec"),
@@ -46,5 +46,5 @@ SAID = {
     ],
     ("08", "apart"): ["2016.0 85344.0"],
     ("08", "together"): ["[2016.0, 85344.0]", "data (hosts) 1 8 B 6 B"],
-    ("08", "refused"): ["no function; give what jax.jit takes"],
+    ("08", "refused"): ["is not a function but"],
 }

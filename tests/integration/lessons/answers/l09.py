@@ -11,7 +11,7 @@ ANSWERS = {
         [
             (
                 _ADD.format("reshard(x, P('hosts', None)) + reshard(y, P('hosts', None))"),
-                "expected its rows split over hosts",
+                "expected rows sharded over hosts",
             ),
             (
                 _ADD.format("reshard(reshard(x, P()) + reshard(y, P()), P('hosts', 'inside'))"),
@@ -25,7 +25,7 @@ ANSWERS = {
         _DOT.format("jnp.dot(u, v, out_sharding=P('hosts', 'inside'))"),
         [
             (_DOT.format("u @ v"), "ShardingTypeError"),
-            (_DOT.format("jnp.dot(u, v, out_sharding=P('hosts', None))"), "expected its rows split over hosts"),
+            (_DOT.format("jnp.dot(u, v, out_sharding=P('hosts', None))"), "expected rows sharded over hosts"),
             (
                 _DOT.format("jnp.dot(reshard(u, P('hosts', None)), reshard(v, P(None, 'inside')))"),
                 "expected",

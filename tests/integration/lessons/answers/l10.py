@@ -25,7 +25,7 @@ ANSWERS = {
             (_CENTERED.format("piece - lax.all_gather(piece, 'i').mean()"), "1 all-gather, expected none"),
             (
                 _CENTERED.format("piece - lax.pmean(piece, 'i').mean()"),
-                "sends 16 bytes from a device, expected at most 4",
+                "each device contributes 16 bytes, expected at most 4",
             ),
         ],
     ),
@@ -36,7 +36,7 @@ ANSWERS = {
                 _RING.format(steps=7, ring=_FORWARD, give="found.ravel()"),
                 "gather(piece) on device",
             ),
-            (_RING.format(steps=6, ring=_FORWARD, give="found.ravel()"), "has shape (21,) on a device, expected (24,)"),
+            (_RING.format(steps=6, ring=_FORWARD, give="found.ravel()"), "has shape (21,) per device, expected (24,)"),
             (
                 _RING.format(steps=0, ring=_FORWARD, give="lax.all_gather(piece, 'i', tiled=True)"),
                 "the program has 1 all-gather, expected none",

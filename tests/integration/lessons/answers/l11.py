@@ -2,7 +2,7 @@
 
 from tests.integration.lessons.book import Answer
 
-_STEP = "%%mhjax\ndef mended(w, x, y):\n    {}\nmhnb.teach.check('mended_step', mended)"
+_STEP = "%%mhjax\ndef fixed_step(w, x, y):\n    {}\nmhnb.teach.check('fixed_step', fixed_step)"
 _MEAN = "grads = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)"
 _ACCUMULATE = (
     "%%mhjax\nloss = lambda w, x: jnp.mean((x @ w) ** 2)\ndef accumulate(w, xs):\n    {}\n"
@@ -12,7 +12,7 @@ _LOCAL = "sum(jax.grad(loss)(w, x) for x in xs)"
 _SPEC = "%%mhjax\ndef spec_of(shape):\n    {}\nmhnb.teach.check('split_params', spec_of)"
 
 ANSWERS = {
-    "mended_step": Answer(
+    "fixed_step": Answer(
         _STEP.format(f"{_MEAN}\n    return jax.tree.map(lambda p, g: p - 0.1 * g, w, grads)"),
         [
             (_STEP.format(f"{_MEAN}\n    return jax.tree_map(lambda p, g: p - 0.1 * g, w, grads)"), "AttributeError"),

@@ -28,7 +28,7 @@ ANSWERS = {
                 _RESTORE.format(
                     "return jax.make_array_from_callback(shape, NamedSharding(sharding.mesh, P('data')), read)"
                 ),
-                "expected the sharding given",
+                "expected the given sharding",
             ),
             (
                 _RESTORE.format(
@@ -44,10 +44,10 @@ ANSWERS = {
             "    return int(np.flatnonzero(have.all(axis=0)).max())"
         ),
         [
-            (_COMMON.format("return max(saved)"), "common(saved), where rank 3 has 10 only, is 20, expected 10"),
+            (_COMMON.format("return max(saved)"), "common(saved), if rank 3 has only 10, is 20, expected 10"),
             (
                 _COMMON.format(f"return {_GATHER}(np.array(max(saved))).min()"),
-                "where 30 is on even ranks, 40 on odd ones, is 30, expected 10",
+                "if 30 is on even ranks, 40 on odd ones, is 30, expected 10",
             ),
             (_COMMON.format(f"return {_GATHER}(np.array(sorted(saved))).min()"), "expected 20"),
             (_COMMON.format(f"return {_GATHER}(np.array(sorted(saved))).max()"), "OrderMismatch"),

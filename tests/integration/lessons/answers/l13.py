@@ -18,7 +18,7 @@ ANSWERS = {
             (_LEAVE.format("%time total = sum(range(10))\n!echo 45"), "line 2: !echo 45: a shell command"),
             (_LEAVE.format("print(await total())"), "await at top level"),
             (_LEAVE.format("import mhnb\nprint(sum(range(10)))"), "import mhnb: the script runs without mhnb"),
-            (_LEAVE.format("print(sum(range(11)))"), "what it prints is '55"),
+            (_LEAVE.format("print(sum(range(11)))"), "its output is '55"),
             ("source = 45\nmhnb.teach.check('can_leave', source)", "source is a int, expected the text of a cell"),
         ],
     ),
