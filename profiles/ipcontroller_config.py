@@ -1,7 +1,7 @@
-"""The hub of every profile that has no ipcontroller_config.py of its own: in one process, keeping no results.
+"""Settings of the hub for every profile without its own ipcontroller_config.py: one process that stores no results.
 
-It is on loopback, so that nobody else can reach it. If ranks run on other machines, each start finds the one address of this machine
-by which they reach it (or --address says it), and encrypts the hub's traffic.
+The hub listens on loopback, so that only this machine can reach it. If ranks run on other machines, each start finds the address
+of this machine that they can reach (or --address sets it), and encrypts the hub's traffic.
 """
 
 c = get_config()  # noqa: F821  # IPython puts it there

@@ -1,6 +1,6 @@
-"""A rank's engine, in every profile that has no ipengine_config.py of its own.
+"""Settings of a rank's engine for every profile without its own ipengine_config.py.
 
-The supervisor watches it, not a nanny, and it does not end because the hub is slow.
+The supervisor watches the engine instead of a nanny process, and a slow hub does not end it.
 """
 
 c = get_config()  # noqa: F821  # IPython puts it there

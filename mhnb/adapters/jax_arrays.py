@@ -54,13 +54,13 @@ def check_readable(array: jax.Array) -> None:
         raise TransferError(
             KEY_REFUSAL_CODE,
             f"holds PRNG keys ({format_array(array.shape, str(array.dtype))}), for which NumPy has no type."
-            f" On the ranks, make raw = {KEY_DATA_EXPRESSION}; then: %mhjax pull raw",
+            f" On the ranks, run raw = {KEY_DATA_EXPRESSION}; then: %mhjax pull raw",
         )
     if array.is_deleted():
         raise TransferError(
             "deleted",
             f"holds an array {format_array(array.shape, str(array.dtype))} that has been deleted, most likely donated"
-            " to a jitted function. Use that function's result, or make it again",
+            " to a jitted function. Use that function's result, or create it again",
         )
 
 
@@ -136,7 +136,7 @@ def local_shards(array: jax.Array) -> Iterator[tuple[Any, Box]]:
         if box_shape(box) != shard.data.shape:
             raise TransferError(
                 "shard",
-                f"has a shard of shape {shard.data.shape} where its sharding says {box_shape(box)}. Make it again",
+                f"has a shard of shape {shard.data.shape} but its sharding requires {box_shape(box)}. Create it again",
             )
         yield shard, box
 
@@ -178,8 +178,8 @@ def read_layout(array: Any) -> Layout:
     """
     if not has_layout(array):
         raise InvalidRequest(
-            f"layout needs a jax.Array, a ShapeDtypeStruct with a sharding, a pytree of them or a mesh, and got"
-            f" {type(array).__name__}; for an array that does not exist: mhnb.layout(shape, mesh, spec)"
+            "layout: expected a jax.Array, a ShapeDtypeStruct with a sharding, a pytree of them or a mesh; got"
+            f" {type(array).__name__}. To draw an array that does not exist yet: mhnb.layout(shape, mesh, spec)"
         )
     sharding: Any = array.sharding
     shape, dtype = tuple(array.shape), parse_dtype(array.dtype)
@@ -229,8 +229,8 @@ def read_tree(value: Any) -> LayoutTree:
     tree = LayoutTree(tuple(read_row(jax.tree_util.keystr(path), leaf) for path, leaf in leaves))
     if all(row.layout is None for row in tree.rows):
         raise InvalidRequest(
-            f"layout needs a jax.Array, a ShapeDtypeStruct with a sharding, a pytree of them or a mesh, and got"
-            f" {type(value).__name__}; for an array that does not exist: mhnb.layout(shape, mesh, spec)"
+            "layout: expected a jax.Array, a ShapeDtypeStruct with a sharding, a pytree of them or a mesh; got"
+            f" {type(value).__name__}. To draw an array that does not exist yet: mhnb.layout(shape, mesh, spec)"
         )
     return tree
 

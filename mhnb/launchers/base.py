@@ -10,6 +10,9 @@ from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 
+ADDRESS_FIX = "\n  Fix: --address 10.0.0.1 (the address of this machine that the hosts can reach)"
+"""End of an error about the address of this machine. `mhnb.cluster.ipcluster_engines` replaces the flag by ipcluster's."""
+
 
 class Host(Protocol):
     """A process of this machine that is a supervisor, or runs one or several on other machines."""
@@ -33,7 +36,7 @@ class Host(Protocol):
         """Wait for its end, and kill it if it does not end; if it is on this machine, with the process groups of its ranks."""
 
     def release(self) -> None:
-        """Let it outlive this process, for a start with `--keep`."""
+        """Release it, so that it outlives this process, for a start with `--keep`."""
 
 
 @runtime_checkable

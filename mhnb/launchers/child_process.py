@@ -20,7 +20,7 @@ class ChildProcess:
         environment: the whole environment; None for that of this process.
 
     Raises:
-        FileNotFoundError: there is no such program.
+        FileNotFoundError: the program does not exist.
     """
 
     def __init__(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> None:

@@ -11,7 +11,7 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, build_ssh_error, explain_ssh
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.launchers.base import Host
+from mhnb.launchers.base import ADDRESS_FIX, Host
 from mhnb.launchers.remote_command import CommandHosts, CommandSpec, check_program, spec_input
 from mhnb.launchers.watchdog import KEEP_MARKER
 from mhnb.transport.addresses import find_own_address
@@ -45,8 +45,7 @@ class CloudLauncher:
             address = ""
         if not address or address.startswith("127."):
             raise LaunchError(
-                f"this machine's name {name!r} stands for {address or 'no address'}; "
-                "say which of its addresses the hosts are to reach: --address 10.0.0.1"
+                f"hostname {name!r} resolves to {address or 'no address'}, so other machines cannot reach this one by it{ADDRESS_FIX}"
             )
         return address
 
@@ -99,9 +98,9 @@ class CloudHost(CommandHosts):
             return build_ssh_error(explain_ssh(output, code, host, self._remote_options), host, str(log))
         lines = [line for line in output.splitlines() if line.strip()]
         # The last line gives the reason; the lines before it are earlier attempts, and a table has space for one line.
-        *before, last = lines[-_SHOWN_LINES:] or ["it said nothing"]
+        *before, last = lines[-_SHOWN_LINES:] or ["it printed nothing"]
         return LaunchError("\n    ".join([f"{label} ended with exit code {code}: {last}", *before]))
 
 
 def _format_last_lines(lines: Sequence[str]) -> str:
-    return "\n    ".join(lines[-_SHOWN_LINES:]) or "it said nothing"
+    return "\n    ".join(lines[-_SHOWN_LINES:]) or "it printed nothing"

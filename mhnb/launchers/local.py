@@ -28,7 +28,9 @@ def check_platform(platform: str) -> None:
         LaunchError: neither Linux nor macOS.
     """
     if platform not in ("linux", "darwin"):
-        raise LaunchError(f"mhnb starts ranks on Linux and macOS; this is {platform!r}. Use WSL or a Linux machine")
+        raise LaunchError(
+            f"mhnb starts ranks on Linux and macOS only, and this is {platform!r}. Use WSL or a Linux machine"
+        )
 
 
 class LocalHost:
@@ -51,7 +53,7 @@ class LocalHost:
         self._end_marker = Path(spec.ended_path)
         if not sys.executable:
             raise LaunchError(
-                "this process does not know its own Python (sys.executable is empty), so it cannot start another"
+                "mhnb cannot start a process, because it does not know this Python's path (sys.executable is empty)"
             )
         # -P: a file named random.py beside the notebook must not break the supervisor's own imports.
         command = [sys.executable, "-P", "-m", "mhnb.rank.supervisor"]
@@ -74,11 +76,11 @@ class LocalHost:
         code = self._process.code
         how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
         if code == 0:
-            how = "exit code 0, as when mhnb stop ends it from a shell"
+            how = "exit code 0, as after `mhnb stop` in a shell"
         lines = self._log.read_text(errors="replace").splitlines()[-8:]
         if not lines and code:
             lines = [
-                "It printed nothing. What runs at the start of every Python may have ended it: sitecustomize, usercustomize, a .pth file."
+                "It printed nothing. A file that Python runs at its start may have ended it: sitecustomize, usercustomize or a .pth file."
             ]
         return f"the supervisor of this machine (pid {self.pid}) ended with {how}; log {self._log}" + "".join(
             f"\n    {x}" for x in lines
@@ -107,7 +109,7 @@ class LocalHost:
         return self._process.wait(_KILL_AFTER_S) and self._end_marker.exists()
 
     def release(self) -> None:
-        """Let it outlive this process (`keep`)."""
+        """Release it, so that it outlives this process (`keep`)."""
         # First: the event-loop thread still polls this object, and must not mistake the detached process for an ended one.
         self._released = True
         self._process.detach()
@@ -162,7 +164,7 @@ class AdoptedHost:
             kill_groups((*pids, self.pid))
 
     def release(self) -> None:
-        """Let it outlive this process too."""
+        """Release it, so that it outlives this process too."""
         self._released = True
 
 
@@ -190,7 +192,7 @@ class DetachedHosts:
 
     def explain(self) -> str:
         """Return a fixed text, because nothing more is known here."""
-        return "hosts that another notebook has left"
+        return "hosts from which another notebook detached"
 
     def wait(self, pids: tuple[int, ...]) -> None:
         """Do nothing: they end by the message that the transport has delivered, and nothing here can wait for it."""

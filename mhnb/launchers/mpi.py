@@ -15,7 +15,7 @@ from mhnb.core.launch.mpi import MpiOptions, explain_mpiexec, mpiexec_command, p
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.launchers.base import Host
+from mhnb.launchers.base import ADDRESS_FIX, Host
 from mhnb.launchers.remote_command import CommandSpec, TaskHosts, check_program, run_program, spec_input
 from mhnb.system.private_files import open_private
 from mhnb.transport.addresses import find_own_address
@@ -86,13 +86,11 @@ class MpiLauncher:
             address = find_own_address(name)
         except socket.gaierror as error:
             raise LaunchError(
-                f"host {name}: the name cannot be resolved on this machine ({error.strerror}); "
-                "say which of its addresses the hosts are to reach: --address 10.0.0.1"
+                f"host {name}: the name cannot be resolved on this machine ({error.strerror}){ADDRESS_FIX}"
             ) from error
         if not self._machines and address.startswith("127."):
             raise LaunchError(
-                f"this machine's name {name!r} stands for {address}, which other machines cannot reach; "
-                "say which of its addresses they are to reach: --address 10.0.0.1"
+                f"hostname {name!r} resolves to {address}, which other machines cannot reach{ADDRESS_FIX}"
             )
         return address
 

@@ -26,7 +26,7 @@ from traitlets import Bool, Dict, Enum, Integer, List, TraitError, TraitType, Un
 from traitlets.config import Config, Configurable
 from traitlets.config.loader import PyFileConfigLoader
 
-from mhnb.core.arguments import did_you_mean
+from mhnb.core.arguments import format_unknown
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.launch.cloud import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
 from mhnb.core.launch.hosts import HostName, parse_host, parse_hostfile, parse_hosts
@@ -72,8 +72,11 @@ class Settings(Configurable):
     """Whether its hosts are other machines, to which the hub encrypts its traffic."""
     shares_machines: ClassVar[bool] = False
     """Whether its launcher may place several hosts on one machine, which is then checked once."""
-    ranks_per_host = _count("Ranks on each host (--per-host).", 1)
-    devices = _count("Simulated CPU devices per rank (--devices); none: what each machine has.")
+    ranks_per_host = _count("Number of ranks on each host, as --per-host (default: 1).", 1)
+    devices = _count(
+        "Number of simulated CPU devices per rank, as --devices (default: the devices that each machine has;"
+        " 2 on this machine)."
+    )
 
     def build_options(self, cls: type[_Options]) -> _Options:
         """Build the frozen options of a kind from the settings of the same names."""
@@ -104,7 +107,9 @@ class MhnbGpu(Settings):
 
     kind = "gpu"
     process_per = Enum(
-        ("gpu", "host"), default_value="gpu", help="A rank for each GPU, or one rank for all of this machine."
+        ("gpu", "host"),
+        default_value="gpu",
+        help="Start one rank per GPU (gpu), or one rank with all GPUs of this machine (host) (default: gpu).",
     ).tag(config=True)
 
 
@@ -112,13 +117,21 @@ class _RemoteSettings(Settings):
     """Settings of every kind of profile whose ranks run on other machines."""
 
     is_remote = True
-    python = _text("The interpreter over there; none: this notebook's own, by its path.")
-    venv = _text("The folder of a virtual environment over there.")
-    conda = _text("Name or folder of a conda environment over there.")
-    setup = _text("One line of shell to run first: '. /etc/profile && module load cuda'.")
-    cwd = _text("The folder to run in over there; none: this notebook's, or the home where there is no such folder.")
-    environment = Dict(key_trait=Unicode(), value_trait=Unicode(), help="Variables to set over there.").tag(config=True)
-    share_gpus = _switch("Give each rank of a host its own part of the host's GPUs.")
+    python = _text("Path of the Python interpreter on the hosts (default: the path of this notebook's interpreter).")
+    venv = _text("Folder of a virtual environment on the hosts (default: not set).")
+    conda = _text("Name or folder of a conda environment on the hosts (default: not set).")
+    setup = _text(
+        "One line of shell that runs first on the hosts, such as '. /etc/profile && module load cuda' (default: not set)."
+    )
+    cwd = _text(
+        "Working directory on the hosts (default: the notebook's directory, or the home directory on a host without it)."
+    )
+    environment = Dict(
+        key_trait=Unicode(),
+        value_trait=Unicode(),
+        help="Environment variables to set on the hosts, by name (default: no variables).",
+    ).tag(config=True)
+    share_gpus = _switch("Divide the GPUs of a host among its ranks (default: False, every rank sees all GPUs).")
 
     def remote_options(self) -> SshOptions:
         """Return the options of the remote side, for kinds that are not reached by our own ssh."""
@@ -141,14 +154,14 @@ class MhnbSsh(_RemoteSettings):
     """Machines reached by ssh, with one login per machine."""
 
     kind = "ssh"
-    hosts = _text("The machines: 'a,b,c', 'me@node[01-16]' (--hosts).")
-    hostfile = _text("A file that names them, one a line (--hostfile).")
-    user = _text("Whom to log in as; none: as your ssh config says.")
-    port = _count("The port of sshd; none: as your ssh config says.")
-    key_file = _text("A private key to log in with (--key); none: as your ssh config says.")
-    config_file = _text("Another ssh config than your own.")
-    extra = _words("More settings as in an ssh config, 'ProxyJump=gate'.")
-    connect_timeout_s = _count("Seconds to wait for a machine to answer.", 10)
+    hosts = _text("Names of the hosts, as --hosts, such as 'a,b,c' or 'me@node[01-16]' (default: not set).")
+    hostfile = _text("File with one host name per line, as --hostfile (default: not set).")
+    user = _text("User name for the login, as --user (default: as in your ssh config).")
+    port = _count("Port of sshd on the hosts, as --port (default: as in your ssh config).")
+    key_file = _text("File of the private key for the login, as --key (default: as in your ssh config).")
+    config_file = _text("File of an ssh config, as --ssh-config (default: ~/.ssh/config).")
+    extra = _words("Further settings of an ssh config, such as 'ProxyJump=gate' (default: no settings).")
+    connect_timeout_s = _count("Time limit for each ssh login, in seconds (default: 10).", 10)
 
     def remote_options(self) -> SshOptions:
         """Return the options of the login and of the remote side."""
@@ -158,7 +171,8 @@ class MhnbSsh(_RemoteSettings):
         """Create the launcher; the spec must name the machines."""
         if not cluster_spec.machines:
             raise InvalidRequest(
-                "the ssh profile needs the names of the machines: --hosts a,b[1-3], --hostfile FILE, or c.MhnbSsh.hosts in the profile"
+                "profile ssh needs the names of the hosts\n"
+                "  Fix: --hosts a,b[1-3]\n  Or: --hostfile FILE\n  Or: set c.MhnbSsh.hosts in the profile"
             )
         return SshLauncher(_parse_machines(cluster_spec), self.remote_options())
 
@@ -168,24 +182,29 @@ class MhnbSlurm(_RemoteSettings):
 
     kind = "slurm"
     shares_machines = True
-    partition = _text("Which partition; none: the site's default.")
-    account = _text("Whose budget.")
-    qos = _text("Which quality of service.")
-    time = _text("Limit of the job: minutes, '2:00:00', '1-12'.")
-    nodes = _count("Machines to spread the ranks over; none: as Slurm places them.")
-    cpus_per_rank = _count("CPUs of each rank.")
-    gpus_per_rank = _count("GPUs of each rank.")
-    memory = _text("Memory of each machine, '16G'.")
-    constraint = _text("Features that the machines must have.")
-    extra = _words("Further options of srun, a word each: '--exclusive', '--reservation=class'.")
-    srun = _text("The program.", "srun")
+    partition = _text("Slurm partition, as --partition (default: the site's default).")
+    account = _text("Slurm account that the job is charged to, as --account (default: your default account).")
+    qos = _text("Slurm quality of service (QOS) (default: the site's default).")
+    time = _text(
+        "Time limit of the job, as --time: minutes, hours:minutes:seconds or days-hours, such as '30', '2:00:00' or '1-12'"
+        " (default: the partition's limit)."
+    )
+    nodes = _count("Number of nodes for the ranks, as --nodes (default: as Slurm places them).")
+    cpus_per_rank = _count("Number of CPUs per rank (default: the site's default).")
+    gpus_per_rank = _count("Number of GPUs per rank (default: no GPUs are requested).")
+    memory = _text("Memory per node, in megabytes or with a unit, such as '16G' (default: the site's default).")
+    constraint = _text("Features that the nodes must have, such as 'a100' (default: no constraint).")
+    extra = _words(
+        "Further options of srun, one per word, such as '--exclusive' or '--reservation=class' (default: no options)."
+    )
+    srun = _text("Path or name of the srun program (default: srun).", "srun")
 
     def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:
         """Create the launcher; the spec must name no machine."""
         if cluster_spec.machines:
             raise InvalidRequest(
-                f"hosts {', '.join(cluster_spec.machines)}: Slurm chooses the machines; name them for it: "
-                f"--set extra=--nodelist={','.join(cluster_spec.machines)}"
+                f"--hosts {','.join(cluster_spec.machines)} does not apply to profile slurm: Slurm chooses the machines\n"
+                f"  Fix: --set extra=--nodelist={','.join(cluster_spec.machines)}"
             )
         return SlurmLauncher(self.build_options(SlurmOptions), self.remote_options())
 
@@ -195,10 +214,10 @@ class MhnbMpi(_RemoteSettings):
 
     kind = "mpi"
     shares_machines = True
-    hosts = _text("The machines, 'a,b,node[1-4]' (--hosts); none: where mpiexec places them by itself.")
-    hostfile = _text("A file that names them, one a line (--hostfile).")
-    mpiexec = _text("The program.", "mpiexec")
-    extra = _words("Further words for mpiexec, before the program.")
+    hosts = _text("Names of the hosts, as --hosts, such as 'a,b,node[1-4]' (default: mpiexec places the ranks).")
+    hostfile = _text("File with one host name per line, as --hostfile (default: not set).")
+    mpiexec = _text("Path or name of the mpiexec program (default: mpiexec).", "mpiexec")
+    extra = _words("Further options of mpiexec, one per word (default: no options).")
 
     def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:
         """Create the launcher."""
@@ -211,12 +230,12 @@ class MhnbTpu(_RemoteSettings):
     """The workers of a TPU VM, reached by gcloud."""
 
     kind = "tpu"
-    tpu = _text("The TPU VM's name.")
-    zone = _text("Its zone; none: as gcloud is configured.")
-    project = _text("Its project; none: as gcloud is configured.")
-    internal_ip = _switch("Reach the workers by their internal addresses.")
-    extra = _words("Further options of `gcloud compute tpus tpu-vm ssh`, a word each.")
-    gcloud = _text("The program.", "gcloud")
+    tpu = _text("Name of the TPU VM; required.")
+    zone = _text("Zone of the TPU VM (default: as gcloud is configured).")
+    project = _text("Project of the TPU VM (default: as gcloud is configured).")
+    internal_ip = _switch("Connect to the internal addresses of the workers (default: False).")
+    extra = _words("Further options of `gcloud compute tpus tpu-vm ssh`, one per word (default: no options).")
+    gcloud = _text("Path or name of the gcloud program (default: gcloud).", "gcloud")
 
     def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:  # noqa: ARG002  # the workers have numbers
         """Create the launcher."""
@@ -228,12 +247,12 @@ class MhnbKubernetes(_RemoteSettings):
     """Pods, reached by kubectl."""
 
     kind = "kubernetes"
-    pod = _text("The pods' name with {} where the number stands: 'trainer-{}'.")
-    namespace = _text("Their namespace; none: as kubectl is configured.")
-    container = _text("The container in each pod; none: its first.")
-    context = _text("The cluster; none: kubectl's current context.")
-    extra = _words("Further options of kubectl, a word each: '--kubeconfig=file'.")
-    kubectl = _text("The program.", "kubectl")
+    pod = _text("Name of the pods, with {} in place of the number, such as 'trainer-{}'; required.")
+    namespace = _text("Namespace of the pods (default: as kubectl is configured).")
+    container = _text("Container in each pod (default: the first container).")
+    context = _text("Context of kubectl, which selects the Kubernetes cluster (default: the current context).")
+    extra = _words("Further options of kubectl, one per word, such as '--kubeconfig=file' (default: no options).")
+    kubectl = _text("Path or name of the kubectl program (default: kubectl).", "kubectl")
 
     def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:  # noqa: ARG002  # the pods have numbers
         """Create the launcher."""
@@ -288,9 +307,7 @@ class Profile:
         known = cls.class_traits(config=True)
         for key, value in profile_settings.items():
             if key not in known:
-                raise InvalidRequest(
-                    f"start: there is no option {key}; profile {self.name} has {', '.join(sorted(known))}{did_you_mean(key, known)}"
-                )
+                raise InvalidRequest(f"profile {self.name}: {format_unknown('setting', key, sorted(known))}")
             if value is not None:
                 _set(settings, key, _parse_setting(known[key], value, key), f"{key}={value!r}")
         return replace(self, settings=settings)
@@ -327,11 +344,11 @@ def find_profile(name: str) -> Path:
         return folder
     if is_path(name):
         raise InvalidRequest(
-            f"--profile {name}: there is no {_FILE} in that folder; mhnb profile new {name} --from ssh makes a profile to change"
+            f"--profile {name}: that folder does not contain {_FILE}\n  Fix: mhnb profile new {name} --from ssh"
         )
     raise InvalidRequest(
-        f"--profile {name!r}: there is no such profile; there are {', '.join([*list_profiles(), *user_profiles()])}, "
-        "or give the folder of one, with a /"
+        f"{format_unknown('profile', name, [*list_profiles(), *user_profiles()])}"
+        "\n  `mhnb profile list` lists all; a name with a / is the folder of a profile"
     )
 
 
@@ -387,7 +404,7 @@ def _find_kind(config: Config, path: Path) -> str:
     if not str(named).startswith(_PREFIX) or kind not in KINDS:
         where = _locate_setting(path, "Cluster", "engine_launcher_class")
         raise InvalidRequest(
-            f"{where}: {named!r} is no launcher of mhnb; give one of {', '.join(_PREFIX + kind for kind in sorted(KINDS))}"
+            f"{where}: {format_unknown('launcher', str(named), [_PREFIX + kind for kind in sorted(KINDS)])}"
         )
     return kind
 
@@ -398,14 +415,13 @@ def _check_settings(config: Config, path: Path) -> None:
     for owner, settings in config.items():
         if owner.startswith("Mhnb") and owner not in classes:
             raise InvalidRequest(
-                f"{_locate_setting(path, owner)}: there is no c.{owner}; there are {', '.join(sorted(classes))}"
+                f"{_locate_setting(path, owner)}: {format_unknown('class', f'c.{owner}', [f'c.{each}' for each in sorted(classes)])}"
             )
         known = classes[owner].class_trait_names(config=True) if owner in classes else list(settings)
         for name in settings:
             if name not in known:
                 raise InvalidRequest(
-                    f"{_locate_setting(path, owner, name)}: c.{owner} has no setting {name!r}{did_you_mean(name, known)}; "
-                    f"it has {', '.join(sorted(known))}"
+                    f"{_locate_setting(path, owner, name)}: c.{owner}: {format_unknown('setting', name, sorted(known))}"
                 )
 
 
@@ -425,7 +441,7 @@ def _set(settings: Settings, name: str, value: object, where: str) -> None:
         setattr(settings, name, value)
     except TraitError as error:
         trait = settings.traits()[name]
-        raise InvalidRequest(f"{where}: {name} is {value!r}, and {trait.info()} is expected: {trait.help}") from error
+        raise InvalidRequest(f"{where}: {name} is {value!r}; expected {trait.info()}. {trait.help}") from error
 
 
 def _parse_setting(trait: TraitType[Any, Any], value: object, name: str) -> object:
@@ -445,7 +461,7 @@ def _parse_setting(trait: TraitType[Any, Any], value: object, name: str) -> obje
     try:
         return trait.from_string(value)
     except (TraitError, ValueError) as error:
-        raise InvalidRequest(f"{name}={value!r}: {trait.info()} is expected: {trait.help}") from error
+        raise InvalidRequest(f"{name}={value!r}: expected {trait.info()}. {trait.help}") from error
 
 
 def format_restart_note(cluster_spec: ClusterSpec, *, is_detachable: bool) -> str:
@@ -479,7 +495,7 @@ def read_hostfile(name: str) -> tuple[HostName, ...]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(
-            f"cannot read the host file {path}: {error}; give a file with a machine's name on each line"
+            f"cannot read the host file {path}: {error}; expected a file with one host name per line"
         ) from error
     return parse_hostfile(text, str(path))
 
@@ -498,8 +514,8 @@ def ranks_per_host(hosts: Sequence[HostName]) -> int | None:
         details = "".join(f"\n  {host.source}: {host} has {_format_slots(host.slots)}" for host in first.values())
         least = min(number or 1 for number in slots)
         raise InvalidRequest(
-            f"slots differ, and every host needs the same number of ranks: rank r is on host r // ranks per host{details}\n"
-            f"  --per-host {least} says it for all, over the file; or write the same slots= on each line"
+            f"the slots of hosts differ, but every host needs the same number of ranks{details}\n"
+            f"  Fix: --per-host {least} (overrides the file)\n  Or: write the same slots= on each line"
         )
     return slots.pop() if slots else None
 

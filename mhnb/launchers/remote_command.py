@@ -35,7 +35,7 @@ def check_program(name: str, *, setting: str, install: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise LaunchError(
-            f"there is no {name!r} on this machine's PATH; {install}, or name it: --set {setting}=/path/to/{name}"
+            f"{name!r} is not on this machine's PATH\n  Fix: {install}\n  Or: --set {setting}=/path/to/{name}"
         )
     return found
 
@@ -51,12 +51,10 @@ def run_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.
             words, capture_output=True, text=True, check=False, timeout=limit_s, stdin=subprocess.DEVNULL
         )
     except FileNotFoundError as error:
-        raise LaunchError(
-            f"there is no {words[0]!r} on this machine's PATH, and it was to be asked something"
-        ) from error
+        raise LaunchError(f"{words[0]!r} is not on this machine's PATH, and mhnb needs its answer") from error
     except subprocess.TimeoutExpired as error:
         raise LaunchError(
-            f"{shlex.join(words)}: no answer within {limit_s:g} s; try it by hand: what it asks may be down"
+            f"{shlex.join(words)}: no answer within {limit_s:g} s\n  Fix: run it by hand; the service behind it may be down"
         ) from error
 
 
@@ -147,7 +145,7 @@ class CommandHosts:
             self._process.kill()
 
     def release(self) -> None:
-        """Let it outlive this process (`keep`)."""
+        """Release it, so that it outlives this process (`keep`)."""
         self._released = True
         self._process.detach()
 

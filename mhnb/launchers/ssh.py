@@ -19,7 +19,7 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line, ssh_command
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
-from mhnb.launchers.base import Host
+from mhnb.launchers.base import ADDRESS_FIX, Host
 from mhnb.launchers.child_process import ChildProcess
 from mhnb.launchers.remote_command import run_program
 from mhnb.transport.addresses import find_own_address
@@ -49,7 +49,7 @@ class SshProcess(ChildProcess):
         try:
             super().__init__(ssh_command(host, options), log=log)
         except FileNotFoundError as error:
-            raise LaunchError("there is no ssh on this machine's PATH; install the OpenSSH client") from error
+            raise LaunchError("ssh is not on this machine's PATH\n  Fix: install the OpenSSH client") from error
         self.write(remote_line(options, arguments).encode() + stdin)
 
     def failure(self) -> LaunchError | None:
@@ -114,7 +114,7 @@ class SshHost:
             self._process.end(_END_S)
 
     def release(self) -> None:
-        """Let it live on: ssh ends and the supervisor stays, as its spec requires."""
+        """Release it: ssh ends and the supervisor keeps running, as its spec requires."""
         self._released = True
         self._process.kill()
 
@@ -142,8 +142,7 @@ class SshLauncher:
             return find_own_address(name)
         except socket.gaierror as error:
             raise LaunchError(
-                f"host {self.machines[0]}: the name {name!r} cannot be resolved on this machine ({error.strerror}); "
-                "say which of its addresses the hosts are to reach: --address 10.0.0.1"
+                f"host {self.machines[0]}: the name {name!r} cannot be resolved on this machine ({error.strerror}){ADDRESS_FIX}"
             ) from error
 
     def launch(

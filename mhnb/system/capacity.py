@@ -36,9 +36,9 @@ def check_loopback() -> None:
             return
     except OSError as error:
         raise PreflightFailed(
-            f"this machine cannot reach itself at {_LOOPBACK}, where the processes of a cluster meet: {error}\n"
-            "  loopback must be up, have that address, and pass the firewall: ip addr show lo; ip link set lo up; "
-            "ip addr add 127.0.0.1/8 dev lo"
+            f"this machine cannot reach itself at {_LOOPBACK}, where the processes of a cluster connect: {error}\n"
+            "  Fix: ip link set lo up; ip addr add 127.0.0.1/8 dev lo (ip addr show lo shows the present state)\n"
+            "  Or: allow connections to 127.0.0.1 in the firewall"
         ) from error
 
 
@@ -55,14 +55,15 @@ def check_limits(ranks: int, devices: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < (least := _min_open_files(ranks, devices)):
         raise PreflightFailed(
-            f"a process may open {hard} files here (ulimit -Hn), and one of a cluster of {ranks} x {devices} needs {least} and more\n"
-            "  raise the limit with ulimit -n in the shell that starts Jupyter, or start fewer ranks"
+            f"a process can open at most {hard} files here (ulimit -Hn); "
+            f"a process of a cluster with {ranks} x {devices} devices needs at least {least}\n"
+            "  Fix: raise the limit with ulimit -n in the shell that starts Jupyter\n  Or: start fewer ranks"
         )
     size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if size != resource.RLIM_INFINITY and size < _MIN_FILE_LIMIT_NBYTES:
         raise PreflightFailed(
-            f"a file may have {size} bytes here (ulimit -f), and the logs of a cluster need {_MIN_FILE_LIMIT_NBYTES} and more\n"
-            "  raise the limit with ulimit -f in the shell that starts Jupyter"
+            f"a file can have at most {size} bytes here (ulimit -f); the logs of a cluster need at least {_MIN_FILE_LIMIT_NBYTES}\n"
+            "  Fix: raise the limit with ulimit -f in the shell that starts Jupyter"
         )
 
 
@@ -105,6 +106,4 @@ def check_disk(folder: Path, ranks: int) -> None:
         large = Path(scratch) / "large"
         large.write_bytes(bytes(_TEST_WRITE_NBYTES))
         if large.stat().st_size != _TEST_WRITE_NBYTES:
-            raise LaunchError(
-                f"{folder}: of {_TEST_WRITE_NBYTES} bytes that were written there, {large.stat().st_size} were kept"
-            )
+            raise LaunchError(f"{folder}: the disk stored only {large.stat().st_size} of {_TEST_WRITE_NBYTES} bytes")

@@ -100,7 +100,7 @@ def _read_source_version() -> str | None:
 
 
 def _resolve(name: str) -> tuple[tuple[str, ...], str]:
-    """Return the addresses of a name, and why there are none; empty if there are."""
+    """Return the addresses of a name, and why it has no address; empty if it has one."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -282,7 +282,7 @@ def find_connect_error(
         if len(shares) == 1 or not isinstance(error, TimeoutError):
             return "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
         return find_connect_error(address, port, word, timeout_s, shares=shares[1:])
-    return "" if reply == expected else "somebody else answers"
+    return "" if reply == expected else "another program answers"
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:

@@ -27,7 +27,7 @@ class NotPrivate(PermissionError):
 
 def make_not_private_error(path: Path, reason: str, next_step: str) -> NotPrivate:
     """Build the error for an untrusted path: what is wrong, why, and what to do next."""
-    return NotPrivate(f"{path} {reason}, so mhnb does not trust what is in it\n  {next_step}")
+    return NotPrivate(f"{path} {reason}, so mhnb does not trust its contents\n  Fix: {next_step}")
 
 
 def _format_owner(uid: int) -> str:
@@ -42,7 +42,7 @@ def _check_owner(path: Path, found: os.stat_result) -> None:
         raise make_not_private_error(
             path,
             f"belongs to {_format_owner(found.st_uid)} (mode {stat.S_IMODE(found.st_mode):04o}), not to {_format_owner(os.geteuid())}",
-            f"if it is yours: chown {os.geteuid()} {shlex.quote(str(path))}; else leave it, and set MHNB_HOME to a folder of your own",
+            f"if it is yours: chown {os.geteuid()} {shlex.quote(str(path))}; if not, set MHNB_HOME to a folder of your own",
         )
 
 
@@ -64,7 +64,7 @@ def open_private_folder(path: Path) -> int:
                 # A folder for temporary files is for all users: chmod 700 would lock the others out.
                 "set MHNB_HOME to a folder of your own, which may be below it"
                 if is_shared_temp_folder(path)
-                else f"look at what is in it, then: chmod 700 {shlex.quote(str(path))}",
+                else f"check what is in it, then: chmod 700 {shlex.quote(str(path))}",
             )
     except BaseException:
         os.close(fd)
@@ -86,7 +86,7 @@ def _refuse_link(path: Path) -> None:
 
 
 def _format_removal(path: Path) -> str:
-    return f"remove it: rm {shlex.quote(str(path))}"
+    return f"rm {shlex.quote(str(path))}"
 
 
 def is_shared_temp_folder(path: Path) -> bool:
@@ -126,7 +126,7 @@ def restrict_folder(path: Path) -> None:
         if mode & _GROUP_OR_OTHERS:
             raise make_not_private_error(
                 path,
-                f"keeps mode {mode:04o} after chmod 700: its disk knows no modes",
+                f"keeps mode {mode:04o} after chmod 700: its disk does not store modes",
                 "set MHNB_HOME to a folder on another disk",
             )
     finally:
@@ -169,8 +169,8 @@ def check_ancestors(path: Path) -> None:
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX and not folder.is_mount():
             raise make_not_private_error(
                 folder,
-                f"has mode {stat.S_IMODE(mode):04o}: every user can exchange {path.name} there for another",
-                f"set MHNB_HOME to another place, or have its owner say: chmod +t {shlex.quote(str(folder))}",
+                f"has mode {stat.S_IMODE(mode):04o}: every user can replace {path.name} in it",
+                f"set MHNB_HOME to another folder\n  Or: ask the owner to run chmod +t {shlex.quote(str(folder))}",
             )
 
 
@@ -213,7 +213,7 @@ def _open_file(path: Path, flags: int, folder: int | None = None) -> int:
 def _check_file(path: Path, found: os.stat_result) -> None:
     _check_owner(path, found)
     if not stat.S_ISREG(found.st_mode):
-        raise make_not_private_error(path, "is no plain file", _format_removal(path))
+        raise make_not_private_error(path, "is not a regular file", _format_removal(path))
     if found.st_nlink > 1:
         raise make_not_private_error(path, f"has {found.st_nlink} names (hard links)", _format_removal(path))
 
@@ -243,7 +243,7 @@ def read_private(path: Path, *, limit_nbytes: int | None = _RECORD_LIMIT_NBYTES)
             raise make_not_private_error(
                 path,
                 f"has mode {stat.S_IMODE(found.st_mode):04o}: other users can write it",
-                f"look at what is in it, then: chmod 600 {shlex.quote(str(path))}",
+                f"check what is in it, then: chmod 600 {shlex.quote(str(path))}",
             )
         data = file.read(-1 if limit_nbytes is None else limit_nbytes + 1)
     if limit_nbytes is not None and len(data) > limit_nbytes:
@@ -257,7 +257,7 @@ def write_private(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    # Of its own for each call: of another process or thread, or of a signal handler in the midst of this one.
+    # Unique per call, because another process or thread, or a signal handler during this call, may write the same file.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{next(_write_numbers)}.new")
     # A killed process may have left one, and its id may be this process's now.
     temporary.unlink(missing_ok=True)

@@ -178,14 +178,15 @@ def require_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
     if not found:
         visible = environment.get("CUDA_VISIBLE_DEVICES")
         why = (
-            "nvidia-smi lists none"
+            "nvidia-smi lists no GPU"
             if visible is None
-            else f"CUDA_VISIBLE_DEVICES={visible!r} leaves none of those nvidia-smi lists"
+            else f"CUDA_VISIBLE_DEVICES={visible!r} selects no GPU that nvidia-smi lists"
         )
         raise LaunchError(
             f"this machine has no GPU for the ranks: {why}\n"
-            "  nvidia-smi -L must list them; simulated hosts need no GPU: %mhjax start\n"
-            "  GPUs of other machines: --profile ssh --set share_gpus=True"
+            "  Fix: make `nvidia-smi -L` list the GPUs\n"
+            "  Or: %mhjax start (simulated hosts, without a GPU)\n"
+            "  Or: --profile ssh --set share_gpus=True (GPUs of other machines)"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Locate the packaged notebooks and profiles: beside the package in a checkout, inside it in an installed wheel.
+"""Locate the packaged documentation, notebooks and profiles: beside the package in a checkout, inside it in an installed wheel.
 
 Independent of what the files contain.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from mhnb.core.arguments import format_unknown
 from mhnb.errors import InvalidRequest
 
 HUB_SETTINGS = "ipcontroller_config.py"
@@ -20,6 +21,11 @@ def notebooks_dir(*, package: Path = _PACKAGE) -> Path:
     return _find("notebooks", package)
 
 
+def docs_dir(*, package: Path = _PACKAGE) -> Path:
+    """Return the folder of the documentation that comes with mhnb."""
+    return _find("docs", package)
+
+
 def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
     """Return the folder of a profile that comes with mhnb, such as `local`.
 
@@ -28,17 +34,17 @@ def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
     """
     known = list_profiles(package=package)
     if name not in known:
-        raise InvalidRequest(f"profile {name!r} does not come with mhnb; there is {', '.join(known)}")
+        raise InvalidRequest(format_unknown("profile", name, known))
     return _find("profiles", package) / name
 
 
 def default_settings_dir(*, package: Path = _PACKAGE) -> Path:
-    """Return the folder with the settings files that stand for those that a profile has not: of the hub, and of the engines."""
+    """Return the folder with the default settings files of the hub and the engines, for profiles without their own."""
     return _find("profiles", package)
 
 
 def read_profile_files(profile: Path, *, package: Path = _PACKAGE) -> dict[str, bytes]:
-    """Return the settings files of a profile by name: its own, and the defaults for those that it has not.
+    """Return the settings files of a profile by name: its own, and the defaults for missing ones.
 
     Only these: a profile in use has a history, logs, and connection files of other hubs.
     """
@@ -67,15 +73,13 @@ def find_lesson(number: str, folder: Path) -> Path:
     """Return the notebook in a folder whose name begins with this number, such as `03` or `3`.
 
     Raises:
-        InvalidRequest: there is no such lesson; the message lists the existing ones.
+        InvalidRequest: unknown lesson; the message lists existing ones.
     """
     found = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     for path in found:
         if path.name[:2] == number.zfill(2):
             return path
-    raise InvalidRequest(
-        f"--lesson {number}: there is no such lesson; there is {', '.join(path.name[:2] for path in found)}"
-    )
+    raise InvalidRequest(f"--lesson: {format_unknown('lesson', number, [path.name[:2] for path in found])}")
 
 
 def _find(folder: str, package: Path) -> Path:
@@ -85,5 +89,5 @@ def _find(folder: str, package: Path) -> Path:
     found = [place for place in candidates[0 if in_checkout else 1 :] if place.is_dir()]
     if not found:
         searched = " and ".join(str(place) for place in candidates)
-        raise FileNotFoundError(f"the {folder} that come with mhnb are not in {searched}; install mhnb again")
+        raise FileNotFoundError(f"the {folder} that come with mhnb are not in {searched}\n  Fix: reinstall mhnb")
     return found[0]

@@ -59,7 +59,7 @@ Pid: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
 
 
 class _RunFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file of a cluster's processes says, in its order. Fields with a default were not written by older versions."""
+    """Contents of the file of a cluster's processes, in its order. Fields with a default were not written by older versions."""
 
     name: str
     machine: str = ""
@@ -82,7 +82,7 @@ class RunRecord(_RunFile, frozen=True, kw_only=True):
 
     @property
     def full_name(self) -> str:
-        """The name that tells it from other clusters of the same name, as in `%mhjax attach`: `kept.317.2`."""
+        """The name that distinguishes it from other clusters of the same name, as in `%mhjax attach`: `kept.317.2`."""
         return Path(self.run_dir).name.rpartition(".")[0]
 
 
@@ -125,8 +125,8 @@ def report_home_errors(environment: Mapping[str, str]) -> Iterator[None]:
         raise LaunchError(str(error)) from error
     except OSError as error:
         raise LaunchError(
-            f"{state_home(environment)}: here mhnb keeps the journal and the logs of a cluster, and cannot: {error}\n"
-            "  set MHNB_HOME to a folder that you can write to and that has room, then start again"
+            f"{state_home(environment)}: mhnb cannot store journals and logs here: {error}\n"
+            "  Fix: set MHNB_HOME to a writable folder with free space, then start again"
         ) from error
 
 
@@ -171,7 +171,7 @@ def find_cwd() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError as error:
-        raise LaunchError("the folder of this process was removed; go to another one first: %cd ~") from error
+        raise LaunchError("the current directory no longer exists\n  Fix: %cd ~ (or any existing directory)") from error
 
 
 def check_name(name: str) -> str:
@@ -182,10 +182,10 @@ def check_name(name: str) -> str:
     """
     value: object = name
     if not isinstance(value, str) or not name.replace("-", "").replace("_", "").isalnum():
-        raise InvalidRequest(f"--name {name!r}: use letters, digits, - and _ only")
+        raise InvalidRequest(f"--name {name!r}: expected only letters, digits, - and _")
     if len(name.encode()) > _NAME_LIMIT_NBYTES:
         raise InvalidRequest(
-            f"--name {name[:20]}…: {len(name)} characters are too long for a file name; use fewer than {_NAME_LIMIT_NBYTES}"
+            f"--name {name[:20]}…: {len(name)} characters are too many for a file name; expected at most {_NAME_LIMIT_NBYTES}"
         )
     return name
 
@@ -451,7 +451,7 @@ def _read_run_record(path: Path) -> RunRecord:
 
     Raises:
         OSError: it cannot be read, or another user could have written it (`NotPrivate`).
-        ValueError: it is no such record, or one of another version.
+        ValueError: it is not such a record, or is one of another version.
     """
     body = decode_json(read_private(path), dict[str, Any])
     return convert(body | {"run_dir": str(path.parent)}, RunRecord)
@@ -468,7 +468,7 @@ def _try_read_run_record(path: Path) -> tuple[RunRecord | None, str]:
     except (OSError, ValueError) as error:
         return None, (
             f"left out: {path} cannot be read: {error}\n"
-            f"  if no cluster of yours runs there, remove it: rm -r {shlex.quote(str(path.parent))}"
+            f"  Fix: if no cluster of yours is running there: rm -r {shlex.quote(str(path.parent))}"
         )
 
 

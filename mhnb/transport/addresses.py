@@ -143,12 +143,12 @@ def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
     except InvalidRequest as error:
         raise PreflightFailed(str(error)) from error
     if not named.port:
-        raise PreflightFailed(f"{name} {address!r}: port 0 is no port to meet at; name one from 1 to 65535")
+        raise PreflightFailed(f"{name} {address!r}: port 0 is not a fixed port; expected one from 1 to 65535")
     try:
         found = socket.getaddrinfo(named.host, named.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise PreflightFailed(
-            f"{name} {address}: this machine knows no host {named.host!r} ({error}); give an address of it"
+            f"{name} {address}: unknown host {named.host!r} ({error}); expected an address of this machine"
         ) from error
     # Of a name with addresses of both kinds, the IPv4 one.
     family, _, _, _, target = min(found, key=lambda each: each[0] != socket.AF_INET)
@@ -156,7 +156,7 @@ def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
     refusal = _find_bind_error(family, target)
     if refusal is not None and refusal.errno == errno.EADDRNOTAVAIL:
         raise PreflightFailed(
-            f"{name} {address}: {host} is no address of this machine, where rank 0 listens; give one that is"
+            f"{name} {address}: {host} is not an address of this machine, where rank 0 listens"
         ) from refusal
     if refusal is not None and refusal.errno != errno.EADDRINUSE:
         raise PreflightFailed(f"{name} {address}: cannot listen there: {refusal}") from refusal
@@ -164,7 +164,7 @@ def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
     if refusal is None and not _has_listener(family, target):
         return
     raise PreflightFailed(
-        f"{name} {address}: port {port} is taken by another process; name a free one, or leave the choice to mhnb"
+        f"{name} {address}: port {port} is in use by another process. Choose another, or leave the choice to mhnb"
     )
 
 

@@ -92,4 +92,4 @@ class FrameDecoder:
 
     def _check_limit(self, nbytes: int) -> None:
         if self.limit_nbytes is not None and nbytes > self.limit_nbytes:
-            raise UnknownMessage(f"a message of {nbytes} bytes was announced; at most {self.limit_nbytes} are taken")
+            raise UnknownMessage(f"a message of {nbytes} bytes was announced; the limit is {self.limit_nbytes}")

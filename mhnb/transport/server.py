@@ -221,16 +221,16 @@ class FrameServer:
 
     def _authenticate(self, connection: _Connection, frames: list[memoryview]) -> None:
         if len(frames) < 3:
-            raise UnknownMessage("a peer has not said its name")
+            raise UnknownMessage("a peer did not send its name")
         name, answer = bytes(frames[0]), bytes(frames[1])
         writer, reader = open_session(
             self._key, connection.challenge, answer, name, is_server=True, encrypt=self._encrypt
         )
         if reader.verify(frames[2:]) != [name]:
-            raise UnknownMessage(f"a peer that calls itself {name[:20]!r} has shown the key with another name")
+            raise UnknownMessage(f"a peer with the name {name[:20]!r} authenticated with another name")
         peer = name.decode(errors="replace")
         if not self._handler.admit(peer):
-            raise UnknownMessage(f"a peer calls itself {name[:20]!r}, which is not a name that can connect here now")
+            raise UnknownMessage(f"a peer with the name {name[:20]!r} cannot connect here now")
         connection.writer, connection.reader = writer, reader
         connection.peer, connection.decoder.limit_nbytes = peer, MESSAGE_LIMIT_NBYTES
         self._unauthenticated.pop(connection, None)

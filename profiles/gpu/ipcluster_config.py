@@ -1,11 +1,12 @@
-"""The GPUs of this machine: a rank for each, or one rank for all.
+"""The GPUs of this machine, with one rank per GPU, or one rank for all.
 
-    %mhjax start --profile gpu                 a rank for each GPU that nvidia-smi lists and CUDA_VISIBLE_DEVICES allows
-    %mhjax start --profile gpu -n 2            so many ranks, with the same number of GPUs each
+    %mhjax start --profile gpu                 one rank per GPU that nvidia-smi lists and CUDA_VISIBLE_DEVICES allows
+    %mhjax start --profile gpu -n 2            2 ranks, each with the same number of GPUs
     ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
 
-A real IPython profile. `mhnb profile new NAME --from gpu` makes a copy that is yours; `mhnb profile show gpu` lists the settings.
-GPUs of other machines: the ssh, slurm or mpi profile with its `share_gpus`.
+This is a real IPython profile. `mhnb profile new NAME --from gpu` makes a copy that you can edit;
+`mhnb profile show gpu` lists the settings.
+For GPUs of other machines, use the ssh, slurm or mpi profile with `share_gpus`.
 """
 
 c = get_config()  # noqa: F821  # IPython puts it there

@@ -1,10 +1,10 @@
-"""Pods that run already: a host each, reached by `kubectl exec -i`.
+"""Running pods, one host per pod, reached by `kubectl exec -i`.
 
     %mhjax start --profile kubernetes -n 4 --set pod=trainer-{}          in a notebook
     ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
 
-A real IPython profile. `mhnb profile new NAME --from kubernetes` makes a copy that is yours;
-what is not set here is left to kubectl's current context.
+This is a real IPython profile. `mhnb profile new NAME --from kubernetes` makes a copy that you can edit;
+settings that are missing here come from kubectl's current context.
 `%mhjax start --set NAME=VALUE` overrides a setting once; `mhnb profile show kubernetes` lists them all.
 """
 

@@ -1,10 +1,10 @@
 """Simulated hosts on this machine: every rank is a process here.
 
-    %mhjax start -n 4 --devices 2              in a notebook; this is the profile without a --profile
+    %mhjax start -n 4 --devices 2              in a notebook; this is the default profile
     ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
 
-The settings of the hub and of the ranks' engines are those of all profiles, in the folder above; a file of the same name here replaces one.
-A real IPython profile. `mhnb profile new NAME` makes a copy that is yours; `mhnb profile show local` lists the settings.
+The settings of the hub and the engines are in the folder above, for all profiles; a file of the same name here replaces them.
+This is a real IPython profile. `mhnb profile new NAME` makes a copy that you can edit; `mhnb profile show local` lists the settings.
 """
 
 c = get_config()  # noqa: F821  # IPython puts it there

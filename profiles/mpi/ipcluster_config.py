@@ -1,10 +1,10 @@
-"""Processes that an mpiexec starts: rank = its number. Open MPI, or MPICH and its relatives; no mpi4py is needed.
+"""Processes started by mpiexec (Open MPI, MPICH or a relative). The rank is the MPI rank; mpi4py is not needed.
 
     %mhjax start --profile mpi -n 4          in a notebook
     ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
 
-A real IPython profile. `mhnb profile new NAME --from mpi` makes a copy that is yours;
-what is not set here is left to mpiexec.
+This is a real IPython profile. `mhnb profile new NAME --from mpi` makes a copy that you can edit;
+settings that are missing here are left to mpiexec.
 `%mhjax start --set NAME=VALUE` overrides a setting once; `mhnb profile show mpi` lists them all.
 """
 

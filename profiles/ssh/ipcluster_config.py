@@ -1,10 +1,10 @@
-"""Machines reached by ssh: one login each, all at once, everything else on standard input.
+"""Machines reached by ssh, with one login per machine.
 
     %mhjax start --profile ssh --hosts a,b[1-3]          in a notebook
     ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
 
-A real IPython profile. `mhnb profile new NAME --from ssh` makes a copy that is yours;
-what is not set here is left to your ssh config.
+This is a real IPython profile. `mhnb profile new NAME --from ssh` makes a copy that you can edit;
+settings that are missing here come from your ssh config.
 `%mhjax start --set NAME=VALUE` overrides a setting once; `mhnb profile show ssh` lists them all.
 """
 

@@ -1,10 +1,10 @@
-"""The workers of a TPU VM: a host each, reached by `gcloud compute tpus tpu-vm ssh`.
+"""The workers of a TPU VM, one host per worker, reached by `gcloud compute tpus tpu-vm ssh`.
 
     %mhjax start --profile tpu -n 4 --set tpu=my-pod          in a notebook
     ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
 
-A real IPython profile. `mhnb profile new NAME --from tpu` makes a copy that is yours;
-what is not set here is left to gcloud's configuration.
+This is a real IPython profile. `mhnb profile new NAME --from tpu` makes a copy that you can edit;
+settings that are missing here come from gcloud's configuration.
 `%mhjax start --set NAME=VALUE` overrides a setting once; `mhnb profile show tpu` lists them all.
 """
 

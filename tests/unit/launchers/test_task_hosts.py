@@ -103,7 +103,7 @@ def test_supervisor_that_cannot_start_says_why() -> None:
     output = TaskOutput()
     for number, text in enumerate((
         "cannot reach the notebook at 10.0.0.9:7000: no answer",
-        "the notebook speaks protocol 1, this host 2; install the same mhnb on both",
+        "the notebook uses protocol 1, this host 2; install the same mhnb version on both",
         "/tmp/mhnb-0-x is not private",
     )):  # fmt: skip
         output.read([f"{number}: mhnb: cannot start: {text}", f"{number}: mhnb-task {number} failed 1 beta"])
@@ -111,7 +111,7 @@ def test_supervisor_that_cannot_start_says_why() -> None:
     assert (unreachable.parts["kind"], unreachable.parts["cause"]) == (
         "notebook", "cannot reach the notebook at 10.0.0.9:7000: no answer",
     )  # fmt: skip
-    assert str(version).startswith("beta: has another mhnb: the notebook speaks protocol 1")
-    assert str(unfit).startswith("beta: cannot run ranks: /tmp/mhnb-0-x is not private\n  mend that on beta")
+    assert str(version).startswith("beta: has a different mhnb version: the notebook uses protocol 1")
+    assert str(unfit).startswith("beta: cannot run ranks: /tmp/mhnb-0-x is not private\n  fix that on beta")
     assert isinstance(unreachable, LaunchError)
     assert str(HostName("beta")) == "beta"

@@ -146,7 +146,7 @@ def test_removed_working_directory_is_reported(tmp_path: Path, monkeypatch: pyte
     """The error for a removed working directory says so, because the ranks run in the notebook's folder."""
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    with pytest.raises(LaunchError, match="removed"):
+    with pytest.raises(LaunchError, match="no longer exists"):
         find_cwd()
 
 

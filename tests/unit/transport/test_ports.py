@@ -72,11 +72,11 @@ def test_unusable_coordinator_address_names_the_cause() -> None:
     """The error for a port in use differs from the one for another machine's address, because the fixes differ."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         used_address = f"127.0.0.1:{holder.getsockname()[1]}"
-        with pytest.raises(PreflightFailed, match="is taken by another process"):
+        with pytest.raises(PreflightFailed, match="is in use by another process"):
             check_port_free(used_address)
     check_port_free(used_address)
     # An address reserved for documentation (RFC 5737), which no machine has.
-    with pytest.raises(PreflightFailed, match=r"192\.0\.2\.7 is no address of this machine"):
+    with pytest.raises(PreflightFailed, match=r"192\.0\.2\.7 is not an address of this machine"):
         check_port_free("192.0.2.7:5555")
 
 
@@ -89,7 +89,7 @@ def test_coordinator_address_of_both_families_is_checked(host: str, text: str) -
         pytest.skip(f"this machine has no {host}: {error}")
     with holder:
         address = f"{text}:{holder.getsockname()[1]}"
-        with pytest.raises(PreflightFailed, match="is taken by another process"):
+        with pytest.raises(PreflightFailed, match="is in use by another process"):
             check_port_free(address)
     check_port_free(address)
 
