@@ -43,7 +43,8 @@ Every message names the object, its value, what was expected and the next step.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, ClassVar
 
 __all__ = [
     "AlreadyStarted",
@@ -91,12 +92,26 @@ def _rebuild(cls: type[MhnbError], message: str, parts: dict[str, Any]) -> MhnbE
     return cls(message, **parts)
 
 
+def name_topic(class_name: str) -> str:
+    """Return the name of the help topic for an error class.
+
+    >>> name_topic("OrderMismatch")
+    'order-mismatch'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", class_name).lower()
+
+
 class MhnbError(Exception):
     """Base class of every error that mhnb raises on purpose.
 
     Keyword arguments become attributes and survive pickling.
     In a notebook the error is shown as its message alone, because the user's code is not at fault and mhnb's stack does not help.
     """
+
+    has_help: ClassVar[bool] = True
+    """Whether a help topic explains errors of this class."""
+    help_command: ClassVar[str] = ""
+    """The command of this process that shows a help topic; empty where no such command exists, as on a rank."""
 
     def __init__(self, message: str, **parts: Any) -> None:
         super().__init__(message)
@@ -112,8 +127,14 @@ class MhnbError(Exception):
         return self.message
 
     def _render_traceback_(self) -> list[str]:
-        """Return the short form for IPython: class name and message, no frames."""
-        return [f"{type(self).__name__}: {self.message}"]
+        """Return the short form for IPython: class name, message, and the command for the help topic; no frames."""
+        help_line = self.help_line
+        return [f"{type(self).__name__}: {self.message}", *([f"  Help: {help_line}"] if help_line else [])]
+
+    @property
+    def help_line(self) -> str:
+        """The command that explains the error, such as `%mhjax help order-mismatch`; empty if no command does."""
+        return f"{self.help_command} {name_topic(type(self).__name__)}" if self.has_help and self.help_command else ""
 
 
 class LaunchError(MhnbError):
@@ -198,15 +219,20 @@ class CellError(MhnbError):
 
     result: Any
     short_text = ""
-    """Shown instead of the message where a report on the cell is already shown; empty if there is none."""
+    """Shown instead of the message where a report on the cell is already shown; may be empty."""
 
     def _render_traceback_(self) -> list[str]:
         """Return the short form for IPython, which repeats nothing that a report above it shows."""
-        return [f"{type(self).__name__}: {self.short_text}"] if self.short_text else super()._render_traceback_()
+        if not self.short_text:
+            return super()._render_traceback_()
+        help_text = f" · {self.help_line}" if self.help_line else ""
+        return [f"{type(self).__name__}: {self.short_text}{help_text}"]
 
 
 class CellFailed(CellError):
-    """The user's code raised on at least one rank."""
+    """The user's code raised on at least one rank. The exception is the user's own, so no help topic is named."""
+
+    has_help = False
 
 
 class CellInterrupted(CellError):
@@ -254,6 +280,7 @@ class CallFailed(MhnbError):
 class NotYet(MhnbError):
     """An answer to an exercise is not correct yet. `exercise` is its name; `rank` is the rank, or None in the notebook."""
 
+    has_help = False
     exercise: str
     rank: int | None
 

@@ -1,4 +1,4 @@
-"""On-disk record that lets another notebook take over a detachable cluster, and the lock of the notebook that owns it now.
+"""On-disk record that lets another notebook attach to a detachable cluster, and the lock of the notebook that owns it now.
 
 The record exists while the cluster lives. It holds the cluster's key, so only the user can read it, as with the run directory.
 """
@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from mhnb.cluster.options import StartOptions
 from mhnb.core.addresses import parse_address
+from mhnb.core.arguments import closest_match, format_unknown
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.ranks import pluralize
@@ -62,7 +63,7 @@ class ClusterRecord:
 
 
 class _RecordFile(Struct):
-    """What the file says, in its order. Fields that only another version knows are ignored, because most of its records can be read."""
+    """Contents of the file, in its order. Fields that are unknown to this version are ignored, so that records stay readable."""
 
     key: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     url: Annotated[str, Meta(pattern="^(unix|tcp|sealed):")]
@@ -88,11 +89,12 @@ class OwnerLock:
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner_pid = os.pread(self._fd, 32, 0).decode().strip() or "another process"
+            owner_pid = os.pread(self._fd, 32, 0).decode().strip() or "unknown"
             os.close(self._fd)
             raise NotDriver(
-                f"cluster {name!r} is driven by the notebook with pid {owner_pid}; only one can be: two would not keep one order\n"
-                f"  its status can be read here: mhnb list; end that notebook's kernel, then %mhjax attach {name}",
+                f"cluster {name!r} is attached to another notebook (pid {owner_pid}); "
+                "only one notebook can use it at a time\n"
+                f"  Fix: shut down the kernel of that notebook, then %mhjax attach {name}",
                 name=name,
                 driver=owner_pid,
             ) from None
@@ -171,18 +173,18 @@ def describe_other_clusters(environment: Mapping[str, str]) -> list[str]:
 def describe_cluster(record: RunRecord) -> str:
     """Describe a cluster that `list_running_clusters` found: name, ranks, location, and owner."""
     if has_owner(record):
-        how = f"driven by the notebook with pid {record.owner_pid}"
+        how = f"attached to the notebook with pid {record.owner_pid}"
     elif record.is_detachable:
-        how = f"kept, and nobody drives it: %mhjax attach {record.name}"
+        how = f"detached: %mhjax attach {record.name}"
     else:
-        how = "its notebook is gone, and it is ending"
+        how = "its notebook has exited, and it is shutting down"
     # An older mhnb recorded no location.
     where = f"on {record.location}  " if record.location else ""
     return f"{record.name}  {pluralize(len(record.rank_pids), 'rank')}  {where}{how}"
 
 
 def find_detached(name: str, shape: ClusterSpec, records: Sequence[ClusterRecord]) -> ClusterRecord | None:
-    """Return the detached cluster of that name and spec; None if there is none.
+    """Return the detached cluster of that name and spec, or None.
 
     Raises:
         AlreadyStarted: a detached cluster of that name has another spec, or belongs to another version.
@@ -192,9 +194,11 @@ def find_detached(name: str, shape: ClusterSpec, records: Sequence[ClusterRecord
     matching = next((each for each in compatible if each.shape == shape), None)
     if matching is None and compatible:
         raise AlreadyStarted(
-            f"a kept cluster {name!r} runs with {compatible[0].shape.describe()}, and {shape.describe()} was asked for\n"
-            f"  %mhjax attach {name} takes it over as it is; mhnb stop {compatible[0].full_name} ends it, then start again; "
-            "or --name another",
+            f"detached cluster {name!r} is running with {compatible[0].shape.describe()}; "
+            f"you requested {shape.describe()}\n"
+            f"  Fix: %mhjax attach {name}\n"
+            f"  Or: mhnb stop {compatible[0].full_name}, then run this line again\n"
+            "  Or: add --name other to run both",
             name=name,
         )
     if matching is None and detached:
@@ -205,9 +209,9 @@ def find_detached(name: str, shape: ClusterSpec, records: Sequence[ClusterRecord
 def describe_detached(name: str, records: Sequence[ClusterRecord]) -> list[str]:
     """Describe the detached clusters of that name, for a user who starts another one beside them."""
     return [
-        f"beside this one runs the kept cluster {each.full_name}, which nobody drives: "
-        + (f"%mhjax stop, then %mhjax attach {each.full_name}, has that instead; " if _has_same_protocol(each) else "")
-        + f"mhnb stop {each.full_name} ends it"
+        f"detached cluster {each.full_name} is running beside this one. "
+        + (f"To use it: %mhjax stop, then %mhjax attach {each.full_name}. " if _has_same_protocol(each) else "")
+        + f"To end it: mhnb stop {each.full_name}"
         for each in _without_owner(name, records)
     ]
 
@@ -232,7 +236,8 @@ def select_cluster(name: str | None, records: Sequence[ClusterRecord], own_names
     own_name = matching[0].name if len(matching) == 1 else name
     if own_name in own_names and len(matching) < 2:
         raise AlreadyStarted(
-            f"this notebook drives cluster {own_name!r} already; cells go to it after the line that started it",
+            f"this notebook is already attached to cluster {own_name!r}\n"
+            "  Fix: to send cells to it, run the line that started it again",
             name=own_name,
         )
     if len(matching) == 1:
@@ -240,18 +245,19 @@ def select_cluster(name: str | None, records: Sequence[ClusterRecord], own_names
             raise NotStarted(_describe_version_mismatch(matching[0]))
         return matching[0]
     if not records:
-        what = f"no kept cluster {name!r}" if name else "no kept cluster"
+        unknown = f"unknown cluster {name!r}: " if name else ""
         raise NotStarted(
-            f"there is {what} on this machine; one that is started with %mhjax start --keep outlives its notebook"
+            f"{unknown}no cluster that can be attached is running on this machine. "
+            "Clusters started with --keep continue without their notebook\n  Fix: %mhjax start --keep"
         )
-    listed = ", ".join(each.full_name for each in records)
     if len(matching) > 1:
         named = ", ".join(each.full_name for each in matching)
-        raise NotStarted(
-            f"%mhjax attach{f' {name}' if name else ''}: which one? There are {named}; give one of these names"
-        )
+        which = f"clusters are named {name!r}" if name else "clusters can be attached"
+        raise NotStarted(f"{len(matching)} {which}: {named}\n  Fix: %mhjax attach {matching[0].full_name}")
+    names = [each.name for each in records]
+    closest = names.index(closest_match(str(name), names) or names[0])
     raise NotStarted(
-        f"there is no kept cluster {name!r} on this machine; there are {listed}: %mhjax attach {records[0].full_name}"
+        f"{format_unknown('cluster', str(name), names)}\n  Fix: %mhjax attach {records[closest].full_name}"
     )
 
 
@@ -273,7 +279,7 @@ def _read(run_dir: Path) -> tuple[ClusterRecord | None, str]:
         name = run_dir.name.rpartition(".")[0]
         return None, (
             f"left out: {path} cannot be read ({type(error).__name__}: {error}); another version of mhnb may have written it\n"
-            f"  attach with that version, or end the cluster: mhnb stop {name}"
+            f"  Fix: attach with that version of mhnb\n  Or: mhnb stop {name}"
         )
 
 
@@ -298,7 +304,7 @@ def _has_same_protocol(record: ClusterRecord) -> bool:
 
 def _describe_version_mismatch(record: ClusterRecord) -> str:
     return (
-        f"kept cluster {record.name!r} was started by another version of mhnb, whose ranks take other messages "
-        f"(protocol {record.protocol}, here {PROTOCOL_VERSION})\n"
-        f"  attach to it with that version, or end it: mhnb stop {record.full_name}"
+        f"detached cluster {record.name!r} was started by another version of mhnb with a different protocol "
+        f"({record.protocol}; this version uses {PROTOCOL_VERSION})\n"
+        f"  Fix: attach with that version of mhnb\n  Or: mhnb stop {record.full_name}"
     )

@@ -25,7 +25,8 @@ from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
 from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.options import StartOptions, check_detachable
 from mhnb.cluster.preflight import check_hosts, preflight_error
-from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks
+from mhnb.cluster.shell_control import ShellRequests
+from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks, status_values
 from mhnb.core.cell_name import NO_PLACE, CellPlace
 from mhnb.core.cell_request import build_cell_request
 from mhnb.core.cluster_spec import ClusterSpec, check_initialize
@@ -34,7 +35,7 @@ from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord
 from mhnb.core.messages import RankReply
 from mhnb.core.output.results import CellResult
-from mhnb.core.ranks import resolve_ranks
+from mhnb.core.ranks import pluralize, resolve_ranks
 from mhnb.core.replay import ReplayReport
 from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, RunPreflight, StopRequested
 from mhnb.core.variables import VariableRow
@@ -77,7 +78,7 @@ class Cluster:
     Args:
         shape: how many ranks, and where.
         options: how to start them.
-        source: the profile to start with, or the record of a running cluster to take over.
+        source: the profile to start with, or the record of a running cluster to attach to.
         generation: number of the start.
         origin_pid: id of the process that started generation 1; None: this one.
         restarter: replaces the cluster by the next generation.
@@ -114,7 +115,7 @@ class Cluster:
         self.restarter = restarter
         self.spare: StandbyCluster | None = None
         self._ended, self._pid, self._end_lock = True, os.getpid(), threading.Lock()
-        self._is_taken_over, self.left = self.profile is None, False  # left: the cluster goes on without this object
+        self._is_taken_over, self.left = self.profile is None, False  # left: the cluster continues without this object
         try:
             self._resources = (
                 create_generation(shape, options, source, self.journal, generation=generation, now=self._began)
@@ -127,6 +128,7 @@ class Cluster:
         self._state_machine, self.launched = self._resources.state_machine, self._resources.hosts
         try:
             self._listener.enable_hang_report_file(self._resources.run_dir)
+            self._listener.enable_shell_requests(self._make_shell_requests())
             if isinstance(source, Profile):
                 self._launch(source)
             with SigintHandler():
@@ -137,6 +139,29 @@ class Cluster:
                 self._resources.abort_start if self._ended else self._detach if self._is_taken_over else self._end
             )
             raise
+
+    def _make_shell_requests(self) -> ShellRequests:
+        """Return what a shell may request while this process has the cluster."""
+        actions = {"status": self._report_to_shell, "interrupt": self._interrupt_for_shell}
+        return ShellRequests(self._resources.run_dir, actions, {"restart": self._restart_for_shell}, time.time)
+
+    def _report_to_shell(self) -> tuple[str, Mapping[str, Any]]:
+        return "", status_values(self)
+
+    def _interrupt_for_shell(self) -> tuple[str, Mapping[str, Any]]:
+        cell = self._state_machine.current
+        if cell is None:
+            return "no cell is running", {}
+        self.interrupt()
+        return f"interrupted {self._state_machine.cell_names.format_name(cell.seq)}", {}
+
+    def _restart_for_shell(self) -> tuple[str, Mapping[str, Any]]:
+        fresh = self.restart()
+        self._listener.on_notice(
+            f"mhnb restart {self.name} in a shell has replaced all processes; all variables on the ranks are lost\n"
+            "  Fix: %mhjax restart --replay, before any other cell"
+        )
+        return f"{pluralize(fresh.process_count, 'rank')} restarted", {"generation": fresh.generation}
 
     def _launch(self, profile: Profile) -> None:
         self._resources.launch(self.shape, self.options, profile, self.cwd)
@@ -176,7 +201,7 @@ class Cluster:
         """Wait until every rank can take cells.
 
         Raises:
-            LaunchError: the start failed, and no process is left. Ranks of another notebook that could not be taken over are left.
+            LaunchError: the start failed, and no process is left. If this was an attach that failed, the ranks keep running.
             KeyboardInterrupt: the user interrupted the wait; likewise.
         """
         try:
@@ -203,13 +228,29 @@ class Cluster:
             check_detachable(self.options)
             run_uninterrupted(self._detach)
 
+    def detach(self) -> None:
+        """Detach from the cluster without ending it: the same as `leave`.
+
+        Raises:
+            InvalidRequest: the cluster was started without `keep`.
+        """
+        self.leave()
+
+    def __enter__(self) -> Cluster:
+        """Return the cluster: `with mhnb.start() as cluster:` stops it at the end, or detaches if it was started with `keep`."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the cluster; detach from one that was started with `keep`, unless it has died."""
+        self._end_or_leave()
+
     def _detach(self) -> None:
         with self._end_lock:
             if self._ended:
                 return
             for host in self.launched:
                 host.release()
-            closed_text = f"this notebook has let go of the cluster; %mhjax attach {self.name} takes it back"
+            closed_text = f"this notebook has detached from the cluster\n  Fix: %mhjax attach {self.name}"
             self._event_loop.detach(_STOP_S, closed_text)
             self._resources.close()
             self._ended = self.left = True
@@ -264,7 +305,7 @@ class Cluster:
 
     @property
     def supervisor_pid(self) -> int:
-        """Id of the process that holds the hub and the ranks."""
+        """Id of the process that starts the hub and the ranks."""
         return self.launched[0].pid
 
     @property
@@ -329,7 +370,7 @@ class Cluster:
         Args:
             source: the cell, as typed.
             ranks: `0,2-3` or numbers; None for all.
-            guard: lockstep, parity or off; None for the cluster's own.
+            guard: before (lockstep), after (parity) or off; None for the cluster's own.
             timeout_s: seconds after which the cell is interrupted; None for no limit.
             on_snapshot: called with the result so far while the cell runs, at most ten times per second. While it waits for
                 another cell to end, the result so far has no ranks, and `waiting` says for what.
@@ -481,6 +522,9 @@ class Cluster:
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
+        self._end_or_leave()
+
+    def _end_or_leave(self) -> None:
         lives_on = os.getpid() == self._pid and self.options.keep and self._event_loop.is_alive
         (self.leave if lives_on else self.stop)()
 
@@ -496,7 +540,8 @@ class Cluster:
         """
         if self.restarter is None:
             raise InvalidRequest(
-                f"cluster {self.name!r} was made without mhnb.start, and cannot be restarted; stop it, and mhnb.start"
+                f"cluster {self.name!r} cannot be restarted, because mhnb.start did not create it\n"
+                "  Fix: stop it, then mhnb.start()"
             )
         return self.restarter(self, replay=replay, to=to)
 

@@ -74,7 +74,7 @@ class CellFuture:
     live: bool
     submitted_at: float = 0.0
     next_wait_note_s: float = WAIT_NOTE_AFTER_S
-    """Seconds after the submission at which the submitter is told what the cell waits for, if its turn has not come."""
+    """Seconds after the submission at which the submitter gets a note on what the cell waits for, if its turn has not come."""
     updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
 
     def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
@@ -147,8 +147,8 @@ class EventLoop:
         """Peers that were disconnected because they sent an invalid message."""
         self._defect: Exception | None = None
         self._closed_text = (
-            "the cluster is stopped; mhnb.current() is the one that was started or restarted since, "
-            "and %mhjax start starts one"
+            "the cluster is stopped; mhnb.current() returns the one that replaced it, if there is one\n"
+            "  Fix: %mhjax start"
         )
         """Error text for calls after the end."""
         # Reentrant, because Ctrl-C posts an event from wherever the main thread is.
@@ -263,9 +263,9 @@ class EventLoop:
             print(text, file=sys.stderr)
             # No message of the ranks will be read any more, so the state machine takes no cell from here on.
             self._state_machine.handle(StopRequested(), self._clock())
-            self._state_machine.reason = "mhnb's reader thread failed; please report it"
+            self._state_machine.reason = "internal error: mhnb's event loop failed; please report it"
             self._listener.on_notice(
-                f"mhnb's reader thread failed; the cluster cannot go on. Please report this:\n{text}"
+                f"internal error: mhnb's event loop failed, and the cluster can no longer be used. Please report this:\n{text}"
             )
         finally:
             with self._lock:
@@ -291,6 +291,7 @@ class EventLoop:
                 self._handle(TimePassed())
                 self._update_hang_report(now)
                 self._show_waits(now)
+                self._listener.on_tick()
             self._show_snapshot(now)
             self._show_late(now)
 
@@ -315,7 +316,7 @@ class EventLoop:
                 self._handle(item)
 
     def _process(self, peer: str, message: Message) -> None:
-        """Process a message. A peer that sends an invalid message is disconnected, and the loop goes on."""
+        """Process a message. A peer that sends an invalid message is disconnected, and the loop continues."""
         if peer in self._disconnected_peers:
             # The message was already on its way.
             return
@@ -332,13 +333,13 @@ class EventLoop:
             peers = self._find_invalid_replies() or {peer: error}
             for each, cause in peers.items():
                 self._disconnect(
-                    each, f"its {type(message).__name__} could not be taken in: {type(cause).__name__}: {cause}"
+                    each, f"its {type(message).__name__} could not be processed: {type(cause).__name__}: {cause}"
                 )
             # The message was processed only in part, so no cell can be judged by the present state.
             names = " and ".join(map(self._state_machine.registry.name_peer, peers))
-            for command in self._state_machine.fail(f"what {names} sent could not be taken in"):
+            for command in self._state_machine.fail(f"a message from {names} could not be processed"):
                 self._carry_out(command)
-            error_for_cells = RanksLost(f"{self._state_machine.reason}\n  %mhjax restart --replay", ranks=())
+            error_for_cells = RanksLost(f"{self._state_machine.reason}\n  Fix: %mhjax restart --replay", ranks=())
             for ticket in list(self._submissions):
                 self._finish(ticket, error_for_cells)
 
@@ -353,18 +354,16 @@ class EventLoop:
         return found
 
     def _disconnect(self, peer: str, reason: str) -> None:
-        """Disconnect an authenticated peer that sent an invalid message, and end its process, so that nothing waits for it in vain."""
+        """Disconnect an authenticated peer that sent an invalid message, and end its process, so that nothing waits for it forever."""
         if peer in self._disconnected_peers:
             return
         self._disconnected_peers.add(peer)
         self._transport.disconnect(peer)
         who, number = self._state_machine.registry.name_peer(peer), int(peer[1:])
-        self._listener.on_notice(f"{who} sent a message that cannot be: {reason}\n  mhnb ended its connection")
+        self._listener.on_notice(f"{who} sent an invalid message: {reason}\n  mhnb closed its connection")
         if peer.startswith("s"):
             self._handle(
-                HostExited(
-                    number, f"{who} is lost: mhnb ended its connection, because it sent a message that cannot be"
-                )
+                HostExited(number, f"{who} is lost: mhnb closed its connection because it sent an invalid message")
             )
         elif number < self._state_machine.process_count:
             self._state_machine.registry.mark_refused(number)
@@ -400,7 +399,7 @@ class EventLoop:
         # A rank whose supervisor is lost is lost too, although nothing could report it.
         lost = item.rank not in self._state_machine.registry.alive
         if lost or self._state_machine.state == "stopped":
-            item.future.set_exception(self._rank_lost_error(item.rank, "cannot be asked any more"))
+            item.future.set_exception(self._rank_lost_error(item.rank, "can no longer be reached"))
             return
         self._requests[item.request.request_id] = (item.rank, item.future)
         self._transport.send(rank_peer(item.rank), item.request)
@@ -413,7 +412,8 @@ class EventLoop:
 
     def _rank_lost_error(self, rank: int, problem: str) -> RanksLost:
         why = f": {self._state_machine.reason}" if self._state_machine.reason else ""
-        next_step = "" if "%mhjax restart" in why else "\n  %mhjax restart --replay"
+        has_next_step = "%mhjax restart" in why or "Fix:" in why
+        next_step = "" if has_next_step else "\n  Fix: %mhjax restart --replay"
         return RanksLost(f"rank {rank} {problem}{why}{next_step}", ranks=(rank,))
 
     def _check_hosts(self, now: float) -> None:
@@ -423,7 +423,7 @@ class EventLoop:
             if standing or changed:
                 self._handle(HostsQueued(standing))
             if changed or now >= self._next_report:
-                # Also without a change, so that the waiting user sees from the first moment that the start goes on.
+                # Also without a change, so that the waiting user sees from the first moment that the start makes progress.
                 self._next_report = now + _REPORT_S
                 self._listener.on_progress(self._state_machine, now)
         for event in self._host_monitor.check_halted(self._state_machine.registry, now):
@@ -524,8 +524,10 @@ class EventLoop:
         self._stopping = True
         self._host_monitor.stop_checks()
         self._show_late()
-        self._listener.on_failure(NotStarted(f"the cluster is stopped: {self._state_machine.reason or 'by its user'}"))
-        error = NotStarted("the cluster was stopped before the cell's turn came")
+        self._listener.on_failure(
+            NotStarted(f"the cluster is stopped: {self._state_machine.reason or 'you stopped it'}")
+        )
+        error = NotStarted("the cluster was stopped before this cell could run")
         for ticket in list(self._submissions):
             self._finish(ticket, error)
         for rank in range(self._state_machine.process_count):

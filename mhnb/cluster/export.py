@@ -23,10 +23,12 @@ from mhnb.core.export import (
     read_notebook,
 )
 from mhnb.core.journal import CellRecord, PushRecord
+from mhnb.core.launch.slurm import SlurmOptions, batch_args
 from mhnb.core.pickling import MissingDefinition, load_value
 from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.core.replay import ReplayPlan, SkippedStep, list_skipped_steps, note_undefined_names, plan_replay
 from mhnb.errors import InvalidRequest
+from mhnb.launchers.profiles import MhnbSlurm, load_profile
 
 if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster
@@ -48,7 +50,9 @@ def parse_without(text: str | None) -> list[str]:
             found.append(f"In[{argument.number}]" if argument.is_shown else f"cell{argument.number}")
             continue
         if not word.isidentifier() and not word.replace("-", "").isdecimal():
-            raise InvalidRequest(f"--without {text}: {word!r} is neither a cell nor a pushed name; try In[3],5-7,x")
+            raise InvalidRequest(
+                f"--without {text}: {word!r} is neither a cell nor a pushed name; expected for example In[3],5-7,x"
+            )
         found += [word] if word.isidentifier() else map(str, parse_ranks(word, 10**6))
     return found
 
@@ -85,8 +89,17 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
         steps, name=path.name, process_count=shape.process_count, devices=shape.devices, left_out=left_out
     )
     nodes, each = shape.hosts, shape.ranks_per_host
-    batch = format_sbatch(path.name, nodes=nodes, tasks_per_node=each) if sbatch else ""
+    resources = _find_resources(cluster)
+    batch = format_sbatch(path.name, nodes=nodes, tasks_per_node=each, resources=resources) if sbatch else ""
     return [*_write(path, script, left_out, batch), *(f"  note · {note}" for note in lost_name_notes)]
+
+
+def _find_resources(cluster: Cluster) -> list[str]:
+    """Return the options of a batch job that requests what Slurm gave this cluster; empty if another way has started it."""
+    if (cluster.shape.kind or cluster.shape.profile) != MhnbSlurm.kind:
+        return []
+    profile = cluster.profile or load_profile(cluster.shape.profile, cluster.options.reach)
+    return list(batch_args(profile.settings.build_options(SlurmOptions)))
 
 
 def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:
@@ -99,14 +112,12 @@ def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without
         read: Any = json.loads(notebook.read_text(encoding="utf-8"))
         found = read_notebook(read, without)
     except json.JSONDecodeError as error:
-        raise InvalidRequest(
-            f"{notebook}: this file is no notebook ({error}); give an .ipynb file of format 4"
-        ) from error
+        raise InvalidRequest(f"{notebook} is not a notebook ({error}); expected an .ipynb file of format 4") from error
     except (AttributeError, ValueError) as error:
         raise InvalidRequest(f"{notebook}: {error}") from error
     except OSError as error:
         raise InvalidRequest(
-            f"{notebook} cannot be read: {error.strerror}; give the .ipynb file of a notebook"
+            f"{notebook} cannot be read: {error.strerror}; expected the path of an .ipynb file"
         ) from error
     script = export_script(
         found.steps,
@@ -135,7 +146,7 @@ def _name_once(record: CellRecord, used: set[str]) -> str:
 
 def _skip_reason(record: CellRecord, left_out: Collection[int]) -> str:
     if record.seq in left_out:
-        return "as asked"
+        return "excluded by --without"
     if record.errors:
         names = " and ".join(sorted(set(record.errors.values())))
         return f"raised {names} on {describe_ranks(record.errors)}"
@@ -183,13 +194,13 @@ def _write(path: Path, script: ExportedScript, left_out: Sequence[str], batch: s
     files = {path: script.text, **({path.with_suffix(".sbatch"): batch} if batch else {})}
     for file in files:
         if file.exists() and EXPORT_MARK not in file.read_text(encoding="utf-8", errors="replace"):
-            raise InvalidRequest(f"{file} is there and no export of mhnb; give another name, or move it away")
+            raise InvalidRequest(f"{file} exists and is not an export of mhnb; choose another name, or move the file")
     for file, text in files.items():
         try:
             file.write_text(text, encoding="utf-8")
         except OSError as error:
             raise InvalidRequest(
-                f"{file} cannot be written: {error.strerror}; name a file in a folder that is there"
+                f"{file} cannot be written: {error.strerror}; choose a file in an existing folder"
             ) from error
     lines = [f"mhjax · {file}: {len(text.splitlines())} lines" for file, text in files.items()]
     return [*lines, *(f"  left out · {each}" for each in left_out), *(f"  note · {note}" for note in script.notes)]

@@ -92,7 +92,7 @@ def sync(cluster: Cluster, folder: str = ".") -> SyncReport:
         if comparison["strays_home"] and str(Path.home()) != str(source) and comparison["wanted"]:
             raise InvalidRequest(
                 f"sync {folder}: {_describe_host(doer)} does not have the notebook's folder, so its ranks run in {comparison['folder']}, "
-                f"where these {len(files)} files do not belong\n  start with --sync {folder}, which makes the folder there first"
+                f"where these {len(files)} files do not belong\n  Fix: start with --sync {folder}, which creates the folder there first"
             )
     for doer, comparison in comparison_by_rank:
         _upload(cluster, doer, comparison, source, files)
@@ -118,8 +118,8 @@ def _scan(source: Path) -> dict[str, FileFacts]:
     if (total := sum(sizes.values())) > MAX_SYNC_NBYTES:
         largest = ", ".join(sorted(sizes, key=sizes.__getitem__)[:-4:-1])
         raise InvalidRequest(
-            f"sync {source}: {len(paths)} files of {total >> 20} MiB together, and {MAX_SYNC_NBYTES >> 20} MiB is the limit; "
-            f"the largest are {largest}\n  leave data out by a .gitignore in that folder, or name a folder of code alone"
+            f"sync {source}: {len(paths)} files with {total >> 20} MiB in total exceed the limit of {MAX_SYNC_NBYTES >> 20} MiB; "
+            f"the largest are {largest}\n  Fix: exclude data with a .gitignore in that folder\n  Or: sync a folder that contains only code"
         )
     return {path: _read_facts(source, path, sizes[path]) for path in paths}
 
@@ -138,7 +138,7 @@ def _read_facts(source: Path, path: str, nbytes: int) -> FileFacts:
         return FileFacts(nbytes, (source / path).stat().st_mode & 0o777, digest_file(source / path))
     except OSError as error:
         raise InvalidRequest(
-            f"sync {source}: {path} cannot be read ({error.strerror}); leave it out by a .gitignore in that folder"
+            f"sync {source}: {path} cannot be read ({error.strerror})\n  Fix: exclude it with a .gitignore in that folder"
         ) from error
 
 
@@ -165,7 +165,7 @@ def _upload(
     except ClusterError as error:
         why = str(error).partition("'write_files': ")[2] or str(error)
         raise ClusterError(
-            f"sync: {_describe_host(rank_info)} could not take the files: {why}; mend that, then %mhjax sync again"
+            f"sync failed on {_describe_host(rank_info)}: {why}\n  Fix: correct this, then run %mhjax sync again"
         ) from error
 
 

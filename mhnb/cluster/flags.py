@@ -16,27 +16,38 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.errors import InvalidRequest
 from mhnb.launchers.profiles import ranks_per_host, read_hostfile, read_hosts
 
+SHAPE, SSH, SLURM = "shape", "hosts over ssh", "Slurm"
+ENVIRONMENT, CLUSTER = "environment on the hosts", "this cluster"
+INITIALIZE, ADVANCED = "jax.distributed.initialize", "advanced"
+GROUPS = (SHAPE, SSH, SLURM, ENVIRONMENT, CLUSTER, INITIALIZE, ADVANCED)
+"""The groups of the flags of a start, in the order of its help."""
+
 _SETTING_FLAGS = {
-    "--user": ("user", "NAME", "ssh: whom to log in as"),
-    "--port/--ssh-port": ("port", "PORT", "ssh: the port of sshd"),
-    "--key": ("key_file", "FILE", "ssh: a private key to log in with"),
-    "--ssh-config": ("config_file", "FILE", "ssh: a config instead of ~/.ssh/config"),
-    "--connect-timeout": (
-        "connect_timeout_s",
-        "SECONDS",
-        "ssh: limit for each login (10)",
+    "--user": ("user", SSH, "NAME", "user name on the hosts (default: as ssh is configured)"),
+    "--ssh-port/--port": ("port", SSH, "PORT", "ssh port (default: 22, or as ssh is configured)"),
+    "--key": ("key_file", SSH, "FILE", "private key for the login"),
+    "--ssh-config": ("config_file", SSH, "FILE", "ssh configuration (default: ~/.ssh/config)"),
+    "--connect-timeout": ("connect_timeout_s", SSH, "SECONDS", "limit for each login (default: 10)"),
+    "--partition": ("partition", SLURM, "NAME", "partition of the job (default: the site's)"),
+    "--account": ("account", SLURM, "NAME", "Slurm account to charge"),
+    "--time": ("time", SLURM, "LIMIT", "time limit of the job, for example 30 (minutes), 2:00:00 or 1-12"),
+    "--nodes": ("nodes", SLURM, "N", "number of machines for the ranks"),
+    "--gpus-per-rank": ("gpus_per_rank", SLURM, "N", "GPUs for each rank"),
+    "--mem": ("memory", SLURM, "SIZE", "memory of each machine, for example 16G"),
+    "--qos": ("qos", SLURM, "NAME", "quality of service"),
+    "--constraint": ("constraint", SLURM, "FEATURES", "features that the machines must have, for example a100"),
+    "--python": ("python", ENVIRONMENT, "PATH", "Python interpreter on the hosts"),
+    "--venv": ("venv", ENVIRONMENT, "FOLDER", "virtual environment on the hosts"),
+    "--conda": ("conda", ENVIRONMENT, "NAME", "conda environment on the hosts"),
+    "--setup": (
+        "setup",
+        ENVIRONMENT,
+        "LINE",
+        "shell command to run first on each host, for example 'module load cuda'",
     ),
-    "--setup": ("setup", "LINE", "a line of shell to run there first, like 'module load cuda'"),
-    "--python": ("python", "PATH", "the interpreter on the hosts"),
-    "--venv": ("venv", "FOLDER", "a virtual environment on the hosts"),
-    "--conda": ("conda", "NAME", "a conda environment on the hosts"),
-    "--cwd": ("cwd", "FOLDER", "the folder to run in on the hosts"),
-    "--partition": ("partition", "NAME", "Slurm: which partition"),
-    "--account": ("account", "NAME", "Slurm: whose budget"),
-    "--time": ("time", "LIMIT", "Slurm: limit of the job, as 30 (minutes), 2:00:00, 1-12"),
-    "--nodes": ("nodes", "N", "Slurm: machines to spread the ranks over"),
+    "--cwd": ("cwd", ENVIRONMENT, "FOLDER", "working directory on the hosts"),
 }
-"""Flags for the most common settings: the setting, the placeholder of the flag's value, help."""
+"""Flags for the most common settings: the setting, the group, the placeholder of the flag's value, help."""
 
 
 _FLAG_OF_SETTING = {
@@ -47,35 +58,79 @@ _FLAG_OF_SETTING = {
 }
 
 
+def flag_group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """Return the group of flags with this title, which is created if the parser does not have it yet."""
+    # argparse has no public list of a parser's groups.
+    existing = (group for group in parser._action_groups if group.title == title)  # noqa: SLF001
+    return next(existing, None) or parser.add_argument_group(title)
+
+
 def add_start_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for the number of ranks, the hosts, and how they are reached."""
-    parser.add_argument("-n", type=int_argument, metavar="N", help="ranks; on this machine a process each (4)")
-    parser.add_argument(
-        "--devices", type=int_argument, metavar="D", help="simulated CPU devices per rank (2 on this machine)"
+    """Add the flags for the number of ranks, the hosts, and how they are reached, in groups."""
+    for title in (SHAPE, SSH, SLURM, ENVIRONMENT):
+        flag_group(parser, title)
+    _add_shape_flags(flag_group(parser, SHAPE))
+    ssh = flag_group(parser, SSH)
+    ssh.add_argument(
+        "--hosts", metavar="NAMES", help="host names, for example a,b,node[01-16],me@c:2222; @FILE reads a host file"
     )
-    parser.add_argument("--profile", metavar="NAME", help="how hosts are reached: local, ssh, slurm, ..., or a folder")
-    parser.add_argument("--hosts", metavar="NAMES", help="machines: a,b,node[01-16],me@c:2222; @FILE: a host file")
-    parser.add_argument("--hostfile", metavar="FILE", help="a file that names them, one a line")
-    parser.add_argument("--per-host", type=int_argument, metavar="P", help="ranks on each host (1)")
-    for flag, (setting, value, about) in _SETTING_FLAGS.items():
-        parser.add_argument(*flag.split("/"), dest=f"set_{setting}", metavar=value, help=about)
-    parser.add_argument("--ssh-option", action="append", default=[], metavar="NAME=VALUE", help="ssh: ProxyJump=gate")
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable there; alone: its value here"
+    ssh.add_argument("--hostfile", metavar="FILE", help="file with one host name per line")
+    for flag, (setting, group, value, about) in _SETTING_FLAGS.items():
+        flag_group(parser, group).add_argument(*flag.split("/"), dest=f"set_{setting}", metavar=value, help=about)
+    ssh.add_argument(
+        "--ssh-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="ssh option, for example ProxyJump=gate (repeatable)",
     )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="any setting of the profile, again and again"
+    environment = flag_group(parser, ENVIRONMENT)
+    environment.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="set NAME on every host; without =VALUE, copy the notebook's value (repeatable)",
     )
-    parser.add_argument("--address", metavar="ADDRESS", help="the address of this machine that the hosts are to reach")
-    parser.add_argument("--sync", metavar="FOLDER", help="a folder of this machine to bring to every host first")
-    parser.add_argument("--no-encrypt", action="store_true", help="send what travels between machines as it is")
+    environment.add_argument("--sync", metavar="FOLDER", help="copy this folder to every host before the first cell")
+    _add_advanced_flags(flag_group(parser, ADVANCED))
+
+
+def _add_shape_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-n", type=int_argument, metavar="N", help="number of ranks (default: 4)")
+    group.add_argument(
+        "--devices", type=int_argument, metavar="D", help="simulated CPU devices per rank (default: 2 on this machine)"
+    )
+    group.add_argument("--per-host", type=int_argument, metavar="P", help="ranks per host (default: 1)")
+    group.add_argument(
+        "--profile",
+        metavar="NAME",
+        help="how to reach the hosts: local, gpu, ssh, slurm, mpi, tpu, kubernetes, or the folder of a profile "
+        "(default: ssh with --hosts, else local)",
+    )
+
+
+def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="override a profile setting (repeatable); mhnb profile show NAME lists them",
+    )
+    group.add_argument("--address", metavar="ADDRESS", help="address of this machine that the hosts can reach")
+    group.add_argument("--no-encrypt", action="store_true", help="do not encrypt traffic between machines")
 
 
 def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `doctor`; its hosts are given as for a start."""
     add_start_flags(parser)
-    parser.add_argument(
-        "--coordinator-port", type=int_argument, default=0, metavar="PORT", help="for JAX's coordinator (a free one)"
+    flag_group(parser, ADVANCED).add_argument(
+        "--coordinator-port",
+        type=int_argument,
+        default=0,
+        metavar="PORT",
+        help="port of JAX's coordinator to check (default: a free port)",
     )
 
 
@@ -106,7 +161,7 @@ def _profile_settings(args: argparse.Namespace) -> dict[str, Any]:
     from mhnb.launchers.profiles import KINDS
 
     found: dict[str, Any] = {}
-    for setting, _, _ in _SETTING_FLAGS.values():
+    for setting, *_ in _SETTING_FLAGS.values():
         if (value := getattr(args, f"set_{setting}")) is not None:
             found[setting] = value
     if args.env:
@@ -115,14 +170,14 @@ def _profile_settings(args: argparse.Namespace) -> dict[str, Any]:
         # Other kinds have an `extra` too, which means something else.
         if args.profile in set(KINDS) - {"ssh"}:
             raise InvalidRequest(
-                f"--ssh-option {args.ssh_option[0]}: for machines over ssh, and --profile {args.profile} is another way"
+                f"--ssh-option {args.ssh_option[0]} works only with --profile ssh, but --profile {args.profile} was given"
             )
         found["extra"] = list(args.ssh_option)
     values_by_name: dict[str, list[str]] = {}
     for text in args.set:
         name, value = _split_setting(text)
         if name in _FLAG_OF_SETTING:
-            raise InvalidRequest(f"--set {text}: {name} has a flag of its own: {_FLAG_OF_SETTING[name]} {value}")
+            raise InvalidRequest(f"--set {text}: {name} has its own flag\n  Fix: {_FLAG_OF_SETTING[name]} {value}")
         values_by_name.setdefault(name, []).append(value)
     # A single value stays a text, which a list setting splits as a shell does. Repeated values form the list.
     return found | {name: values[0] if len(values) == 1 else values for name, values in values_by_name.items()}
@@ -136,7 +191,7 @@ def _read_named_hosts(args: argparse.Namespace) -> tuple[HostName, ...] | None:
     """
     if args.hosts is not None and args.hostfile is not None:
         raise InvalidRequest(
-            f"--hosts {args.hosts} and --hostfile {args.hostfile}: give the one that names the machines"
+            f"--hosts {args.hosts} cannot be combined with --hostfile {args.hostfile}; give one of them"
         )
     if args.hosts is not None:
         return read_hosts(args.hosts)
@@ -161,7 +216,7 @@ def _check_login_files(key: str | None, config: str | None) -> None:
     for flag, name in (("--key", key), ("--ssh-config", config)):
         # "none" is a keyword of ssh for no config.
         if name is not None and name != "none" and not Path(name).expanduser().exists():
-            raise InvalidRequest(f"{flag} {name}: there is no such file on this machine")
+            raise InvalidRequest(f"{flag} {name}: this file does not exist on this machine")
 
 
 def _split_setting(text: str) -> tuple[str, str]:
@@ -173,7 +228,8 @@ def _split_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise InvalidRequest(
-            f"--set {text}: write NAME=VALUE, like --set partition=debug; mhnb profile show NAME lists a profile's settings"
+            f"--set {text}: expected NAME=VALUE, for example --set partition=debug\n"
+            "  Fix: mhnb profile show NAME (in a shell) lists the settings of a profile"
         )
     return name, value
 
@@ -181,5 +237,5 @@ def _split_setting(text: str) -> tuple[str, str]:
 def _parse_variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals and name not in environment:
-        raise InvalidRequest(f"--env {name}: there is no such variable here; write --env {name}=VALUE")
+        raise InvalidRequest(f"--env {name}: the notebook has no such environment variable\n  Fix: --env {name}=VALUE")
     return name, value if equals else environment[name]

@@ -22,7 +22,7 @@ from mhnb.core.state.host_tracking import StartBarrier
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.errors import LaunchError
-from mhnb.launchers.base import Host
+from mhnb.launchers.base import ADDRESS_FIX, Host
 from mhnb.launchers.local import AdoptedHost, DetachedHosts, LocalHost
 from mhnb.launchers.profiles import Profile
 from mhnb.system.processes import PROCESS_ENDED
@@ -32,7 +32,7 @@ from mhnb.transport.server import SocketServer
 from mhnb.types import RankInfo
 
 _TAKEOVER_TIMEOUT_S = 20.0
-"""Seconds to wait for ranks that are taken over. A rank that runs a cell answers at its end; one that has not by then is left alone."""
+"""Seconds to wait for the ranks in an attach. A rank that runs a cell answers at its end; a later answer is not awaited."""
 _MAX_PARALLEL_ENDS = 64
 
 
@@ -71,7 +71,7 @@ class Generation:
         )
 
     def abort_start(self) -> None:
-        """End what was launched before the event loop has started; ranks of another notebook that were being taken over are left."""
+        """End what was launched before the event loop has started; the ranks of an attach that failed keep running."""
         self.close()
         if not self.state_machine.registry.is_takeover:
             end_hosts(self.hosts, self.state_machine.registry)
@@ -151,8 +151,8 @@ def open_detached_transport(record: ClusterRecord) -> SocketServer:
     except OSError as error:
         place = Address(address.host, address.port)
         raise LaunchError(
-            f"cluster {record.name!r} looks for its notebook at {place}, and nothing can listen there now: {error.strerror}\n"
-            f"  this machine must have that address, and no other program the port (ss -ltnp 'sport = :{address.port}')"
+            f"cluster {record.name!r} expects its notebook at {place}, but mhnb cannot listen there: {error.strerror}\n"
+            f"  Fix: give this machine that address and free the port; ss -ltnp 'sport = :{address.port}' shows what uses it"
         ) from error
 
 
@@ -161,7 +161,8 @@ def _adopt_supervisor(number: int, pid: int, record: ClusterRecord) -> AdoptedHo
         return AdoptedHost(number, pid)
     except PROCESS_ENDED as error:
         raise LaunchError(
-            f"the supervisor of cluster {record.name!r} (pid {pid}) has ended; mhnb stop {record.full_name} ends the rest"
+            f"the supervisor of cluster {record.name!r} (pid {pid}) has ended\n"
+            f"  Fix: mhnb stop {record.full_name}, which ends what is left of it"
         ) from error
 
 
@@ -202,9 +203,7 @@ def open_transport(
     except OSError as error:
         # Python adds the address to the system's words.
         why = (error.strerror or str(error)).partition(" (while")[0]
-        raise LaunchError(
-            f"cannot listen at {address} ({why}); give an address of this machine that the hosts reach: --address 10.0.0.1"
-        ) from error
+        raise LaunchError(f"mhnb cannot listen at {address} ({why}){ADDRESS_FIX}") from error
 
 
 def create_state_machine(

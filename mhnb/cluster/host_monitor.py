@@ -177,7 +177,7 @@ class HostMonitor:
                 if k in self._halted - before:
                     yield _describe_halted(host.pid, registry.ranks_of(k))
                 elif k in before - self._halted:
-                    yield f"the supervisor of this machine (pid {host.pid}) goes on"
+                    yield f"the supervisor of this machine (pid {host.pid}) is running again"
         for entry in registry.entries:
             is_unreported = entry.supervisor in self._halted and entry.exit is None and entry.pid is not None
             if is_unreported and (end := find_exit_status(entry.pid or 0)) is not None:
@@ -216,10 +216,10 @@ class HostMonitor:
                 return
             except MhnbError as refusal:
                 error = refusal
-            except Exception as defect:  # noqa: BLE001  # nobody else would report it, and the start would wait in vain
+            except Exception as defect:  # noqa: BLE001  # not reported elsewhere, and the start would wait forever
                 traceback.print_exc()
                 error = LaunchError(
-                    f"the checks of the hosts failed: {type(defect).__name__}: {defect}; please report it"
+                    f"internal error in the preflight checks: {type(defect).__name__}: {defect}. Please report it"
                 )
             on_end(error)
 
@@ -342,12 +342,12 @@ class HostMonitor:
         lasted_s = self._suspend_detector.recent_duration(now)
         if lasted_s < self._timeout_s or not self._all_remote:
             return ""
-        text = f"\n  this notebook stood still for {lasted_s:.0f} s (suspended, or its machine slept)"
+        text = f"\n  this notebook did not run for {lasted_s:.0f} s (it was suspended, or its machine slept)"
         if self._is_detachable:
             return text
         return (
-            f"{text}: hosts that hear nothing of it for {HOST_TIMEOUT_FACTOR * self._timeout_s:.0f} s end their ranks; "
-            "those of %mhjax start --keep wait for it"
+            f"{text}. Hosts that hear nothing from it for {HOST_TIMEOUT_FACTOR * self._timeout_s:.0f} s stop their ranks, "
+            "unless the cluster was started with --keep"
         )
 
     def _find_exited(self, registry: RankRegistry) -> Iterator[HostExited]:
@@ -370,13 +370,13 @@ class HostMonitor:
 
 def _describe_halted(pid: int, ranks: Sequence[int]) -> str:
     effect = (
-        f"{describe_ranks(ranks)} run on without it, and this notebook signals them itself"
+        f"{describe_ranks(ranks)} continue without it, and this notebook signals them directly"
         if ranks
-        else "it holds the hub"
+        else "it runs the hub"
     )
     return (
-        f"the supervisor of this machine (pid {pid}) is halted, by SIGSTOP or in a debugger: {effect}\n"
-        f"  Fix: kill -CONT {pid}, or %mhjax restart --replay"
+        f"the supervisor of this machine (pid {pid}) is suspended (SIGSTOP or debugger): {effect}\n"
+        f"  Fix: kill -CONT {pid}\n  Or: %mhjax restart --replay"
     )
 
 
@@ -389,13 +389,13 @@ def open_shared_board(run_dir: Path, process_count: int) -> SharedBoard | None:
 
 
 def describe_orphans(registry: RankRegistry, supervisors: Sequence[int]) -> str:
-    """Describe what may live on at supervisors that could not be ordered to end; empty if there are none."""
+    """Describe what may live on at supervisors that could not be ordered to end; empty if there are no such supervisors."""
     if not supervisors:
         return ""
     return (
-        f"{', '.join(registry.name_host(k) for k in supervisors)} could not be told to end: "
-        "what was started there with --keep may live on, and waits for a notebook\n"
-        "  when the machine can be reached again, end it there (and all of yours there): pkill -f mhnb.rank.supervisor"
+        f"{', '.join(registry.name_host(k) for k in supervisors)} could not be ordered to stop: "
+        "ranks that were started there with --keep may continue to run and wait for a notebook\n"
+        "  Fix: on that machine, once it can be reached: pkill -f mhnb.rank.supervisor (ends all of your clusters there)"
     )
 
 
@@ -462,11 +462,11 @@ class HostRequests:
         return {*supervisors} - self._answers.keys() - self._errors.keys() - self._lost
 
     def find_error(self, supervisor: int) -> str:
-        """Return why a supervisor could not answer the latest request; empty if it said nothing."""
+        """Return why a supervisor could not answer the latest request; empty if it gave no reason."""
         return self._errors.get(supervisor, "")
 
     def deliver(self, message: HostChecked) -> None:
-        """Take an answer. One that comes too late is dropped."""
+        """Record an answer. An answer that arrives too late is dropped."""
         with self._changed:
             if message.request_id == self._request_id:
                 if message.error:

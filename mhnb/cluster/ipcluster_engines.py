@@ -88,11 +88,11 @@ def _serve(args: argparse.Namespace) -> None:
     )
     is_starting = False
     count = cluster.process_count
-    print(f"mhnb: {pluralize(count, 'rank')} {'is an engine' if count == 1 else 'are engines'}", flush=True)
+    print(f"mhnb: {pluralize(count, 'rank')} registered as {'an engine' if count == 1 else 'engines'}", flush=True)
     try:
         while not stop_event.wait(_POLL_S):
             if cluster.state == "dead":
-                raise LaunchError(f"the ranks are gone: {cluster.reason}")
+                raise LaunchError(f"the ranks have ended: {cluster.reason}")
     finally:
         cluster.stop()
 
@@ -123,7 +123,7 @@ class _ProgressPrinter:
     _last_text = ""
 
     def __call__(self, report: StartProgress) -> None:
-        text = report.standing or ", ".join(sorted({rank.phase or "not there yet" for rank in report.ranks}))
+        text = report.standing or ", ".join(sorted({rank.phase or "not started" for rank in report.ranks}))
         if text != self._last_text:
             self._last_text = text
             print(f"mhnb: {report.elapsed_s:.1f} s · {text}", flush=True)
@@ -142,7 +142,9 @@ def _wait_for_hub(args: argparse.Namespace, stop_event: threading.Event) -> str:
     )
     if isinstance(found, str):
         return found
-    raise LaunchError(f"the hub has not written {path}; start it before the engines: ipcluster start does")
+    raise LaunchError(
+        f"the hub has not written {path}\n  Fix: start the hub before the engines, as `ipcluster start` does"
+    )
 
 
 if __name__ == "__main__":

@@ -120,10 +120,10 @@ class JournalStore:
             OSError: the file is missing, or its length is not that of the parts.
         """
         if not _PUSH.fullmatch(name):
-            raise OSError(f"{name!r} is not the name of a push")
+            raise OSError(f"{name!r} is not a valid name for the file of a push")
         data = memoryview(read_private(self.folder / name, limit_nbytes=None))
         if data.nbytes != sum(sizes):
-            raise OSError(f"{name} has {data.nbytes} bytes, and {sum(sizes)} were written")
+            raise OSError(f"{name} has {data.nbytes} bytes; expected {sum(sizes)}")
         parts, at = [], 0
         for size in sizes:
             parts.append(data[at : at + size])
@@ -251,7 +251,7 @@ class ClusterJournal:
             self._has_ended = True
             fault = f"the journal of generation {self._generation} ends before {_describe_record(record)}: {error} ({self.path})"
             _faults[self.path, self._generation] = fault
-            self._notify(f"mhjax · {fault}\n  %mhjax restart --replay will not know of anything from here on")
+            self._notify(f"mhjax · {fault}\n  %mhjax restart --replay cannot repeat cells from here on")
 
     def write_push(self, packed: PushPayload, ranks: tuple[int, ...] | None) -> None:
         """Record a push with its values; notify the user if they cannot be stored, for instance because they are too large."""
@@ -264,9 +264,9 @@ class ClusterJournal:
             try:
                 self._dir.write_parts(file, packed.parts)
             except OSError as error:
-                skip_reason, file = f"its bytes could not be written: {error}", ""
+                skip_reason, file = f"its values could not be written: {error}", ""
         if skip_reason:
-            self._notify(f"mhjax · push {' '.join(names)}: {skip_reason}; %mhjax restart --replay will leave it out")
+            self._notify(f"mhjax · push {' '.join(names)}: {skip_reason}; %mhjax restart --replay will skip it")
             self.write(replace(record, why_not=skip_reason))
         else:
             sizes = tuple(part.nbytes for part in packed.parts)
@@ -274,9 +274,11 @@ class ClusterJournal:
 
     def _push_skip_reason(self, nbytes: int) -> str:
         if nbytes > PUSH_NBYTES:
-            return f"its {format_nbytes(nbytes)} are more than the journal keeps of one push ({format_nbytes(PUSH_NBYTES)})"
+            return (
+                f"it has {format_nbytes(nbytes)}, and the journal stores at most {format_nbytes(PUSH_NBYTES)} per push"
+            )
         if self._dir.pushed_nbytes() + nbytes > ALL_PUSHES_NBYTES:
-            return f"the journal keeps {format_nbytes(ALL_PUSHES_NBYTES)} of pushed values, and they are full"
+            return f"the journal stores at most {format_nbytes(ALL_PUSHES_NBYTES)} of pushed values, and that space is full"
         return ""
 
     def read(self) -> tuple[list[Record], list[str]]:
@@ -291,7 +293,7 @@ class ClusterJournal:
             records, faults = parse_records(self._dir.read())
         except OSError as error:
             raise ClusterError(
-                f"the journal {self.path} cannot be read: {error}; %mhjax restart gives fresh processes without a replay"
+                f"the journal {self.path} cannot be read: {error}\n  Fix: %mhjax restart (fresh processes, without a replay)"
             ) from error
         return [forget_other_kernels(record, KERNEL) for record in records], faults
 

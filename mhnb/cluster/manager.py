@@ -1,10 +1,10 @@
 """Start a cluster or find a running one, attach, restart, stop a detached one, and track the active cluster of this process.
 
-Standby ranks are warm ranks that a restart takes over instead of waiting for new ones to start. They have no cell and no
-variable, and end with the cluster that they stand by for.
+Standby ranks are warm ranks that a restart uses instead of waiting for new ones to start. They have no cells and no
+variables, and end with their cluster.
 
-A detached cluster on other machines, whose notebook is gone, can be stopped in any state: also if hosts are lost, or a
-cell never ends. To take it over, every rank must answer. To stop it, no rank need answer: the supervisors look for a
+A detached cluster on other machines can be stopped in any state, even if hosts are lost or a cell never ends. For an
+attach, every rank must answer. For a stop, no rank needs to answer: the supervisors look for a
 notebook at the previous address, and are ordered to stop there.
 """
 
@@ -44,13 +44,13 @@ from mhnb.cluster.options import (
     StartRequest,
     check_argument,
     check_same_options,
-    default_spec,
     resolve_start,
 )
 from mhnb.cluster.replay import check_replay
 from mhnb.cluster.replay import replay as run_replay
 from mhnb.cluster.status import print_notice
-from mhnb.core.cell_request import Guard
+from mhnb.core.arguments import format_unknown
+from mhnb.core.cell_request import GuardName
 from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec
 from mhnb.core.hints import find_start_hint
 from mhnb.core.journal import StartRecord
@@ -119,14 +119,17 @@ def start_standby(cluster: Cluster) -> None:
             restarter=cluster.restarter,
         )
     except (LaunchError, OSError) as error:
-        cluster.notes = (*cluster.notes, f"no ranks are kept in reserve: {error}")
+        cluster.notes = (*cluster.notes, f"no standby ranks were started: {error}")
         return
     standby_cluster.on_notice(_print_loss)
     start_thread = threading.Thread(target=_wait_until_ready, args=(standby_cluster,), name="mhnb-reserve", daemon=True)
     cluster.spare = Standby(standby_cluster, dict(os.environ), find_cwd(), start_thread)
     start_thread.start()
     count = cluster.process_count
-    cluster.notes = (*cluster.notes, f"{count} more ranks start in reserve, and are kept warm for %mhjax restart")
+    cluster.notes = (
+        *cluster.notes,
+        f"{pluralize(count, 'standby rank')} starting in the background for a quick %mhjax restart",
+    )
 
 
 def _wait_until_ready(standby_cluster: Cluster) -> None:
@@ -141,7 +144,7 @@ def _wait_until_ready(standby_cluster: Cluster) -> None:
 
 
 def _print_loss(text: str) -> None:
-    print(f"the ranks in reserve are lost, and the next restart will start others: {text}", file=sys.stderr)
+    print(f"the standby ranks are lost, and the next restart will start new ranks: {text}", file=sys.stderr)
 
 
 def promote_standby(
@@ -184,10 +187,12 @@ _start_locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 """By name. If two threads start or restart one name at once, the second finds what the first has started."""
 
 STATE_LOST_NOTE = (
-    "fresh processes: what the ranks held is gone with those before; "
-    "before any other cell, %mhjax restart --replay brings it back"
+    "started new processes; variables from before are lost. "
+    "To restore them, run `%mhjax restart --replay` before any other cell"
 )
 """Note for a start, or a restart without a replay, after which a replay would have something to do."""
+_START_STEP = "%mhjax start (4 simulated hosts × 2 CPU devices on this machine)"
+"""What to run if no cluster is running."""
 
 
 def is_rank_shell(shell: Any) -> bool:
@@ -204,23 +209,25 @@ def current() -> Cluster:
     for name in reversed(_names_by_use):
         if (cluster := _clusters.get(name)) is not None and cluster.state != "stopped":
             return cluster
-    yet = "no cluster of this notebook runs any more" if _clusters else "there is no cluster yet"
-    back = (
-        "%mhjax restart --replay brings back what the last one held; "
-        if _names_by_use and has_replayable_state(latest())
-        else ""
-    )
-    raise NotStarted(
-        f"{yet}; {back}{_format_detached_hint()}%mhjax start (or mhnb.start()) starts 4 hosts x 2 devices on this machine"
+    can_replay = bool(_names_by_use) and has_replayable_state(latest())
+    raise _not_started(
+        *(["%mhjax restart --replay (restores the variables of the last cluster)"] if can_replay else []),
+        *_list_attach_steps(),
     )
 
 
-def _format_detached_hint() -> str:
-    """Describe how to take over a detached cluster; empty if there is none."""
+def _not_started(*steps: str) -> NotStarted:
+    """Build the error for an operation that needs a cluster; `steps` are what the user may run instead of a start."""
+    first, *others = (*steps, _START_STEP)
+    return NotStarted("\n".join(["no cluster is running", f"  Fix: {first}", *(f"  Or: {step}" for step in others)]))
+
+
+def _list_attach_steps() -> list[str]:
+    """Return the command that attaches to a detached cluster; empty if no cluster is detached."""
     with suppress(LaunchError):
         if records := [each for each in list_cluster_records(os.environ) if not OwnerLock.is_held(each.run_dir)]:
-            return f"%mhjax attach {records[0].name} takes over the kept one that nobody drives; "
-    return ""
+            return [f"%mhjax attach {records[0].name} (a detached cluster on this machine)"]
+    return []
 
 
 def wait_for_current(on_wait: Callable[[str], None]) -> Cluster:
@@ -246,7 +253,7 @@ def latest() -> Cluster:
         NotStarted: no cluster was ever started here.
     """
     if not _names_by_use:
-        raise NotStarted("there is no cluster yet; %mhjax start starts 4 hosts x 2 devices on this machine")
+        raise _not_started()
     return _clusters[_names_by_use[-1]]
 
 
@@ -257,22 +264,25 @@ def by_name(name: str) -> Cluster:
         NotStarted: no cluster here has that name.
     """
     if name not in _clusters:
-        here = ", ".join(cluster.name for cluster in all_clusters()) or "none"
-        raise NotStarted(f"there is no cluster {name!r} here; there are {here}{_format_elsewhere_hint(name)}")
+        known = [cluster.name for cluster in all_clusters()]
+        raise NotStarted(_describe_cluster_elsewhere(name) or format_unknown("cluster", name, known))
     return _clusters[name]
 
 
-def _format_elsewhere_hint(name: str) -> str:
-    """Describe how to reach a cluster that this notebook does not own; empty if this machine has none of that name."""
+def _describe_cluster_elsewhere(name: str) -> str:
+    """Describe how to reach a cluster that this notebook does not own; empty if this machine has no cluster of that name."""
     with suppress(LaunchError):
         if named := find_clusters_named(os.environ, name):
             is_detached = any(
                 name in (b.name, b.full_name) and not OwnerLock.is_held(b.run_dir)
                 for b in list_cluster_records(os.environ)
             )
-            other = "another notebook drives it, " if any(map(has_owner, named)) else ""
-            next_step = f"%mhjax attach {name} takes it over, " if is_detached else other
-            return f". One of that name runs on this machine: {next_step}mhnb stop {name} in a shell ends it"
+            where = f"cluster {name!r} is running on this machine, but not attached to this notebook"
+            stop = f"mhnb stop {name} (in a shell)"
+            if is_detached:
+                return f"{where}\n  Fix: %mhjax attach {name}\n  Or: {stop}"
+            owner = "; another notebook is attached to it" if any(map(has_owner, named)) else ""
+            return f"{where}{owner}\n  Fix: {stop}"
     return ""
 
 
@@ -284,6 +294,8 @@ def all_clusters() -> list[Cluster]:
 def find_running(request: StartRequest) -> Cluster | None:
     """Return the running cluster of the requested name and spec; None if one must be started.
 
+    A request that names no shape finds a cluster of any shape.
+
     Raises:
         AlreadyStarted: a cluster of that name has another spec, or other options.
     """
@@ -291,11 +303,12 @@ def find_running(request: StartRequest) -> Cluster | None:
     cluster = _clusters.get(name)
     if cluster is None or cluster.state in ("stopped", "dead"):
         return None
-    if cluster.shape != shape:
+    if request.names_shape and cluster.shape != shape:
         raise AlreadyStarted(
-            f"cluster {name!r} runs with {cluster.shape.describe()}, and {shape.describe()} was asked for"
-            f"{' (a start that names no shape asks for that, too)' if shape == default_spec() else ''}\n"
-            f"  %mhjax restart keeps its shape with fresh processes; %mhjax stop ends it, then start again; or --name another",
+            f"cluster {name!r} is already running with {cluster.shape.describe()}; you requested {shape.describe()}\n"
+            "  Fix: %mhjax stop, then run this line again\n"
+            "  Or: add --name other to run both\n"
+            "  Or: %mhjax restart (same shape, fresh processes)",
             name=name,
         )
     if cluster.profile is None:
@@ -317,7 +330,7 @@ def start(
     start_timeout_s: float = START_TIMEOUT_S,
     keep: bool | None = None,
     spare: bool | None = None,
-    guard: Guard | None = None,
+    guard: GuardName | None = None,
     fork: bool | None = None,
     address: str | None = None,
     encrypt: bool | None = None,
@@ -329,26 +342,26 @@ def start(
 ) -> Cluster:
     """Start ranks, and return when each has taken part in a checked global sum.
 
-    A running cluster of the same name and spec is returned as it is. With `keep`, one whose notebook is gone is taken over.
+    A running cluster of the same name and spec is returned as it is. With `keep`, a detached one is attached.
     The options from `keep` to `sync` must then be those of that cluster, except those that are None, which are not compared.
 
     Args:
-        hosts: how many hosts, simulated by a process each; or the names of machines, reached by ssh; None: what the profile says, 4.
+        hosts: the number of hosts, each simulated by a process, or the names of machines, reached by ssh; None: from the profile, else 4.
         devices: simulated CPU devices per rank; None: 2 on this machine, and the existing ones on others.
-        name: for status, logs and a second cluster beside this one.
-        ranks: how many ranks on all hosts, instead of the number of hosts; None: hosts x ranks_per_host.
-        ranks_per_host: processes on each host; None: what the profile says, 1.
+        name: the name of the cluster, for status, logs and a second cluster beside this one.
+        ranks: the number of ranks on all hosts together, instead of the number of hosts; None: hosts x ranks_per_host.
+        ranks_per_host: the number of ranks on each host; None: from the profile, else 1.
         profile: how hosts are reached: the name of a profile, such as slurm, or its directory; None: ssh if hosts are named, else local.
         init: False leaves `jax.distributed.initialize()` to a cell.
-        initialize: arguments of `jax.distributed.initialize`, by name; None: none.
+        initialize: arguments of `jax.distributed.initialize`, by name; None: no arguments.
         start_timeout_s: limit for the start, in seconds, without the time in a scheduler's queue and for the checks of hosts.
-        keep: True lets the ranks outlive this notebook; None: False.
-        spare: True keeps as many ranks again warm in reserve, for a quick restart; not with `keep`; None: False.
-        guard: how launches are compared: before each launch (lockstep), after the cell (parity), or not (off); None: lockstep.
+        keep: True keeps the ranks running after this notebook exits; None: False.
+        spare: True keeps a second set of ranks on standby, for a quick restart; not with `keep`; None: False.
+        guard: when launches are compared: `before` each launch (or `lockstep`), `after` the cell (or `parity`), or `off`; None: before.
         fork: True forks the ranks of a host from one process; False starts a fresh process for each; None: True on Linux.
-        address: of this machine, as hosts on other machines reach it; None: it is found.
+        address: the address of this machine that hosts on other machines can reach; None: mhnb finds it.
         encrypt: whether traffic between machines is encrypted; None: True.
-        host_timeout_s: a host on another machine that is silent for more seconds is lost; None: 20.
+        host_timeout_s: seconds after which a silent host on another machine counts as lost; None: 20.
         sync: folder of this machine that is copied to every host before a cell can import from it; None: no folder.
         connection: JSON with which an existing ipyparallel hub connects its engines, for ranks that run no cells of mhnb; empty: a new hub.
         on_progress: called in this thread as ranks progress, and each second; if hosts are checked first, also before a rank exists.
@@ -362,7 +375,7 @@ def start(
     check_argument("on_progress", on_progress)
     if is_rank_shell(get_ipython()):
         raise InvalidRequest(
-            "start: this process is a rank of a cluster; start another one from the notebook, in a plain cell"
+            "start: this process is a rank of a cluster and cannot start another one; run this in a notebook cell (%%local)"
         )
     # Also if it is already running, because a wrong argument must not be ignored silently.
     request = resolve_start(
@@ -407,9 +420,9 @@ def start_requested(request: StartRequest, on_progress: Callable[[StartProgress]
 
 @contextmanager
 def _as_launch_errors(
-    operation: str = "start", next_step: str = "every process was ended; mend the cause and start again"
+    operation: str = "start", next_step: str = "all processes were stopped; fix the cause and start again"
 ) -> Iterator[None]:
-    """Raise what this machine refuses as a LaunchError that says what to change on it.
+    """Raise an error of this machine as a LaunchError that says what to change on the machine.
 
     Args:
         operation: the operation that fails.
@@ -431,9 +444,7 @@ def _as_launch_errors(
         if not isinstance(error, OSError) and not condition:
             # Not a refusal by the machine.
             raise
-        raise LaunchError(
-            f"the {operation} failed in this process, with {words}\n  {condition or next_step}"
-        ) from error
+        raise LaunchError(f"the {operation} failed in this process: {words}\n  {condition or next_step}") from error
 
 
 def _start(request: StartRequest, on_progress: Callable[[StartProgress], None] | None) -> Cluster:
@@ -444,8 +455,8 @@ def _start(request: StartRequest, on_progress: Callable[[StartProgress], None] |
     shape, options = request.shape, request.options
     name = options.name
     records = list_cluster_records(os.environ)
-    if options.keep and (detached := find_detached(name, shape, records)) is not None:
-        # Its notebook is gone, and the same line is run again.
+    if options.keep and (detached := find_detached(name, _find_wanted_shape(request, records), records)) is not None:
+        # Its notebook has exited, and the user runs the same line again.
         profile = request.profile.with_settings(detached.options.reach)
         check_same_options(detached.full_name, detached.options, profile, request)
         attached = attach(detached.full_name, on_progress)
@@ -469,6 +480,13 @@ def _start(request: StartRequest, on_progress: Callable[[StartProgress], None] |
     )
     cluster.notes = (*cluster.notes, *notes)
     return _complete_start(cluster, on_progress, after=_find_replaced_generation(previous, cluster))
+
+
+def _find_wanted_shape(request: StartRequest, records: Sequence[ClusterRecord]) -> ClusterSpec:
+    """Return the shape of the detached cluster to use: that of the request, or of any cluster if the request names none."""
+    detached = (each for each in records if each.name == request.options.name and not OwnerLock.is_held(each.run_dir))
+    first = None if request.names_shape else next(detached, None)
+    return request.shape if first is None else first.shape
 
 
 def _find_replaced_generation(previous: Cluster | None, cluster: Cluster) -> int:
@@ -536,7 +554,7 @@ def restart_cluster(cluster: Cluster, *, replay: bool, to: int | None) -> Cluste
 
 
 def announce_replay(cluster: Cluster) -> AbstractContextManager[None]:
-    """Let cells of other threads wait for a restart with a replay."""
+    """Make cells of other threads wait for a restart with a replay."""
     return announce(
         cluster.name, f"the restart of {pluralize(cluster.process_count, 'rank')} and the replay of its cells"
     )
@@ -547,7 +565,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
     wait_for_pending_shutdowns()
     newest = current_generation(cluster)
     if newest.left:
-        raise NotStarted(f"{newest.reason}, and then %mhjax restart")
+        raise NotStarted(f"{newest.reason}, then %mhjax restart")
     # Before anything is stopped, because the profile may have become invalid.
     profile = _find_profile(cluster)
     standby, newest.spare = newest.spare, None
@@ -563,7 +581,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
             # Nothing else would refer to it.
             newest.spare = standby
             raise
-        on_wait = _report_wait(cluster, "waiting until the ranks in reserve are ready", began, on_progress)
+        on_wait = _report_wait(cluster, "waiting until the standby ranks are ready", began, on_progress)
         if standby is not None and (promoted := promote_standby(standby, cluster, on_wait)) is not None:
             _sync_files(promoted)
             return _activate(promoted, after=newest.generation)
@@ -580,7 +598,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
     finally:
         # If it was not taken.
         release_parked_allocation(newest.name)
-    # The time goes on from what was shown before.
+    # The time continues from the value that was shown before.
     earlier_s = time.monotonic() - began
     on_start = None if on_progress is None else lambda each: on_progress(_add_time(each, earlier_s))
     return _complete_start(fresh, on_start, after=newest.generation)
@@ -611,7 +629,7 @@ def current_generation(cluster: Cluster) -> Cluster:
 
 
 def attach(name: str | None = None, on_progress: Callable[[StartProgress], None] | None = None) -> Cluster:
-    """Take over a cluster that was started with `keep` and whose notebook is gone, with its state, journal and guard.
+    """Attach to a cluster that was started with `keep` and is detached, with its state, journal and guard.
 
     Args:
         name: of the cluster, as `mhnb list` shows it; None for the only one.
@@ -623,7 +641,7 @@ def attach(name: str | None = None, on_progress: Callable[[StartProgress], None]
         LaunchError: a rank did not answer; everything is left as it was. If a rank has died meanwhile, the cluster is dead,
             and a restart with a replay restores what its journal has.
     """
-    with _as_launch_errors("attach", "the ranks are left as they were; mend the cause and attach again"):
+    with _as_launch_errors("attach", "the ranks were not changed; fix the cause and attach again"):
         return _attach(name, on_progress)
 
 

@@ -1,4 +1,4 @@
-"""Starts, restarts and replays that are under way in this process, so that a cell of another thread waits for them, and says so."""
+"""Starts, restarts and replays that are under way in this process, so that cells of other threads wait for them, with a note."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _under_way: list[_Operation] = []
 
 @contextmanager
 def announce(cluster: str, text: str) -> Iterator[None]:
-    """Let cells of other threads that are for this cluster wait until the block ends.
+    """Make cells of other threads wait until the block ends, if they are for this cluster.
 
     Args:
         cluster: name of the cluster.
-        text: what goes on, like `the start of 4 ranks`.
+        text: the operation, such as `the start of 4 ranks`.
     """
     operation = _Operation(cluster, text)
     _under_way.append(operation)

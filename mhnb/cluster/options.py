@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from mhnb.core.addresses import parse_address
-from mhnb.core.arguments import closest_match, is_positive_seconds
+from mhnb.core.arguments import format_unknown, is_positive_seconds
 from mhnb.core.cell_request import Guard, check_guard
 from mhnb.core.cluster_spec import (
     INITIALIZE_ARGUMENTS,
@@ -32,6 +32,7 @@ from mhnb.core.cluster_spec import (
 from mhnb.core.launch.environment import rank_environment
 from mhnb.core.launch.hosts import HostName, parse_hosts
 from mhnb.core.messages import HostSpec
+from mhnb.core.ranks import pluralize
 from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR
 from mhnb.errors import AlreadyStarted, InvalidRequest
 from mhnb.launchers.profiles import KINDS, Profile, is_path, load_profile, ranks_per_host, read_hostfile
@@ -65,7 +66,7 @@ def _is_optional_mapping(value: object) -> bool:
 _COUNT = _Rule(_is_optional_int, "a whole number")
 _SWITCH = _Rule(lambda value: isinstance(value, bool), "True or False")
 _DURATION = _Rule(is_positive_seconds, "a number of seconds above 0")
-_TEXT = _Rule(lambda value: isinstance(value, str), "a text")
+_TEXT = _Rule(lambda value: isinstance(value, str), "a string")
 
 _RULES: dict[str, _Rule] = {
     "address": _TEXT,
@@ -77,19 +78,19 @@ _RULES: dict[str, _Rule] = {
     "init": _SWITCH,
     "initialize": _Rule(
         _is_optional_mapping,
-        "the arguments of jax.distributed.initialize by name, like {'heartbeat_timeout_seconds': 30}",
+        "the arguments of jax.distributed.initialize by name, such as {'heartbeat_timeout_seconds': 30}",
     ),
     "keep": _SWITCH,
-    "name": _Rule(lambda value: isinstance(value, str), "a text of letters, digits, - and _"),
+    "name": _Rule(lambda value: isinstance(value, str), "a string of letters, digits, - and _"),
     "on_progress": _Rule(lambda value: value is None or callable(value), "a function of one argument"),
     "profile": _Rule(
-        lambda value: value is None or _is_path(value), "the name of a profile, like 'ssh', or the folder of one"
+        lambda value: value is None or _is_path(value), "the name of a profile, such as 'ssh', or its folder"
     ),
     "ranks": _COUNT,
     "ranks_per_host": _COUNT,
     "spare": _SWITCH,
     "start_timeout_s": _DURATION,
-    "sync": _Rule(_is_path, "a folder of this machine"),
+    "sync": _Rule(_is_path, "a folder on this machine"),
 }  # fmt: skip
 
 
@@ -103,8 +104,8 @@ def check_argument(name: str, value: object) -> None:
     """
     rule = _RULES[name]
     if not rule.is_valid(value):
-        kind = "" if rule is _DURATION and isinstance(value, int | float) else f", not {type(value).__name__}"
-        raise InvalidRequest(f"{name}={value!r:.80}: give {rule.expected}{kind}")
+        kind = "" if rule is _DURATION and isinstance(value, int | float) else f", got {type(value).__name__}"
+        raise InvalidRequest(f"{name}={value!r:.80}: expected {rule.expected}{kind}")
 
 
 # -- the options, and what a start asks for
@@ -143,9 +144,10 @@ class StartOptions:
             if part.name not in ("guard", "reach"):
                 check_argument(part.name, getattr(self, part.name))
         check_name(self.name)
-        check_guard(self.guard)
+        # The class is frozen; the name that describes a cluster, and is compared, is always the same.
+        object.__setattr__(self, "guard", check_guard(self.guard))
         if self.keep and self.spare:
-            raise InvalidRequest("--keep and --spare do not go together: ranks in reserve end with this notebook")
+            raise InvalidRequest("--keep cannot be combined with --spare: standby ranks stop when the notebook closes")
 
 
 OPTION_NAMES = frozenset(part.name for part in fields(StartOptions)) - {"name", "reach"}
@@ -197,26 +199,28 @@ class StartRequest:
     """How the hosts are reached, with the settings of `options`."""
     given: tuple[str, ...] = ()
     """Names of the options that were given and describe a cluster. The others have their defaults, and are not compared."""
+    names_shape: bool = True
+    """Whether a shape, hosts or a profile was given. If not, a running cluster of that name is used, whatever its shape."""
 
     def __post_init__(self) -> None:
         initialize = self.shape.initialize
         fixed = sorted({"coordinator_address", "coordinator_bind_address"} & set(initialize))
         if self.options.spare and fixed:
             raise InvalidRequest(
-                f"--spare and {fixed[0]}={initialize[fixed[0]]!r} do not go together: ranks in reserve need an address of their own"
+                f"--spare cannot be combined with {fixed[0]}={initialize[fixed[0]]!r}: standby ranks need an address of their own"
             )
 
 
 def check_detachable(options: StartOptions) -> None:
-    """Check that the cluster can be detached, because no notebook could take it over otherwise.
+    """Check that the cluster can be detached, because no notebook could attach to it otherwise.
 
     Raises:
         InvalidRequest: it was started without `keep`.
     """
     if not options.keep:
         raise InvalidRequest(
-            f"cluster {options.name!r} was started without --keep and would end; "
-            "%mhjax stop ends it, %mhjax start --keep starts one that stays"
+            f"cannot detach: cluster {options.name!r} was started without --keep, so it stops with this notebook\n"
+            "  Fix: %mhjax stop, then %mhjax start --keep"
         )
 
 
@@ -337,8 +341,8 @@ def check_folder(folder: str | os.PathLike[str]) -> Path:
     """
     path = Path(folder).expanduser().resolve()
     if not path.is_dir():
-        what = "a file" if path.exists() else "not there"
-        raise InvalidRequest(f"sync {folder}: {path} is {what}; name a folder of this machine, such as . or src")
+        what = "is a file" if path.exists() else "does not exist"
+        raise InvalidRequest(f"sync {folder}: {path} {what}; expected a folder on this machine, such as . or src")
     return path
 
 
@@ -377,7 +381,8 @@ def resolve_start(name: str = "default", **arguments: Any) -> StartRequest:
     profile = _load_profile(spec, settings)
     shape = resolve_spec(spec, profile)
     check_initialize(shape.initialize, shape.process_count)
-    return StartRequest(shape, options, profile, tuple(given))
+    names_shape = bool(settings) or spec != SpecArguments(initialize=spec.initialize) or bool(spec.initialize)
+    return StartRequest(shape, options, profile, tuple(given), names_shape)
 
 
 def resolve_spec(arguments: SpecArguments, profile: Profile) -> ClusterSpec:
@@ -396,7 +401,9 @@ def resolve_spec(arguments: SpecArguments, profile: Profile) -> ClusterSpec:
     devices = _default_devices(profile, arguments.devices)
     if machines and kind not in ("mpi", "slurm", "ssh"):
         # Other kinds would silently ignore the names.
-        raise InvalidRequest(f"--profile {name} takes no names of machines, and got {', '.join(machines)}; ssh does")
+        raise InvalidRequest(
+            f"--profile {name} does not accept host names, got {', '.join(machines)}; use --profile ssh"
+        )
     per_host = ranks_per_host
     if per_host is None and not (machines and ranks is not None):
         per_host = profile.settings.ranks_per_host
@@ -418,11 +425,6 @@ def resolve_spec(arguments: SpecArguments, profile: Profile) -> ClusterSpec:
     )
     check_counts(shape)
     return shape
-
-
-def default_spec() -> ClusterSpec:
-    """Return the spec of a start without arguments."""
-    return resolve_start().shape
 
 
 def check_same_options(name: str, running: StartOptions, profile: Profile, request: StartRequest) -> None:
@@ -460,25 +462,27 @@ def _load_profile(arguments: SpecArguments, settings: Mapping[str, Any]) -> Prof
     known = profile.settings.class_trait_names(config=True)
     if unknown := sorted(set(settings) - set(known)):
         raise InvalidRequest(
-            f"start: there is no option {', '.join(unknown)}; options are {', '.join(sorted({*OPTION_NAMES, *_SPEC_ARGUMENTS}))}, "
-            f"and of profile {name}: {', '.join(sorted(known))}{_format_option_hint(unknown[0], settings[unknown[0]])}"
+            f"start: {_describe_unknown_option(unknown[0], settings[unknown[0]], name, sorted(known))}"
         )
     return profile.with_settings(settings)
 
 
-def _format_option_hint(option: str, value: object) -> str:
+def _describe_unknown_option(option: str, value: object, profile: str, known: Sequence[str]) -> str:
     """Describe where an option belongs: to the arguments of JAX's own start, or to a profile, because --profile was forgotten."""
     if option in INITIALIZE_ARGUMENTS:
         return (
-            f"\n  {option} is an argument of jax.distributed.initialize: initialize={{{option!r}: {value!r:.80}}};"
-            f" of %mhjax start: --{option.replace('_', '-')} {shlex.quote(f'{value!s:.80}')}"
+            f"{option!r} is an argument of jax.distributed.initialize\n"
+            f"  Fix: initialize={{{option!r}: {value!r:.80}}}\n"
+            f"  Or: %mhjax start --{option.replace('_', '-')} {shlex.quote(f'{value!s:.80}')}"
         )
     kinds = [kind for kind, cls in sorted(KINDS.items()) if cls.class_traits(config=True).get(option) is not None]
     if kinds:
         # Of several kinds, name the most widely used.
-        return f"\n  {option} is a setting of the profile {' or '.join(kinds)}: --profile {'ssh' if 'ssh' in kinds else kinds[0]}"
-    near = closest_match(option, (*_START_ARGUMENTS, *OPTION_NAMES, *_SPEC_ARGUMENTS))
-    return f"\n  did you mean {near}?" if near else ""
+        suggested = "ssh" if "ssh" in kinds else kinds[0]
+        return (
+            f"{option!r} is a setting of profile {' or '.join(kinds)}, not of {profile}\n  Fix: --profile {suggested}"
+        )
+    return format_unknown("option", option, (*_START_ARGUMENTS, *_SPEC_ARGUMENTS, *sorted(OPTION_NAMES), *known))
 
 
 def _find_machines(
@@ -511,7 +515,7 @@ def _default_ranks(profile: Profile, per_host: int | None) -> tuple[int, int | N
     """Return the default number of ranks, and the ranks per host.
 
     Raises:
-        LaunchError: the default is the number of GPUs, and there are none.
+        LaunchError: the default is the number of GPUs, and this machine has no GPU.
     """
     if profile.count is not None:
         return profile.count, per_host
@@ -544,8 +548,7 @@ def _split_ranks(ranks: int | None, hosts: int | None, per_host: int | None) -> 
         per_host = max(1, ranks // hosts) if hosts > 0 else 1
     if per_host > 0 and hosts * per_host != ranks:
         raise InvalidRequest(
-            f"-n {ranks} ranks cannot be {hosts} hosts with the same number of ranks each"
-            + (f", {per_host} a host" if per_host else "")
-            + "; give another -n, or --per-host alone"
+            f"-n {ranks} does not fit: {pluralize(hosts, 'host')} with {pluralize(per_host, 'rank')} each need -n {hosts * per_host}; "
+            "change -n or --per-host"
         )
     return hosts, per_host

@@ -124,7 +124,7 @@ class _Preflight:
         return build_preflight_report(checked, replace(make_requirements(self._shape), endpoints=self._endpoints))
 
     def _ask_facts(self) -> list[HostChecks]:
-        """Return the facts of each supervisor, or why there are none."""
+        """Return the facts of each supervisor, or why there are no facts."""
         reports, failures = self._command.reports, self._command.failures
         # One that has reported may have failed since.
         asked = [supervisor for supervisor in self._supervisors if supervisor in reports and supervisor not in failures]
@@ -142,7 +142,7 @@ class _Preflight:
     def _mark_silent(
         self, hosts: Sequence[HostChecks], answers: Container[int], limit_s: float, asked: Sequence[int] | None = None
     ) -> list[HostChecks]:
-        """Give a failure to each host that has not answered the latest request; without `asked`, those with facts were asked."""
+        """Mark each host that has not answered the latest request as failed; without `asked`, those with facts got the request."""
         marked = []
         for supervisor, host in zip(self._supervisors, hosts, strict=True):
             is_asked = host.facts is not None if asked is None else supervisor in asked
@@ -248,7 +248,7 @@ def _read_facts(host: HostChecks, answer: Any) -> HostChecks:
     try:
         return replace(host, facts=msgspec.convert(answer, HostFacts))
     except msgspec.ValidationError as error:
-        text = f"{host.name}: its facts cannot be read: {error}\n  install the same mhnb there as here"
+        text = f"{host.name}: mhnb cannot read what the host reports: {error}\n  Fix: install the same version of mhnb there as here"
         return replace(host, failure=HostUnfit(text, host=host.name, kind="version", cause=str(error)))
 
 
@@ -256,10 +256,10 @@ def _mark_late(host: HostChecks, limit_s: float, error: str) -> HostChecks:
     """Return the failure of a host that has not answered, with its error if it has sent one."""
     failure: LaunchError
     if error:
-        text = f"{host.name}: its checks ended: {error}\n  mend that on {host.name}, then start again"
+        text = f"{host.name}: the preflight checks failed there: {error}\n  Fix: correct this on {host.name}, then start again"
         failure = HostUnfit(text, host=host.name, kind="ended", cause=error)
     else:
-        text = f"{host.name}: gave no answer within {limit_s:g} s\n  it may be overloaded, or a disk there may hang: log in by hand and see"
+        text = f"{host.name}: no answer within {limit_s:g} s\n  Fix: log in by hand; the host may be overloaded, or a disk may hang"
         failure = HostUnreachable(text, host=host.name, kind="late", cause="no answer")
     return replace(host, facts=None, failure=failure)
 

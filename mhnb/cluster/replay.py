@@ -39,7 +39,7 @@ def check_replay(cluster: Cluster, to: int | None, *, replay: bool = True) -> No
     if replay:
         plan_replay(cluster.journal.read()[0], cluster.generation, to)
     elif to is not None:
-        raise InvalidRequest(f"--to {to} belongs to a replay: %mhjax restart --replay --to {to}")
+        raise InvalidRequest(f"--to {to} requires --replay\n  Fix: %mhjax restart --replay --to {to}")
 
 
 def find_last_cell(cluster: Cluster, argument: CellArgument) -> tuple[int, str]:
@@ -111,7 +111,7 @@ def _run_steps(
                 else _repeat_push(cluster, step, on_wait=on_wait)
             )
         except MhnbError as error:
-            stop_reason = f"{step_name(step)} was not done again\n{error}"
+            stop_reason = f"{step_name(step)} was not repeated\n{error}"
         except KeyboardInterrupt:
             stop_reason = f"the replay was interrupted at {step_name(step)}"
         if stop_reason:
@@ -136,7 +136,7 @@ def _run_cell(
     if not differing:
         return ""
     return "\n".join(
-        [f"{before.name} did not do what it did before", differing, *_describe_new_errors(before, result, left_out)]
+        [f"{before.name} behaved differently from before", differing, *_describe_new_errors(before, result, left_out)]
     )
 
 
@@ -155,7 +155,7 @@ def _repeat_push(cluster: Cluster, record: PushRecord, *, on_wait: Callable[[], 
     try:
         packed = cluster.journal.read_push(record)
     except OSError as error:
-        return f"{step_name(record)} could not be done again\n{error}"
+        return f"{step_name(record)} could not be repeated\n{error}"
     on_progress = None if on_wait is None else lambda *_: on_wait()
     transfer.push_payload(cluster, packed, ranks=record.ranks, on_progress=on_progress)
     cluster.journal.write(make_replayed_record(record, cluster.generation))

@@ -117,8 +117,8 @@ def read_values(verb: str, answers: Mapping[int, RankReply], kind: type[T]) -> d
             values[rank] = convert(answer.value, kind)
         except ValueError as error:
             raise ClusterError(
-                f"rank {rank} answered {verb!r} with something else: {error!s:.200}; have the same mhnb on every host:"
-                " %mhjax doctor compares the versions",
+                f"rank {rank} sent an unexpected reply to {verb!r}: {error!s:.200}; its version of mhnb may differ\n"
+                "  Fix: install the same mhnb on every host; %mhjax doctor compares the versions",
                 rank=rank,
             ) from error
     return values
@@ -167,7 +167,7 @@ def check_ranks(ranks: Iterable[int] | None, process_count: int) -> tuple[int, .
     chosen = tuple(sorted(set(ranks)))
     missing = [rank for rank in chosen if not 0 <= rank < process_count]
     if missing or not chosen:
-        what = f"there is no rank {missing[0]}" if missing else "no rank is named"
+        what = f"unknown rank {missing[0]}" if missing else "no rank was selected"
         raise InvalidRequest(f"{what}; this cluster has {describe_ranks(range(process_count))}", ranks=chosen)
     return chosen
 
@@ -179,14 +179,14 @@ def check_names(names: Sequence[str], verb: str) -> tuple[str, ...]:
         InvalidRequest: no name, or a name that is not a variable's.
     """
     if not names:
-        raise InvalidRequest(f"{verb} what? Name one or more variables; %mhjax vars lists what the ranks hold")
+        raise InvalidRequest(f"{verb}: expected one or more names of variables; %mhjax vars lists those on the ranks")
     for name in names:
         candidate: object = name
         if not isinstance(candidate, str) or not name.isidentifier():
             several = isinstance(candidate, str) and all(map(str.isidentifier, filter(None, name.split(","))))
-            hint = "Separate names by spaces" if several else "Bind the value to a name first, where it comes from"
+            hint = "Separate names by spaces" if several else "Assign the value to a variable first"
             raise InvalidRequest(
-                f"{verb} takes names of variables, not {name!r}. {hint}",
+                f"{verb}: expected names of variables, got {name!r}. {hint}",
                 name=name,
             )
     return tuple(names)
@@ -222,7 +222,7 @@ def check_values(client: RankClient, wanted: Sequence[str]) -> tuple[CheckRow, .
     for name in checked_names:
         if missing := [rank for rank, answer in answers.items() if name not in answer.value]:
             rank_text = describe_ranks(missing)
-            raise NameMissing(f"there is no {name!r} on {rank_text}; %mhjax vars lists what the ranks hold", name=name)
+            raise NameMissing(f"{name!r} does not exist on {rank_text}; %mhjax vars lists the variables", name=name)
     by_name = [{rank: answer.value[name] for rank, answer in answers.items()} for name in checked_names]
     return tuple(
         row for name, leaves in zip(checked_names, by_name, strict=True) for row in compare_leaves(name, leaves)

@@ -21,7 +21,7 @@ from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.report import Program, Report, make_report, program_from_wire
 from mhnb.types import DeviceRef
 
-_USE = "%mhjax collectives f(x, y): the call of a function that the ranks have, with its arguments"
+_EXPECTED = "expected a call such as step(params, batch)"
 
 
 def check_call(text: str) -> str:
@@ -34,13 +34,15 @@ def check_call(text: str) -> str:
     'step(params, batch)'
     """
     if not text.strip():
-        raise InvalidRequest(f"collectives of which call? Write {_USE}", text=text)
+        raise InvalidRequest(f"collectives: {_EXPECTED}", text=text)
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        raise InvalidRequest(f"{text.strip()!r} is not Python: {error.msg}. Write {_USE}", text=text) from error
+        raise InvalidRequest(
+            f"collectives: {_EXPECTED}; {text.strip()!r} is not valid Python: {error.msg}", text=text
+        ) from error
     if not isinstance(node, ast.Call):
-        raise InvalidRequest(f"{text.strip()!r} is no call of a function. Write {_USE}", text=text)
+        raise InvalidRequest(f"collectives: {_EXPECTED}, got {text.strip()!r}", text=text)
     return text.strip()
 
 
@@ -93,11 +95,9 @@ def merge_compiled(call: str, answers: Mapping[int, CompiledCall | FailedCall]) 
         hint = "%mhjax vars shows where the arguments differ"
         if len({words for _, words in sides}) == 1:
             # The descriptions do not distinguish the programs.
-            hint = (
-                f"their collectives are alike; what differs is in between: an operation, a constant, a branch\n{hint}"
-            )
+            hint = f"their collectives are the same; another operation, a constant or a branch differs\n{hint}"
         raise ValueDiffers(
-            f"{call} is not the same program on all ranks; launched like this, it would be an OrderMismatch\n{listing}\n{hint}",
+            f"{call} is not the same program on all ranks; running it would raise OrderMismatch\n{listing}\n{hint}",
             name=call,
         )
     return programs[min(programs)]
@@ -120,7 +120,7 @@ def _raise_failed(call: str, failed: Mapping[int, FailedCall], *, everywhere: bo
     if first.was_traced and not first.is_mhnb_error:
         raise CallFailed("\n".join([message, *_format_site_and_hint(call, first)]), ename=first.ename)
     if first.ename == "NameError" and not near:
-        message += "; %mhjax vars lists what the ranks hold, %mhjax push NAME binds what this notebook holds"
+        message += "; %mhjax vars lists the variables on the ranks, %mhjax push NAME copies one from this notebook"
     raise InvalidRequest(message, text=call)
 
 
@@ -173,17 +173,19 @@ def merge_launched(
 ) -> tuple[Report, ...]:
     """Merge the programs that the ranks launched; a program must be the same on each rank that has it."""
     if any(answer.is_gone for answer in answers.values()):
-        raise InvalidRequest(f"another cell has run since {cell_name}: what it launched is not known any more")
+        raise InvalidRequest(
+            f"only the collectives of the latest cell are kept, and another cell has run since {cell_name}"
+        )
     found: dict[str, tuple[int, Program, int]] = {}
     for rank, answer in sorted(answers.items()):
         for fingerprint, count, wire in answer.programs:
             if isinstance(wire, str):
-                raise HloError(f"rank {rank} cannot read what it launched: {wire}")
+                raise HloError(f"rank {rank} cannot read a program that it launched: {wire}")
             program = program_from_wire(wire)
             before = found.setdefault(fingerprint, (rank, program, count))
             if (_comparison_key(before[1]), before[2]) != (_comparison_key(program), count):
                 raise ValueDiffers(
-                    f"ranks {before[0]} and {rank} tell different things of what they launched:\n"
+                    f"ranks {before[0]} and {rank} report different launches of one program:\n"
                     f"  rank {before[0]}: {before[2]} × {_describe(before[1])}\n  rank {rank}: {count} × {_describe(program)}",
                     name=program.name,
                 )

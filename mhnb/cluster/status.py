@@ -12,8 +12,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from mhnb.cluster.shell_control import ShellRequests
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
@@ -41,7 +42,7 @@ def _describe_rank(state_machine: ClusterStateMachine, entry: RankEntry) -> Rank
     )
     state = registry.describe_end(entry, KILLED_AFTER_INTERRUPT if slow else "")
     if state_machine.state == "stopped" and state == "alive" and not registry.is_detached:
-        # The end of processes that were told to end is not reported any more.
+        # After the order to end, the end of processes is no longer reported.
         state = "stopped"
     return RankInfo(
         entry.rank,
@@ -97,6 +98,64 @@ def describe_location(shape: ClusterSpec, ranks: Sequence[RankInfo]) -> str:
     return f"{shape.describe()}: {', '.join(chosen)}"
 
 
+class StatusSource(Protocol):
+    """What the status of a cluster is made of: a `Cluster`."""
+
+    @property
+    def state(self) -> str:
+        """Its state."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is not clean."""
+
+    @property
+    def guard(self) -> str:
+        """Which guard is active."""
+
+    @property
+    def jax_version(self) -> str:
+        """JAX version of the ranks."""
+
+    @property
+    def log_dir(self) -> Path:
+        """Directory with the output of each rank."""
+
+    @property
+    def ranks(self) -> tuple[RankInfo, ...]:
+        """Every rank."""
+
+    generation: int
+
+
+def status_values(cluster: StatusSource) -> dict[str, Any]:
+    """Return the status of a cluster as values that JSON has, with the keys of `mhnb status --json`."""
+    return {
+        "state": cluster.state,
+        "reason": cluster.reason,
+        "generation": cluster.generation,
+        "guard": cluster.guard,
+        "jax_version": cluster.jax_version,
+        "log_dir": str(cluster.log_dir),
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "host": rank.host,
+                "hostname": rank.hostname,
+                "pid": rank.pid,
+                "state": rank.state,
+                "phase": rank.phase,
+                "platform": rank.platform,
+                "devices": len(rank.devices),
+                "memory_bytes": rank.nbytes,
+                "last_cell": rank.last_cell,
+                "log": str(rank.log_path),
+            }
+            for rank in cluster.ranks
+        ],
+    }
+
+
 def start_progress(state_machine: ClusterStateMachine, now: float) -> StartProgress:
     """Return the progress of a start."""
     ready = state_machine.state in ("clean", "split", "tainted", "dead")
@@ -132,6 +191,9 @@ class EventListener(Protocol):
     def on_hang_report(self, report: HangReport | None) -> None:
         """Handle a hang report of a long-running cell; None once the cell has ended."""
 
+    def on_tick(self) -> None:
+        """Handle a tick, of which there are several per second, also between cells."""
+
 
 class ClusterListener:
     """Listener that queues start progress for `wait_ready`, and passes other events to registered callbacks."""
@@ -141,10 +203,15 @@ class ClusterListener:
         self.show_late: Callable[[CellResult], None] | None = None
         self.show_notice: Callable[[str], None] = print_notice
         self._write_hang_report: Callable[[HangReport | None], None] | None = None
+        self._requests: ShellRequests | None = None
 
     def enable_hang_report_file(self, run_dir: Path) -> None:
         """Store the hang report in a directory from now on, for `mhnb where NAME`."""
         self._write_hang_report = partial(_write_hang_report_file, run_dir)
+
+    def enable_shell_requests(self, requests: ShellRequests) -> None:
+        """Look for requests of shells from now on."""
+        self._requests = requests
 
     def wait_ready(self, on_progress: Callable[[StartProgress], None] | None) -> float:
         """Wait until the ranks can take cells; return how many seconds the start took.
@@ -183,6 +250,11 @@ class ClusterListener:
         if self._write_hang_report is not None and not _call_view(self._write_hang_report, report):
             self._write_hang_report = None
 
+    def on_tick(self) -> None:
+        """Do what a shell requests. After one failure this stops, because the file may be another user's work."""
+        if self._requests is not None and not _call_view(lambda requests: requests.poll(), self._requests):
+            self._requests = None
+
 
 def print_notice(text: str) -> None:
     """Print to the current stderr: while rich redraws a terminal's lines, it replaces stderr and puts the text above them."""
@@ -192,7 +264,7 @@ def print_notice(text: str) -> None:
 def _write_hang_report_file(run_dir: Path, report: HangReport | None) -> None:
     write_hang_report(
         run_dir,
-        None if report is None else format_hang_text(report, how_to_end="the stop button or Ctrl-C where it runs"),
+        None if report is None else format_hang_text(report, how_to_end="the stop button or Ctrl-C in its notebook"),
     )
 
 

@@ -120,9 +120,7 @@ def push(
     """
     for name in check_names(tuple(values), "push"):
         if keyword.iskeyword(name):
-            raise InvalidRequest(
-                f"push cannot bind {name!r}: it is a word of the language; choose another name", name=name
-            )
+            raise InvalidRequest(f"push cannot bind {name!r}: it is a Python keyword; choose another name", name=name)
     builder = _PayloadBuilder()
     payload = PushPayload([builder.add_value(name, value) for name, value in values.items()], builder.parts)
     push_payload(client, payload, ranks=ranks, on_progress=on_progress)
@@ -198,7 +196,7 @@ class _PayloadBuilder:
             # Pickling runs the value's own code, which may raise anything, so the message has the type of the error.
             raise InvalidRequest(
                 f"{name} cannot be pushed: {type(error).__name__}: {str(error).rstrip('.')}."
-                " Push what it is made of: arrays, numbers, containers of them; nothing was bound on any rank",
+                " Push its parts instead: arrays, numbers or containers of them. Nothing was bound on any rank",
                 name=name,
             ) from error
         skeleton, *buffers = [self._add_part(part) for part in (packed.skeleton, *packed.buffers)]
@@ -257,8 +255,8 @@ def _check_staged(failed: Mapping[int, Sequence[Sequence[str]]]) -> None:
         return
     ranks, (name, text) = group_ranks(first)[0]
     raise InvalidRequest(
-        f"{name} cannot be pushed: on {describe_ranks(ranks)} it {text}. Define or import it on the ranks first (%%mhjax);"
-        " nothing was bound on any rank",
+        f"{name} cannot be pushed: on {describe_ranks(ranks)} it {text}. Define or import it on the ranks first (%%mhjax)."
+        " Nothing was bound on any rank",
         name=name,
         ranks=ranks,
     )
@@ -274,7 +272,7 @@ _KEY_DTYPE_PREFIX = "key<"
 def locate_prng_keys(
     client: RankClient, name: str, answers: Mapping[int, ValueDescription | TransferRefusal]
 ) -> dict[int, ValueDescription | TransferRefusal]:
-    """Put the key's own expression into the refusals for it, as `keys` or `state['k']`. Sends no request if there is no such refusal."""
+    """Put the key's own expression into the refusals for it, as `keys` or `state['k']`. Sends no request if no key was refused."""
     refused = {
         rank: row for rank, row in answers.items() if isinstance(row, TransferRefusal) and row.code == KEY_REFUSAL_CODE
     }
@@ -427,8 +425,8 @@ class _Puller:
             return self._assemble(name, {rank: array}, rank)
         except InvalidRequest as error:
             raise ValueDiffers(
-                f"{name} differs between the ranks and holds a global array of which rank {rank} has a part only."
-                " Bind that array to a name of its own on the ranks, and pull it by itself",
+                f"{name} differs between the ranks and contains a global array of which rank {rank} holds only a part."
+                " Assign that array to its own variable on the ranks, and pull that variable",
                 name=name,
             ) from error
 
@@ -557,8 +555,8 @@ class _Puller:
         except Exception as error:
             # Unpickling runs the value's own code, which may raise anything, so the message has the type of the error.
             raise InvalidRequest(
-                f"{name} came from {describe_ranks([rank])} and cannot be made here: {type(error).__name__}: {error}."
-                " Pull what it is made of: arrays, numbers, containers of them",
+                f"{name} came from {describe_ranks([rank])} and cannot be rebuilt in this notebook: {type(error).__name__}: {error}."
+                " Pull its parts instead: arrays, numbers or containers of them",
                 name=name,
             ) from error
 
@@ -578,10 +576,10 @@ class _Destination:
 def _describe_missing_definition(name: str, error: MissingDefinition) -> str:
     if error.module == "__main__":
         return (
-            f"{name} needs {error.qualname}, which a cell of the ranks defined and this notebook does not have."
+            f"{name} needs {error.qualname}, which was defined in a cell on the ranks but not in this notebook."
             f" Define {error.qualname} here too, or in a module that both import; or pull its fields instead"
         )
     return (
         f"{name} needs {error.module}.{error.qualname}, which this notebook's Python cannot import ({error.args[0]})."
-        " Install it here, or pull what the value is made of: arrays, numbers, containers of them"
+        " Install it here, or pull the parts of the value: arrays, numbers or containers of them"
     )

@@ -97,6 +97,8 @@ class RecordingListener:
 
     def on_hang_report(self, card: HangReport | None) -> None: ...
 
+    def on_tick(self) -> None: ...
+
 
 def start_ranks(transport: InProcessTransport, listener: RecordingListener) -> list[InProcessPeer]:
     """Make two ranks report that they are ready, and return their ends."""
@@ -361,7 +363,7 @@ def test_defect_in_the_event_loop_stops_the_cluster(
     assert rig.listener.failed.wait(WAIT_S)
     assert rig.listener.notified.is_set()
     assert rig.machine.state == "stopped"
-    assert "reader thread failed" in str(rig.listener.errors[0])
+    assert "event loop failed" in str(rig.listener.errors[0])
     assert "a defect" in capsys.readouterr().err
 
 
@@ -405,7 +407,7 @@ def test_peer_that_sends_an_invalid_message_is_dropped(
         end.send(message_or_frames)
     assert rig.listener.notified.wait(WAIT_S)
     (notification,) = rig.listener.notifications[:1]
-    assert "sent a message that cannot be" in notification
+    assert "sent an invalid message" in notification
     assert ("rank 1 (b)" if peer == "r1" else "supervisor" if peer == "s0" else "rank 7") in notification
     assert peer not in rig.transport._peers
     assert rig.reader.is_alive
@@ -419,7 +421,7 @@ def test_peer_that_sends_an_invalid_message_is_dropped(
     if peer != "r7":
         assert isinstance(ended := submission.updates.get(timeout=WAIT_S), CellResult)
         assert ended.state == "dead"
-        assert "a message that cannot be" in rig.machine.reason
+        assert "an invalid message" in rig.machine.reason
 
 
 def test_unreadable_cell_end_ends_the_cell(
@@ -466,5 +468,5 @@ def test_unreadable_launches_end_the_cell(start_loop: Callable[[InProcessTranspo
     rig.transport._peers["r1"].send_frames([encode(ENDED)[0].replace(b"}", b',"launches":' + report + b"}")])
     assert rig.listener.notified.wait(WAIT_S)
     (notification,) = rig.listener.notifications[:1]
-    assert "rank 1 (b) sent a message that cannot be: a CellEnded cannot be read: Expected" in notification
+    assert "rank 1 (b) sent an invalid message: a CellEnded cannot be read: Expected" in notification
     assert "at `$.launches" in notification

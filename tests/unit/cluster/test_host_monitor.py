@@ -133,8 +133,8 @@ def test_host_that_ended_after_a_suspension_is_explained() -> None:
     (event,) = watch.find_lost(registry, clock.now)
     assert event.cause == (
         "host0 is lost: the connection to it ended\n"
-        "  this notebook stood still for 55 s (suspended, or its machine slept): hosts that hear nothing of it for 40 s end their ranks; "
-        "those of %mhjax start --keep wait for it"
+        "  this notebook did not run for 55 s (it was suspended, or its machine slept). "
+        "Hosts that hear nothing from it for 40 s stop their ranks, unless the cluster was started with --keep"
     )
 
 

@@ -96,7 +96,7 @@ def test_push_is_restored_byte_for_byte(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("PUSH_NBYTES", "more than the journal keeps"), ("ALL_PUSHES_NBYTES", "full")]
+    ("name", "said"), [("PUSH_NBYTES", "the journal stores at most"), ("ALL_PUSHES_NBYTES", "full")]
 )
 def test_too_large_push_is_reported_and_skipped(
     open_journal: Callable[[int], ClusterJournal],
@@ -124,7 +124,7 @@ def test_a_push_file_that_was_changed_is_refused(open_journal: Callable[[int], C
     journal.write_push(push_of(4), None)
     (record,) = (record for record in journal.read()[0] if isinstance(record, PushRecord))
     (journal.path.parent / record.file).write_bytes(b"abc")
-    with pytest.raises(OSError, match="has 3 bytes, and 4 were written"):
+    with pytest.raises(OSError, match="has 3 bytes; expected 4"):
         journal.read_push(record)
 
 

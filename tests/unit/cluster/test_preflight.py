@@ -90,7 +90,7 @@ def test_other_program_at_the_port_is_recognised() -> None:
         assert connect([endpoint | {"word": ""}], 5) == {"x": ""}, "the connection is enough without a word"
     assert connect([endpoint], 5)["x"] == "connection refused"
     listener = Listener("127.0.0.1", 0, "another")
-    assert connect([endpoint | {"port": listener.port}], 5) == {"x": "somebody else answers"}
+    assert connect([endpoint | {"port": listener.port}], 5) == {"x": "another program answers"}
     assert connect([endpoint | {"port": listener.port, "word": "another"}], 5) == {"x": ""}
     listener.close()
     assert connect([endpoint | {"port": listener.port}], 5) == {"x": "connection refused"}
@@ -246,7 +246,7 @@ def test_silent_host_is_reported(supervisors: Supervisors, monkeypatch: pytest.M
     monkeypatch.setattr(preflight, "_FACTS_S", 2.0)
     supervisors.silent = {1}
     (finding,) = supervisors.check().failures
-    assert finding.text == "beta: gave no answer within 2 s"
+    assert finding.text == "beta: no answer within 2 s"
 
 
 def test_answer_of_the_wrong_form_is_reported(supervisors: Supervisors) -> None:
@@ -257,7 +257,9 @@ def test_answer_of_the_wrong_form_is_reported(supervisors: Supervisors) -> None:
         if message.supervisor == 0 or not isinstance(message.value, dict)
         else msgspec.structs.replace(message, value={"hostname": 1})
     )
-    assert "beta: its facts cannot be read: " in str([finding.text for finding in supervisors.check().failures])
+    assert "beta: mhnb cannot read what the host reports: " in str(
+        [finding.text for finding in supervisors.check().failures]
+    )
 
 
 def test_end_of_the_start_ends_the_checks(supervisors: Supervisors) -> None:
@@ -272,7 +274,7 @@ def test_lost_host_is_not_waited_for(supervisors: Supervisors) -> None:
     """A host that is lost during the checks gives no answer, at once."""
     supervisors.silent = {1}
     supervisors.requests.mark_lost(1)
-    assert "beta: gave no answer" in supervisors.check().failures[0].text
+    assert "beta: no answer" in supervisors.check().failures[0].text
 
 
 def test_closed_checks_release_their_ports(supervisors: Supervisors) -> None:
@@ -290,7 +292,7 @@ def test_unanswered_check_is_a_failure(supervisors: Supervisors, monkeypatch: py
     monkeypatch.setattr(preflight, "CONNECT_S", 0.5)
     supervisors.silent, supervisors.silent_for = {1}, (check,)
     (finding,) = supervisors.check().failures
-    assert finding.text.startswith("beta: gave no answer within ")
+    assert finding.text.startswith("beta: no answer within ")
 
 
 def test_checks_that_end_give_their_last_words(tmp_path: Path) -> None:
@@ -315,5 +317,5 @@ def test_error_of_a_check_is_reported(supervisors: Supervisors) -> None:
         message if message.supervisor == 0 else HostChecked(1, message.request_id, None, "OSError: the disk hangs")
     )
     assert [finding.text for finding in supervisors.check().failures] == [
-        "beta: its checks ended: OSError: the disk hangs"
+        "beta: the preflight checks failed there: OSError: the disk hangs"
     ]
