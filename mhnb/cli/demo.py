@@ -37,7 +37,9 @@ def run_demo(html_path: Path) -> int:
         from nbclient import NotebookClient
         from nbclient.exceptions import CellExecutionError
     except ModuleNotFoundError as error:
-        raise MhnbError(f"mhnb demo needs {error.name}; pip install 'mhnb[lab]'") from error
+        raise MhnbError(
+            f"{error.name} is not installed, and the demo needs it\n  Fix: pip install 'mhnb[lab]'"
+        ) from error
     notebook: Any = nbformat.read(notebooks_dir() / "00_tour.ipynb", as_version=4)
     quiet = ["--IPKernelApp.log_level=ERROR"]
     client = NotebookClient(
@@ -53,7 +55,7 @@ def run_demo(html_path: Path) -> int:
         print(error, file=sys.stderr)
         return 1
     _write_page(notebook, html_path)
-    print(f"\nthe same as a page: {html_path}")
+    print(f"\nwrote the same as an HTML page: {html_path}")
     return 0
 
 
@@ -94,7 +96,7 @@ def _print_processes() -> None:
             for rank, pid in enumerate(record.rank_pids):
                 # None for a rank that has not reported its id yet.
                 is_alive = pid is not None and psutil.pid_exists(pid)
-                print(f"  rank {rank}: process {pid} {psutil.Process(pid).status() if is_alive else 'is gone'}")
+                print(f"  rank {rank}: process {pid} {psutil.Process(pid).status() if is_alive else 'has ended'}")
 
 
 def _write_page(notebook: Any, html_path: Path) -> None:

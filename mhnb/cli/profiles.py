@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mhnb.cli.command import CommandParser
 from mhnb.errors import InvalidRequest
 from mhnb.system.resources import HUB_SETTINGS, list_profiles, read_profile_files
 
@@ -19,13 +20,15 @@ c.IPController.enable_curve = True
 
 def add_profile_command(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands of `mhnb profile`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|new|show")
-    actions.add_parser("list", help="those that come with mhnb, and your own")
-    new = actions.add_parser("new", help="copy one into your IPython folder, to change it there")
-    new.add_argument("name", help="of the new profile, or the path of a folder to make")
-    new.add_argument("--from", dest="origin", default="local", metavar="PROFILE", help="what to begin with (local)")
-    show = actions.add_parser("show", help="where it is, and each setting with its value")
-    show.add_argument("name", help="of the profile, or its folder")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|new|show", parser_class=CommandParser)
+    actions.add_parser("list", help="List the profiles that come with mhnb, and your own.")
+    new = actions.add_parser("new", help="Copy a profile into your IPython folder, where you can change it.")
+    new.add_argument("name", metavar="NAME", help="name of the new profile, or the path of a folder to create")
+    new.add_argument(
+        "--from", dest="origin", default="local", metavar="PROFILE", help="profile to copy (default: local)"
+    )
+    show = actions.add_parser("show", help="Show the folder of a profile, and each setting with its value.")
+    show.add_argument("name", metavar="NAME", help="name of the profile, or its folder")
 
 
 def run_profile_command(args: argparse.Namespace) -> int:
@@ -61,20 +64,24 @@ def _new(args: argparse.Namespace) -> None:
         files[HUB_SETTINGS] += _ENCRYPT
     is_path = "/" in args.name
     if not is_path and args.name in list_profiles():
-        raise InvalidRequest(f"profile {args.name!r} comes with mhnb; give your own another name")
+        raise InvalidRequest(
+            f"profile {args.name!r} comes with mhnb\n  Fix: mhnb profile new my-{args.name} --from {args.name}"
+        )
     if not is_path and not args.name.replace("-", "").replace("_", "").isalnum():
         raise InvalidRequest(
-            f"profile {args.name!r}: use letters, digits, - and _ only, or the path of a folder with a /"
+            f"profile {args.name!r}: expected letters, digits, - and _ only, or the path of a folder, which has a /"
         )
     folder = Path(args.name).expanduser() if is_path else user_profile_dir(args.name)
     if (folder / "ipcluster_config.py").exists():
-        raise InvalidRequest(f"{folder} has an ipcluster_config.py already; change that, or give another name")
+        raise InvalidRequest(
+            f"{folder} already has an ipcluster_config.py\n  Fix: edit that file, or choose another name"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for file_name, content in sorted(files.items()):
         if (folder / file_name).exists():
-            raise InvalidRequest(f"{folder / file_name} is there already; give another name")
+            raise InvalidRequest(f"{folder / file_name} already exists\n  Fix: choose another name")
         (folder / file_name).write_bytes(content)
-    print(f"{folder}\n  change its ipcluster_config.py, then: %mhjax start --profile {args.name}")
+    print(f"created {folder}\n  edit its ipcluster_config.py, then run: %mhjax start --profile {args.name}")
 
 
 def _show(args: argparse.Namespace) -> None:

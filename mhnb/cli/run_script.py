@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mhnb.cli.command import TIMEOUT_STATUS
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import format_ranks
@@ -41,20 +42,25 @@ def read_script(name: str) -> str:
     try:
         source = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InvalidRequest(f"{name:.200} cannot be read: {why}; give the file of a Python script") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise InvalidRequest(f"{name:.200} cannot be read: {why}; expected the file of a Python script") from error
     if Path(name).suffix.lower() == ".ipynb":
         # A notebook's JSON is a valid Python expression, so it would run and do nothing.
         script = shlex.quote(Path(name).with_suffix(".py").name)
         raise InvalidRequest(
-            f"{name:.200} is a notebook, no script; write its %%mhjax cells as one, and run that:"
-            f"\n  mhnb export {shlex.quote(name)} -o {script}\n  mhnb run {script}"
+            f"{name:.200} is a notebook; expected a Python script"
+            f"\n  Fix: mhnb export {shlex.quote(name)} -o {script} && mhnb run {script}"
         )
     return source
 
 
-def run_script(cluster: Cluster, name: str, source: str, arguments: Sequence[str]) -> int:
-    """Run a script on every rank, show its output live, report failed ranks on stderr, and return the exit status."""
+def run_script(
+    cluster: Cluster, name: str, source: str, arguments: Sequence[str], *, timeout_s: float | None = None
+) -> int:
+    """Run a script on every rank, show its output live, report failed ranks on stderr, and return the exit status.
+
+    After `timeout_s` seconds it is interrupted; None for no limit.
+    """
     path = Path(name).resolve()
     # A script does not show the value of its last expression.
     cluster.run(
@@ -63,11 +69,12 @@ def run_script(cluster: Cluster, name: str, source: str, arguments: Sequence[str
         "get_ipython().ast_node_interactivity = 'none'; get_ipython().shows_exit_code = True"
     ).check()
     with CellView(locations=RankLocations(cluster=cluster.name, script_path=name)) as view:
-        result = cluster.run(source, on_snapshot=view.update)
+        result = cluster.run(source, timeout_s=timeout_s, on_snapshot=view.update)
         script_result = to_script_result(result, name)
         view.finish(script_result)
     if failed := [rank.rank for rank in script_result.failed]:
-        print(f"{name}: failed on ranks {format_ranks(failed)}", file=sys.stderr)
+        limit = f", after the limit of {timeout_s:g} s" if result.how == "timeout" else ""
+        print(f"{name}: failed on ranks {format_ranks(failed)}{limit}", file=sys.stderr)
     return exit_status(result)
 
 
@@ -83,7 +90,7 @@ def to_script_result(result: CellResult, name: str) -> CellResult:
 
 
 def exit_status(result: CellResult) -> int:
-    """Return the exit status: 0, the number that the first failing rank passed to `sys.exit`, 130 after Ctrl-C, or 1.
+    """Return the exit status: 0, the number that the first failing rank passed to `sys.exit`, 130 after Ctrl-C, 124 after the limit, or 1.
 
     `result` is the cell's result before `to_script_result`.
 
@@ -94,8 +101,8 @@ def exit_status(result: CellResult) -> int:
     if not failed:
         return 0
     argument = _exit_argument(failed[0])
-    if argument is None and result.how == "interrupted":
-        return _INTERRUPTED_STATUS
+    if argument is None and result.how:
+        return _INTERRUPTED_STATUS if result.how == "interrupted" else TIMEOUT_STATUS
     # Python's own rule: a number is the status, as a byte; any other argument is a message, and the status is 1.
     return int(argument) & 0xFF if argument is not None and re.fullmatch(r"-?\d+", argument) else 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -12,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +21,15 @@ import psutil
 import pytest
 
 import mhnb
-from mhnb.cli.main import main, parse_arguments
+from mhnb import errors
+from mhnb.cli import start
+from mhnb.cli.doctor import report_values
+from mhnb.cli.help import find_topic
+from mhnb.cli.main import COMMANDS, GROUPS, build_parser, find_commands, main, parse_arguments
 from mhnb.cli.run_script import read_script
+from mhnb.core.cell_request import check_guard
+from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
+from mhnb.system.help_topics import list_topics
 from mhnb.system.resources import find_lesson, notebooks_dir
 from mhnb.transport.addresses import find_free_port
 from tests.support.lab import wait_until
@@ -52,14 +61,14 @@ def test_lab_opens_the_requested_lesson(tmp_path: Path, capsys: pytest.CaptureFi
         find_lesson("2", notebooks_dir()) == find_lesson("02", notebooks_dir()) == notebooks_dir() / "02_devices.ipynb"
     )
     assert main(["lab", "--lesson", "77", "--folder", str(tmp_path)]) == 1
-    assert "--lesson 77: there is no such lesson; there is 00, 01, 02" in capsys.readouterr().err
+    assert "--lesson: unknown lesson '77'; expected 00, 01, 02" in capsys.readouterr().err
 
 
 def test_lab_without_jupyterlab_names_install_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without JupyterLab, as after a plain `pip install mhnb`, the error names the install command, and nothing is copied."""
-    monkeypatch.setattr("mhnb.cli.main.find_spec", lambda _: None)
+    monkeypatch.setattr("mhnb.cli.lab.find_spec", lambda _: None)
     assert main(["lab", "--folder", str(tmp_path / "mine")]) == 2
     assert "pip install 'mhnb[lab]'" in capsys.readouterr().err
     assert not (tmp_path / "mine").exists()
@@ -97,7 +106,7 @@ def test_unknown_option_of_other_commands_is_refused(
     with pytest.raises(SystemExit) as ended:
         main(line.split())
     assert ended.value.code == 2
-    assert f"unrecognized arguments: {unknown};" in capsys.readouterr().err
+    assert f"unrecognized arguments: {unknown}" in capsys.readouterr().err
 
 
 def test_script_options_follow_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +115,132 @@ def test_script_options_follow_two_dashes(capsys: pytest.CaptureFixture[str]) ->
     assert (args.script, args.n, args.arguments) == ("a.py", 2, ["-n", "3", "--", "x"])
     with pytest.raises(SystemExit):
         parse_arguments(["run", "a.py", "--lr", "3"])
-    assert "unrecognized arguments: --lr 3; what is the script's comes after --" in capsys.readouterr().err
+    expected = (
+        "mhnb run: unrecognized arguments: --lr 3\n"
+        "  Fix: mhnb run a.py -- --lr 3    (if they belong to the script)\n  Help: mhnb help run\n"
+    )
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "script", "arguments"),
+    [
+        ("-n 2 a.py", 2, "a.py", ""),
+        ("-n 2 a.py -n 3 --lr 1 x", 2, "a.py", "-n 3 --lr 1 x"),
+        ("--devices=1 -n 2 a.py b.py", 2, "a.py", "b.py"),
+        ("-n 2 --env A a.py --help", 2, "a.py", "--help"),
+        ("a.py -n 2", 2, "a.py", ""),
+        ("a.py", None, "a.py", ""),
+        ("a.py -n 2 -- -n 3", 2, "a.py", "-n 3"),
+        ("-n 2 a.py -- -n 3", 2, "a.py", "-n 3"),
+        ("-n 2 a.py --devices 1 -- -n 3", 2, "a.py", "-n 3"),
+        ("--devices 1 a.py -n 2 --", 2, "a.py", ""),
+    ],
+)
+def test_position_of_the_script_decides_whose_a_word_is(
+    line: str, ranks: int | None, script: str, arguments: str
+) -> None:
+    """What follows the script is the script's, unless the script comes first or the line has `--`."""
+    args = parse_arguments(["run", *line.split()])
+    assert (args.n, args.script, args.arguments) == (ranks, script, arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("word", "guard"), [("before", "lockstep"), ("after", "parity"), ("off", "off"), ("parity", "parity")]
+)
+def test_guard_has_plain_names(word: str, guard: str) -> None:
+    """The guard is chosen by plain words, or by the older names."""
+    assert check_guard(parse_arguments(["run", "--guard", word, "a.py"]).guard) == guard
+    assert check_guard(parse_arguments(["start", "--guard", word]).guard) == guard
+
+
+def test_invalid_limit_is_refused_before_a_rank_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit that is not above 0 is an error, and nothing is started."""
+    (tmp_path / "a.py").touch()
+    monkeypatch.setattr("mhnb.cluster.manager.start", None)
+    assert main(["run", "--timeout", "0", str(tmp_path / "a.py")]) == 1
+    assert "--timeout 0: expected a number of seconds above 0" in capsys.readouterr().err
+
+
+def test_misspelt_option_before_the_script_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt option before the script is an error with the option that was meant."""
+    with pytest.raises(SystemExit):
+        parse_arguments(["run", "--devcies", "2", "a.py"])
+    assert "unrecognized arguments: --devcies (did you mean --devices?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["", "help", "--help", "-h"])
+def test_overview_lists_every_command(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a command, and for help, the overview has a line with a sentence for every command; the status is 0."""
+    try:
+        status = main(line.split())
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    assert status == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, command in COMMANDS.items():
+        assert [line for line in lines if line.split()[:1] == [name] and line.endswith(command.summary)], name
+
+
+def test_every_command_is_in_one_group() -> None:
+    """The groups of the overview have every command once."""
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "reap"])
+def test_help_of_a_command_begins_with_its_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`mhnb help NAME` and `mhnb NAME --help` print the same: the usage, the command's sentence, and its options."""
+    assert main(["help", name]) == 0
+    printed = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert capsys.readouterr().out == printed
+    assert COMMANDS["cleanup" if name == "reap" else name].summary in printed
+
+
+def test_every_help_text_is_a_sentence() -> None:
+    """A command's summary is a sentence, and each of its arguments has a help text."""
+    for name, parser in find_commands(build_parser()).items():
+        assert str(parser.description)[0].isupper(), name
+        assert str(parser.description).endswith("."), name
+        for action in parser._actions:
+            assert action.help or isinstance(action, argparse._SubParsersAction), (name, action.dest)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("lsit", "mhnb: unknown command 'lsit'. Did you mean 'list'?\n  Help: mhnb help\n"),
+        ("docter --hosts a", "mhnb: unknown command 'docter'. Did you mean 'doctor'?\n  Help: mhnb help\n"),
+        ("export", "mhnb export: the following arguments are required: NOTEBOOK\n  Help: mhnb help export\n"),
+    ],
+)
+def test_usage_error_names_the_help(line: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown command has the one that was meant; a usage error of a command names that command's help."""
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert (ended.value.code, capsys.readouterr().err) == (2, expected)
+
+
+@pytest.mark.parametrize("command", ["stop", "where", "status", "logs", "interrupt", "restart"])
+def test_unknown_cluster_has_the_name_that_was_meant(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a cluster that does not run, the error has the running one whose name is close, or says that none runs."""
+    monkeypatch.setattr("mhnb.cli.clusters.list_running_clusters", lambda _: ([SimpleNamespace(name="train")], []))
+    assert main([command, "trian"]) == 1
+    assert capsys.readouterr().err == (
+        f"mhnb {command}: unknown cluster 'trian'. Did you mean 'train'?\n  Fix: mhnb list\n  Help: mhnb help not-started\n"
+    )
+    monkeypatch.setattr("mhnb.cli.clusters.list_running_clusters", lambda _: ([], []))
+    assert main([command, "trian"]) == 1
+    expected = (
+        f"mhnb {command}: unknown cluster 'trian'; you have no running cluster on this machine\n"
+        "  Help: mhnb help not-started\n"
+    )
+    assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize(
@@ -132,9 +266,10 @@ def test_run_refuses_a_notebook(
     notebook.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     monkeypatch.setattr("mhnb.cluster.manager.start", None)
     assert main(["run", str(notebook)]) == 1
-    first, *commands = capsys.readouterr().err.splitlines()
-    assert first.startswith(f"mhnb run: {notebook} is a notebook")
-    assert [line.strip() for line in commands] == [step.format(notebook) for step in steps]
+    first, fix, _ = capsys.readouterr().err.splitlines()
+    assert first == f"mhnb run: {notebook} is a notebook; expected a Python script"
+    commands = fix.removeprefix("  Fix: ").split(" && ")
+    assert commands == [step.format(notebook) for step in steps]
     assert main(shlex.split(commands[0])[1:]) == 0
     assert read_script(shlex.split(commands[1])[-1]).strip()
 
@@ -145,23 +280,97 @@ def test_stop_without_name_is_refused(
 ) -> None:
     """`mhnb stop` without a name ends nothing and prints its usage with the names of the running clusters."""
     monkeypatch.setattr(
-        "mhnb.system.run_dir.read_running_clusters", lambda _: [SimpleNamespace(name=name) for name in ("b", "a", "a")]
+        "mhnb.cli.clusters.read_running_clusters", lambda _: [SimpleNamespace(name=name) for name in ("b", "a", "a")]
     )
     assert main(line.split()) == 2
     error = capsys.readouterr().err
-    assert "mhnb stop NAME, or mhnb stop NAME --all where several notebooks" in error
-    assert error.endswith("there run: a, b\n")
-    monkeypatch.setattr("mhnb.system.run_dir.read_running_clusters", lambda _: [])
+    assert error == "mhnb stop: the name of the cluster is missing; running: a, b\n  Fix: mhnb stop NAME\n"
+    monkeypatch.setattr("mhnb.cli.clusters.read_running_clusters", lambda _: [])
     assert main(line.split()) == 2
-    assert capsys.readouterr().err.endswith("none runs on this machine\n")
+    assert "you have no running cluster on this machine" in capsys.readouterr().err
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """`mhnb --version` prints the version and exits with 0."""
+    """`mhnb --version` prints the version and exits with 0; `mhnb version` prints those of JAX and Python, too."""
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"mhnb {mhnb.__version__}\n"
+    assert main(["version"]) == 0
+    python = sys.version.split()[0]
+    expected = f"mhnb {mhnb.__version__}, JAX {metadata.version('jax')}, Python {python} ({sys.executable})\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_help_topic_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """`mhnb help` prints the section on an error; for an unknown topic the error has the one that was meant."""
+    assert main(["help", "order-mismatch"]) == 0
+    assert capsys.readouterr().out.startswith("OrderMismatch\n")
+    assert main(["help", "order-mismach"]) == 2
+    expected = "mhnb help: unknown help topic 'order-mismach'. Did you mean 'order-mismatch'?\n  Help: mhnb help\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name in errors.__all__ if name not in ("CellFailed", "InvalidRequest", "NotYet"))
+)
+def test_each_error_names_an_existing_topic(name: str) -> None:
+    """The help that an error names exists; one that needs no explanation names none, and an invalid argument that of its command."""
+    assert find_topic(getattr(errors, name)("text"), "stop") in list_topics()
+    assert find_topic(errors.CellFailed("text"), "stop") == find_topic(errors.NotYet("text"), "stop") == ""
+    assert find_topic(errors.InvalidRequest("text"), "stop") == "stop"
+
+
+def test_shape_of_a_start_may_be_one_word(capsys: pytest.CaptureFixture[str]) -> None:
+    """`mhnb start --keep 4x2` requests 4 ranks with 2 devices; a flag that contradicts it is refused, with both."""
+    values = start._read_arguments(parse_arguments(["start", "--keep", "4x2", "--heartbeat-timeout-seconds", "30"]))
+    assert (values["ranks"], values["devices"], values["keep"]) == (4, 2, True)
+    assert values["initialize"] == {"heartbeat_timeout_seconds": 30}
+    assert main(["start", "--keep", "4x2", "-n", "3"]) == 1
+    assert "mhnb start: start 4x2 contradicts -n 3; give one of them" in capsys.readouterr().err
+
+
+def test_start_without_keep_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mhnb start` without --keep starts nothing, and says why, with the line to run instead."""
+    monkeypatch.setattr(sys, "argv", ["mhnb", "start", "-n", "2", "--name", "a b"])
+    assert main() == 2
+    assert capsys.readouterr().err == (
+        "mhnb start: without --keep the ranks would end together with this command\n"
+        "  Fix: mhnb start --keep -n 2 --name 'a b'\n  Or: to run one script: mhnb run SCRIPT\n"
+    )
+
+
+def test_list_without_a_cluster_is_empty(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a cluster, stdout has no header, and with --json an empty list."""
+    monkeypatch.setattr("mhnb.cli.clusters.read_running_clusters", lambda _: [])
+    for words, expected in ((["list"], ""), (["list", "--json"], "[]\n")):
+        assert main(words) == 0
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err) == (expected, "mhnb list: you have no running cluster on this machine\n")
+
+
+def test_doctor_prints_documented_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """`mhnb doctor --json` prints the keys that its help lists, of this machine and of a fault."""
+    status = main(["doctor", "--json"])
+    values = json.loads(capsys.readouterr().out)
+    assert sorted(values) == ["duration_s", "findings", "hosts", "ok"]
+    assert status == (0 if values["ok"] else 1)
+    (host,) = values["hosts"]
+    assert host["host"] == "this machine"
+    assert host["checks"]["python"] == {"text": sys.version.split()[0], "level": None}
+    finding = Finding("failure", "disk", ("a", "b"), "the disk is full", "make room")
+    report = PreflightReport(("a", "b"), (Column("disk", {1: ReportCell("full", "failure")}, (finding,)),), (finding,))
+    assert report_values(report) == {
+        "ok": False,
+        "duration_s": None,
+        "hosts": [
+            {"host": "a", "checks": {}},
+            {"host": "b", "checks": {"disk": {"text": "full", "level": "failure"}}},
+        ],
+        "findings": [
+            {"level": "failure", "check": "disk", "hosts": ["a", "b"], "text": "the disk is full", "fix": "make room"}
+        ],
+    }
 
 
 class StartedLab:

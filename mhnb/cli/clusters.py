@@ -1,0 +1,217 @@
+"""The commands for clusters that run already: list, status, stop, where, and the cleanup of what notebooks left behind."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mhnb.core.arguments import format_unknown
+from mhnb.core.ranks import pluralize
+from mhnb.errors import NotStarted
+from mhnb.system.run_dir import RunRecord, find_clusters_named, list_running_clusters, read_running_clusters
+
+
+def add_name_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument for the name of a cluster."""
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the cluster; NAME.PID where several notebooks have a cluster of that name"
+    )
+
+
+def unknown_cluster_error(name: str) -> NotStarted:
+    """Return the error for a cluster that does not run on this machine, with the records that could not be read."""
+    running, faults = list_running_clusters(os.environ)
+    unknown = format_unknown("cluster", name, sorted({record.name for record in running}))
+    if not running:
+        unknown = f"unknown cluster {name!r}; you have no running cluster on this machine"
+    return NotStarted("\n".join([unknown, *(["  Fix: mhnb list"] if running else []), *faults]))
+
+
+def find_clusters(name: str) -> list[RunRecord]:
+    """Return the clusters of that name on this machine.
+
+    Raises:
+        NotStarted: no cluster has that name.
+    """
+    if not (named := find_clusters_named(os.environ, name)):
+        raise unknown_cluster_error(name)
+    return named
+
+
+def find_cluster(name: str) -> RunRecord:
+    """Return the only cluster of that name on this machine.
+
+    Raises:
+        NotStarted: no cluster has that name, or several have.
+    """
+    named = find_clusters(name)
+    if len(named) > 1:
+        raise NotStarted(
+            f"{len(named)} clusters have the name {name!r}, each of another notebook"
+            f"\n  Fix: give the full name: {' or '.join(record.full_name for record in named[:5])}"
+        )
+    return named[0]
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option for output that programs read."""
+    parser.add_argument("--json", action="store_true", help="print JSON; the reference lists its keys")
+
+
+def record_values(record: RunRecord) -> dict[str, Any]:
+    """Return what is known of a cluster without its notebook, with the keys of `mhnb list --json`."""
+    from mhnb.cluster.attach import has_owner
+
+    return {
+        "name": record.name,
+        "full_name": record.full_name,
+        "rank_count": len(record.rank_pids),
+        "location": record.location,
+        "keep": record.is_detachable,
+        "attached": has_owner(record),
+        "notebook_pid": record.owner_pid,
+        "supervisor_pid": record.supervisor_pid,
+        "rank_pids": list(record.rank_pids),
+        "run_dir": record.run_dir,
+    }
+
+
+def list_clusters(args: argparse.Namespace) -> int:
+    """Print the clusters of this user on this machine: a table with a header, or JSON."""
+    from mhnb.cluster.attach import read_cluster_records
+
+    clusters = [record_values(record) for record in read_running_clusters(os.environ)]
+    if args.json:
+        print(json.dumps(clusters, indent=2))
+    elif clusters:
+        print(_format_clusters(clusters))
+    for fault in read_cluster_records(os.environ)[1]:
+        print(f"mhnb list: {fault}", file=sys.stderr)
+    if not clusters:
+        # To stderr, so that a script that counts lines of stdout finds none.
+        print("mhnb list: you have no running cluster on this machine", file=sys.stderr)
+    return 0
+
+
+_LIST_HEADER = ("NAME", "RANKS", "LOCATION", "NOTEBOOK", "SUPERVISOR", "KEEP")
+
+
+def _format_clusters(clusters: Sequence[Mapping[str, Any]]) -> str:
+    from mhnb.view.tables.tables import format_table_text
+
+    # Several clusters of one name need their full names, which every command takes.
+    counts = Counter(cluster["name"] for cluster in clusters)
+    rows = [
+        (
+            cluster["name"] if counts[cluster["name"]] == 1 else cluster["full_name"],
+            str(cluster["rank_count"]),
+            # An older mhnb recorded no location.
+            cluster["location"] or "unknown",
+            _format_notebook(cluster),
+            str(cluster["supervisor_pid"]),
+            "yes" if cluster["keep"] else "no",
+        )
+        for cluster in clusters
+    ]
+    return format_table_text(_LIST_HEADER, rows)
+
+
+def _format_notebook(cluster: Mapping[str, Any]) -> str:
+    if cluster["attached"]:
+        return f"pid {cluster['notebook_pid']}"
+    return "detached" if cluster["keep"] else "ended"
+
+
+def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `mhnb stop`."""
+    # `stop_clusters` reports a missing name, because it knows which clusters are running.
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="name of the cluster; NAME.PID where several notebooks have a cluster of that name",
+    )
+    parser.add_argument("--all", action="store_true", help="stop all clusters of that name")
+
+
+def stop_clusters(args: argparse.Namespace) -> int:
+    """Stop the cluster of a name; with --all every one of that name."""
+    if args.name is None:
+        return _print_stop_usage()
+    from mhnb.cluster.attach import list_cluster_records
+    from mhnb.cluster.manager import stop_detached
+    from mhnb.launchers.local import end_supervisor
+
+    records_by_run_dir = {str(attachable.run_dir): attachable for attachable in list_cluster_records(os.environ)}
+    named = find_clusters(args.name)
+    if len(named) > 1 and not args.all:
+        names = " or ".join(record.full_name for record in named[:5])
+        print(
+            f"mhnb stop {args.name}: nothing was stopped, because {len(named)} clusters have that name, each of another notebook"
+            f"\n  Fix: give the full name: {names}\n  Or: mhnb stop {args.name} --all",
+            file=sys.stderr,
+        )
+        return 1
+    missing: tuple[str, ...] = ()
+    for record in named:
+        attachable = records_by_run_dir.get(record.run_dir)
+        if attachable is not None and not attachable.shape.is_local:
+            # Its ranks are on other machines, and only the owner of the cluster can reach them.
+            missing += stop_detached(attachable)
+        else:
+            end_supervisor(record.supervisor_pid)
+        shown_name = args.name if len(named) == 1 else record.full_name
+        print(f"{shown_name}: {pluralize(len(record.rank_pids), 'rank')} stopped")
+    if missing:
+        print(
+            f"mhnb stop {args.name}: {', '.join(missing)} did not answer; the ranks there wait for a notebook"
+            "\n  Fix: when you can reach the machine again, end them there (this ends all of yours): "
+            "pkill -f mhnb.rank.supervisor",
+            file=sys.stderr,
+        )
+    return 1 if missing else 0
+
+
+def _print_stop_usage() -> int:
+    """Print which cluster names can be given, because no flag ends all clusters of a user at once."""
+    running = sorted({record.name for record in read_running_clusters(os.environ)})
+    what = f"running: {', '.join(running[:5])}" if running else "you have no running cluster on this machine"
+    print(f"mhnb stop: the name of the cluster is missing; {what}\n  Fix: mhnb stop NAME", file=sys.stderr)
+    return 2
+
+
+def end_orphans(args: argparse.Namespace) -> int:
+    """End the processes that notebooks left behind on this machine."""
+    from mhnb.cluster.cleanup import end_orphan, find_orphans
+
+    orphans = find_orphans(os.environ)
+    for orphan in orphans:
+        end_orphan(orphan)
+        count = "1 process" if orphan.process_count == 1 else f"{orphan.process_count} processes"
+        print(f"ended {count} of {orphan.kind} {orphan.pid}: {orphan.reason}")
+    if not orphans:
+        print("nothing was left behind; `mhnb list` shows running clusters, `mhnb stop NAME` stops one")
+    return 0
+
+
+def print_where(args: argparse.Namespace) -> int:
+    """Print the hang report of a cluster."""
+    from mhnb.cluster.attach import has_owner
+    from mhnb.system.run_dir import read_hang_report
+
+    named = find_clusters(args.name)
+    reports = [report for record in named if (report := read_hang_report(record)) is not None]
+    for report in reports:
+        print(report)
+    if not reports and any(map(has_owner, named)):
+        print(f"{args.name}: no cell is running, or it has run for less than 2 s")
+    elif not reports and any(record.is_detachable for record in named):
+        print(f"{args.name}: no notebook is attached, so there is no report\n  Fix: %mhjax attach {args.name}")
+    elif not reports:
+        print(f"{args.name}: its notebook has ended, and the cluster is ending")
+    return 0

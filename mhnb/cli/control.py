@@ -1,0 +1,240 @@
+"""`mhnb status`, `mhnb interrupt` and `mhnb restart`: ask the process of a cluster's notebook, also if the notebook's kernel hangs.
+
+The event loop in that process does it. For a cluster that no notebook is attached to, this process attaches, does it, and detaches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from mhnb.cli.clusters import add_json_option, add_name_argument, find_cluster, record_values
+from mhnb.cluster.attach import has_owner
+from mhnb.core.ranks import pluralize
+from mhnb.errors import ClusterError, InvalidRequest
+from mhnb.system.processes import PROCESS_UNREADABLE, resident_nbytes
+from mhnb.system.run_dir import RunRecord, has_live_notebook
+from mhnb.system.shell_requests import Clocks, ShellAnswer, sent_request
+from mhnb.types import DeviceRef, RankInfo
+
+if TYPE_CHECKING:
+    from mhnb.types import StartProgress
+
+_ANSWER_S = 5.0
+"""How long the notebook's process may take to find a request: its event loop looks several times a second."""
+_INTERRUPT_S = 30.0
+_RESTART_S = 600.0
+_SIGNAL_AFTER_S = 2.0
+"""Seconds after which ranks without a notebook that have not answered are taken to run a cell."""
+_CLOCKS = Clocks(time.time, time.monotonic)
+
+
+def add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `mhnb status`."""
+    add_name_argument(parser)
+    add_json_option(parser)
+
+
+def print_status(args: argparse.Namespace) -> int:
+    """Print the state of a cluster and of each rank, as its notebook knows them, or as the system shows its processes."""
+    record = find_cluster(args.name)
+    values = record_values(record) | _read_status(record)
+    print(json.dumps(values, indent=2) if args.json else _format_status(record, values))
+    return 0
+
+
+def _read_status(record: RunRecord) -> dict[str, Any]:
+    answer = _ask(record, "status", _ANSWER_S) if has_live_notebook(record) and has_owner(record) else None
+    if answer is not None and answer.outcome == "done":
+        ranks = [_add_memory(rank) for rank in answer.values["ranks"]]
+        return {"answered": True} | answer.values | {"ranks": ranks}
+    pids_here = _find_pids_here(record)
+    unknown = dict.fromkeys(("state", "reason", "generation", "guard", "jax_version"))
+    ranks = [
+        {
+            "rank": rank,
+            "pid": pid,
+            "state": "alive" if pid in pids_here else "unknown",
+            "log": str(Path(record.run_dir) / "log" / f"rank{rank}.log"),
+        }
+        for rank, pid in enumerate(record.rank_pids)
+    ]
+    return {"answered": False} | unknown | {"log_dir": str(Path(record.run_dir) / "log"), "ranks": ranks}
+
+
+def _find_pids_here(record: RunRecord) -> set[int]:
+    """Return the ids of the processes of a cluster on this machine, because those of other machines may be any process here."""
+    try:
+        return {process.pid for process in psutil.Process(record.supervisor_pid).children(recursive=True)}
+    except PROCESS_UNREADABLE:
+        return set()
+
+
+def _add_memory(rank: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the memory of a rank on this machine, which its notebook does not store."""
+    if rank["memory_bytes"] is not None or rank["pid"] is None or rank["state"] != "alive":
+        return dict(rank)
+    return {**rank, "memory_bytes": resident_nbytes(rank["pid"])}
+
+
+def _format_status(record: RunRecord, values: Mapping[str, Any]) -> str:
+    from mhnb.view.tables.tables import Status, format_status_text
+
+    ranks = tuple(_to_rank_info(rank) for rank in values["ranks"])
+    count = pluralize(len(ranks), "rank")
+    notes = [values["reason"]] if values["reason"] else []
+    notes += [_describe_notebook(record, values), f"logs: {values['log_dir']}"]
+    if not values["answered"]:
+        # Only the notebook's process knows the devices and the cells, so no table with empty columns.
+        rows = [
+            f"  rank {rank.rank}  {rank.state}{'' if rank.pid is None else f'  pid {rank.pid}'}  {rank.log_path}"
+            for rank in ranks
+        ]
+        return "\n".join([f"{record.name} · state unknown · {count}", *rows, *notes])
+    heading = (
+        f"{record.name} · {values['state']} · generation {values['generation']} · {count} · guard {values['guard']}"
+    )
+    return format_status_text(Status(heading, values["state"], ranks, tuple(notes)))
+
+
+def _to_rank_info(rank: Mapping[str, Any]) -> RankInfo:
+    number = int(rank["rank"])
+    return RankInfo(
+        number,
+        rank.get("host", ""),
+        rank.get("hostname", ""),
+        rank["pid"],
+        Path(rank.get("log", "")),
+        rank.get("phase"),
+        rank["state"],
+        tuple(DeviceRef(number, ordinal) for ordinal in range(rank.get("devices", 0))),
+        rank.get("platform", ""),
+        rank.get("memory_bytes"),
+        rank.get("last_cell", ""),
+    )
+
+
+def _describe_notebook(record: RunRecord, values: Mapping[str, Any]) -> str:
+    if not values["attached"]:
+        return (
+            f"no notebook is attached\n  Fix: %mhjax attach {record.full_name}"
+            if record.is_detachable
+            else f"its notebook (pid {record.owner_pid}) has ended, and the cluster is ending"
+        )
+    if not values["answered"]:
+        return _describe_silence(record)
+    return f"notebook: pid {record.owner_pid}"
+
+
+def _describe_silence(record: RunRecord) -> str:
+    return (
+        f"the process of its notebook (pid {record.owner_pid}) did not answer within {_ANSWER_S:g} s; "
+        "it may be suspended, or run one long call that lets no other thread run"
+    )
+
+
+def _ask(record: RunRecord, action: str, limit_s: float) -> ShellAnswer | None:
+    """Send a request to the notebook's process; None if it does not answer.
+
+    Args:
+        record: of the cluster.
+        action: what to do.
+        limit_s: how long it may take once the process has answered at all.
+    """
+    with sent_request(Path(record.run_dir), action, _ANSWER_S, _CLOCKS) as pending:
+        if pending.wait(_ANSWER_S, until_done=False) is None:
+            return None
+        return pending.wait(limit_s)
+
+
+def interrupt(args: argparse.Namespace) -> int:
+    """Interrupt the running cell of a cluster."""
+    record = find_cluster(args.name)
+    if has_owner(record):
+        return _report(record, "interrupt", _ask(record, "interrupt", _INTERRUPT_S))
+    _check_detachable(record)
+    from mhnb.cluster.manager import attach
+
+    cluster = attach(record.full_name, _RankInterrupter(record))
+    state = cluster.state
+    cluster.leave()
+    print(f"{args.name}: no cell is running; state {state}")
+    return 0
+
+
+def restart(args: argparse.Namespace) -> int:
+    """Replace the processes of a cluster."""
+    record = find_cluster(args.name)
+    if has_owner(record):
+        return _report(record, "restart", _ask(record, "restart", _RESTART_S))
+    _check_detachable(record)
+    from mhnb.cluster.manager import attach
+
+    fresh = attach(record.full_name, _RankInterrupter(record)).restart()
+    fresh.leave()
+    print(
+        f"{args.name}: {pluralize(fresh.process_count, 'rank')} restarted\n  In a notebook: %mhjax attach {args.name}"
+    )
+    return 0
+
+
+def _report(record: RunRecord, command: str, answer: ShellAnswer | None) -> int:
+    if answer is None:
+        print(
+            f"mhnb {command} {record.name}: {_describe_silence(record)}"
+            f"\n  Fix: mhnb stop {record.full_name}, which needs no answer",
+            file=sys.stderr,
+        )
+        return 1
+    if answer.outcome == "failed":
+        print(f"mhnb {command} {record.name}: {answer.text}", file=sys.stderr)
+        return 1
+    print(f"{record.name}: {answer.text}")
+    return 0
+
+
+def _check_detachable(record: RunRecord) -> None:
+    if not record.is_detachable:
+        raise InvalidRequest(
+            f"the notebook of cluster {record.name!r} (pid {record.owner_pid}) has ended, and the cluster is ending with it"
+        )
+
+
+class _RankInterrupter:
+    """Progress callback of an attach that interrupts the ranks that do not answer, because they run a cell.
+
+    Their supervisors take orders from a notebook once all ranks have answered. Ranks on this machine can be signalled before.
+    """
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+
+    def __call__(self, progress: StartProgress) -> None:
+        """Interrupt the ranks that have not answered.
+
+        Raises:
+            ClusterError: they did not answer in time.
+        """
+        busy = [rank for rank in progress.ranks if rank.phase != "ready"]
+        if not busy or progress.elapsed_s < _SIGNAL_AFTER_S:
+            return
+        if progress.elapsed_s > _INTERRUPT_S:
+            raise ClusterError(
+                f"{pluralize(len(busy), 'rank')} did not end the running cell within {_INTERRUPT_S:g} s; nothing else was changed"
+                f"\n  Fix: mhnb stop {self._record.full_name}"
+            )
+        pids_here = _find_pids_here(self._record)
+        for rank in busy:
+            if rank.pid in pids_here:
+                with suppress(ProcessLookupError):
+                    os.kill(rank.pid, signal.SIGINT)

@@ -1,0 +1,112 @@
+"""`mhnb logs`: print the last lines of the ranks' logs, and follow them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
+
+from mhnb.cli.clusters import add_name_argument, find_cluster
+from mhnb.cluster.logs import DEFAULT_LINES, RankLog, find_rank_logs, format_rank_logs, read_rank_logs
+from mhnb.core.arguments import int_argument
+from mhnb.errors import InvalidRequest
+from mhnb.system.run_dir import RunRecord, read_running_clusters
+
+_POLL_S = 0.2
+_BLOCK_NBYTES = 64 * 1024
+
+
+def add_logs_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `mhnb logs`."""
+    add_name_argument(parser)
+    parser.add_argument("--rank", metavar="R", help="ranks whose logs to print, for example 2 or 0,2-3 (default: all)")
+    parser.add_argument(
+        "-n", type=int_argument, default=DEFAULT_LINES, metavar="N", help=f"lines per rank (default: {DEFAULT_LINES})"
+    )
+    parser.add_argument(
+        "-f",
+        action="store_true",
+        dest="follow",
+        help="print new lines as they are written, until the cluster ends or Ctrl-C",
+    )
+
+
+def print_logs(args: argparse.Namespace) -> int:
+    """Print the last lines of the logs."""
+    if args.n < 0:
+        raise InvalidRequest(f"-n {args.n}: expected a number of lines from 0")
+    record = find_cluster(args.name)
+    if not args.follow:
+        print(*format_rank_logs(read_rank_logs(record, args.rank, args.n)), sep="\n")
+        return 0
+    try:
+        for line in _follow(record, find_rank_logs(record, args.rank), args.n):
+            print(line, flush=True)
+    except KeyboardInterrupt:
+        return 0
+    print(f"mhnb logs {args.name}: the processes of the cluster have ended", file=sys.stderr)
+    return 0
+
+
+def _follow(record: RunRecord, logs: Sequence[RankLog], count: int) -> Iterator[str]:
+    """Yield the last lines of each log, then new lines, until the cluster has ended."""
+    with ExitStack() as files:
+        tails = []
+        for log in logs:
+            if log.host or not log.path.exists():
+                yield from format_rank_logs([log])
+            else:
+                tails.append(_Tail(log, files.enter_context(log.path.open("rb")), count))
+        has_ended = False
+        while tails:
+            for tail in tails:
+                yield from format_rank_logs([tail.read(is_last=has_ended)] if tail.has_lines(is_last=has_ended) else [])
+            if has_ended:
+                return
+            # After this look each log is read once more, because its rank may have written to it meanwhile.
+            has_ended = not _is_running(record)
+            if not has_ended:
+                time.sleep(_POLL_S)
+
+
+def _is_running(record: RunRecord) -> bool:
+    return record.run_dir in {running.run_dir for running in read_running_clusters(os.environ)}
+
+
+class _Tail:
+    """The end of one log, from the last `count` lines on."""
+
+    def __init__(self, log: RankLog, file: BinaryIO, count: int) -> None:
+        self._log, self._file, self._text = log, file, b""
+        file.seek(find_tail(file, count))
+
+    def has_lines(self, *, is_last: bool) -> bool:
+        """Read on; return whether a line is complete, or, at the end of the cluster, whether there is any text."""
+        self._text += self._file.read()
+        return bool(self._text) if is_last else b"\n" in self._text
+
+    def read(self, *, is_last: bool) -> RankLog:
+        """Return the lines that are complete; all text if it is the last."""
+        whole, newline, rest = (self._text, b"", b"") if is_last else self._text.rpartition(b"\n")
+        self._text = rest
+        lines = (whole + newline).decode(errors="replace").splitlines()
+        return RankLog(self._log.rank, "", Path(self._log.path), tuple(lines))
+
+
+def find_tail(file: BinaryIO, count: int) -> int:
+    """Return the offset at which the last lines of a file begin, without reading all of a long one."""
+    end = start = file.seek(0, os.SEEK_END)
+    data = b""
+    # One more line end than lines: the text before the first one is the end of another line.
+    while start > 0 and data.count(b"\n") <= count:
+        step = min(_BLOCK_NBYTES, start)
+        start -= step
+        file.seek(start)
+        data = file.read(step) + data
+    lines = data.splitlines(keepends=True)
+    return end - sum(map(len, lines[len(lines) - min(count, len(lines)) :]))
