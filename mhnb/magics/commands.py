@@ -1,28 +1,72 @@
-"""Registry of all `%mhjax` commands, and their dispatch."""
+"""Registry of all `%mhjax` commands, their parsers and help texts, and their dispatch.
+
+The help of `%mhjax`, the manual and the reference pages are all made of the table `COMMANDS`. None of it needs a shell.
+"""
 
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.arguments import closest_match, split_arguments, suggest_flags, unquote
+from mhnb.core.arguments import closest_match, format_unknown, split_arguments, suggest_flags, unquote
 from mhnb.core.cell_name import join_cell_arguments
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
-from mhnb.magics import data, files, lifecycle, sharding
-from mhnb.magics.session import Command, Session, list_flags
+from mhnb.magics import data, files, inspection, lifecycle, sharding
+from mhnb.magics.cell_flags import add_cell_flags
+from mhnb.magics.session import Command, Group, Session, list_flags
+from mhnb.system.help_topics import list_topics, read_topic
 
-_MODULES = (data, files, lifecycle, sharding)
+__all__ = [
+    "COMMANDS",
+    "GROUPS",
+    "cell_parser",
+    "command_parser",
+    "find_command",
+    "find_help",
+    "format_help",
+    "format_manual",
+    "list_names",
+    "run_command",
+    "takes_code",
+]
 
-COMMANDS: dict[str, Command] = dict(sorted(item for module in _MODULES for item in module.COMMANDS.items()))
+GROUPS: tuple[Group, ...] = get_args(Group)
+"""The groups of commands, in the order of the help."""
 
-_NAME_COMMANDS = frozenset({"check", "pull", "push"})
-"""Commands whose arguments are names. An expression keeps its quotes, so that an error can quote it as typed."""
+_MODULES = (lifecycle, inspection, data, sharding, files)
 
-_CELL_COMMANDS = frozenset({"export", "panel", "restart"})
-"""Commands that take cells, which a user may write as the notebook does: `In [7]`."""
+COMMANDS: dict[str, Command] = {
+    command.name: command
+    for group in GROUPS
+    for module in _MODULES
+    for command in module.COMMANDS
+    if command.group == group
+}
+"""Every command by its name, in the order of the help; aliases are not keys."""
+_BY_ALIAS = {alias: command for command in COMMANDS.values() for alias in command.aliases}
+
+_HELP_WORDS = ("help", "--help", "-h")
+
+
+def find_command(name: str) -> Command | None:
+    """Return the command with this name or alias; None if it does not exist.
+
+    >>> find_command("continue").name
+    'accept'
+    """
+    return COMMANDS.get(name) or _BY_ALIAS.get(name)
+
+
+def list_names() -> list[str]:
+    """Return the names and aliases of all commands, and `help`, sorted."""
+    return sorted([*COMMANDS, *_BY_ALIAS, "help"])
+
+
+# -- parsers and help
 
 
 def strip_ipython_markup(text: str) -> str:
@@ -30,32 +74,118 @@ def strip_ipython_markup(text: str) -> str:
     return text.removeprefix("::").replace("<{", "{").replace("}>", "}").strip()
 
 
-class _CommandParser(MagicArgumentParser):
-    def __init__(self, verb: str) -> None:
+class _MagicParser(MagicArgumentParser):
+    def __init__(self, prog: str, description: str, *, add_help: bool = True) -> None:
         # IPython's help adds a % before the name.
-        super().__init__(prog=f"mhjax {verb}", add_help=True)  # type: ignore[no-untyped-call]  # IPython has no types
+        super().__init__(prog=prog, description=description, add_help=add_help)  # type: ignore[no-untyped-call]  # IPython has no types
 
     def format_help(self) -> str:
         return f"{strip_ipython_markup(super().format_help())}\n"
 
 
 def command_parser(name: str) -> MagicArgumentParser | None:
-    """Build the parser of a command; return None if the command does not exist."""
-    if name not in COMMANDS:
+    """Build the parser of a command, by its name or alias; return None if the command does not exist."""
+    if (command := find_command(name)) is None:
         return None
-    parser = _CommandParser(name)
-    COMMANDS[name][1](parser)
+    parser = _MagicParser(f"mhjax {name}", command.summary)
+    command.add_flags(parser)
     return parser
 
 
+def cell_parser() -> MagicArgumentParser:
+    """Build the parser of a `%%mhjax` line."""
+    parser = _MagicParser(
+        "%mhjax", "Run the cell on every rank, in the same order as every other cell.", add_help=False
+    )
+    add_cell_flags(parser)
+    return parser
+
+
+def format_help() -> str:
+    """Return the help of `%mhjax`: every command with its sentence, by group."""
+    width = max(map(len, map(_format_names, COMMANDS.values())))
+    lines = ["%mhjax COMMAND, or %%mhjax [flags] as the first line of a cell that runs on every rank.", ""]
+    for group in GROUPS:
+        commands = list(_list_group(group))
+        if group == "run cells":
+            lines += [group, f"  {'%%mhjax':{width}}  Run the cell on every rank; %%mhjax? lists its flags."]
+        elif commands:
+            lines.append(group)
+        lines += [f"  {_format_names(command):{width}}  {command.summary}" for command in commands]
+        lines.append("")
+    lines.append(
+        "%mhjax help COMMAND shows the flags of a command; %mhjax help TOPIC explains an error, such as order-mismatch."
+    )
+    return "\n".join(lines)
+
+
+def _list_group(group: Group) -> Iterator[Command]:
+    return (command for command in COMMANDS.values() if command.group == group)
+
+
+def _format_names(command: Command) -> str:
+    return ", ".join((command.name, *command.aliases))
+
+
+def format_manual() -> str:
+    """Return the manual that `%%mhjax?` shows: the flags of a cell, and every command with its arguments."""
+    lines = [
+        "Drive many JAX hosts from this notebook.",
+        "",
+        "A cell that begins with %%mhjax runs on every rank.",
+        "",
+        strip_ipython_markup(cell_parser().format_help()),
+    ]
+    for group in GROUPS:
+        if commands := list(_list_group(group)):
+            lines += ["", f"{group}:"]
+        for command in commands:
+            lines += [f"  %mhjax {command.name} {command.usage}".rstrip(), f"      {command.summary}"]
+            lines += [f"      Also: %mhjax {alias}" for alias in command.aliases]
+    lines += ["", "%mhjax help COMMAND shows every flag of a command.", ""]
+    return "\n".join(lines)
+
+
+def find_help(name: str) -> str:
+    """Return the help of a command, or a help topic as plain text.
+
+    Raises:
+        InvalidRequest: nothing has that name, or the help topics do not come with this installation.
+    """
+    if (parser := command_parser(name)) is not None:
+        return parser.format_help().rstrip()
+    if (text := read_topic(name)) is not None:
+        return text
+    raise InvalidRequest(format_unknown("help topic", name, [*list_topics(), *list_names()]))
+
+
+# -- dispatch
+
+
+def takes_code(line: str) -> bool:
+    """Return whether what follows the command on a `%mhjax` line is code, in which nothing may be replaced.
+
+    >>> takes_code("eval f'{x}'"), takes_code("start -n {n}")
+    (True, False)
+    """
+    command = find_command(line.split(maxsplit=1)[0]) if line.strip() else None
+    return command is not None and command.splits == "raw"
+
+
 def _split_line(line: str) -> list[str]:
-    verb = line.split()[:1]
+    name = line.split(maxsplit=1)[0] if line.split() else ""
+    command = find_command(name)
+    splits = "shell" if command is None else command.splits
+    rest = line.strip().removeprefix(name).strip()
+    if splits == "raw" and rest and rest not in _HELP_WORDS:
+        # After `--` an argument may begin with a minus sign.
+        return [name, "--", rest]
     try:
-        if sharding.EXPRESSION_COMMANDS & set(verb):
+        if splits == "expression":
             return split_arguments(line)
-        if _CELL_COMMANDS & set(verb):
+        if splits == "cells":
             line = join_cell_arguments(line)
-        return list(map(unquote, split_arguments(line))) if _NAME_COMMANDS & set(verb) else shlex.split(line)
+        return list(map(unquote, split_arguments(line))) if splits == "names" else shlex.split(line)
     except ValueError as error:
         raise UsageError(f"%mhjax {line}: {error}") from error
 
@@ -67,39 +197,47 @@ def run_command(session: Session, line: str) -> Any:
         UsageError: unknown command, unknown flag, or bad value.
     """
     words = _split_line(line)
-    if not words:
-        raise UsageError(f"%mhjax VERB, where VERB is one of {', '.join(sorted(COMMANDS))}; %%mhjax? is the manual")
-    name, *rest = words
-    if name in ("--help", "-h", "help"):
-        print(
-            f"%mhjax VERB, where VERB is one of {', '.join(sorted(COMMANDS))}; %mhjax VERB --help tells more, %%mhjax? is the manual"
-        )
+    if not words or words[0] in _HELP_WORDS:
+        try:
+            print(find_help(words[1]) if len(words) > 1 else format_help())
+        except InvalidRequest as error:
+            raise UsageError(str(error)) from error
         return None
-    if (parser := command_parser(name)) is None:
-        closest = closest_match(name, COMMANDS)
-        # A flag here is usually a flag of `%%mhjax`.
-        suggestion = (
-            f"did you mean {closest}? Else " if closest else "%%mhjax takes flags; " if name.startswith("-") else ""
-        )
-        raise UsageError(
-            f"%mhjax {name}: there is no such verb; {suggestion}choose one of {', '.join(sorted(COMMANDS))}"
-        )
+    name, *rest = ["version"] if words == ["--version"] else words
+    command, parser = find_command(name), command_parser(name)
+    if command is None or parser is None:
+        raise UsageError(_describe_unknown(name))
     try:
         args = parser.parse_args(rest)
         # For a command that takes a call, because splitting removes the quotes from words.
         args.line = line.strip()[len(name) :].strip()
     except UsageError as error:
         message = suggest_flags(str(error), list_flags(parser))
-        raise UsageError(f"%mhjax {name}: {message}; %mhjax {name} --help tells more") from error
+        raise UsageError(f"%mhjax {name}: {message}\n  Help: %mhjax help {name}") from error
     except SystemExit:
         # argparse exits after --help, but a notebook must keep running.
         return None
     try:
-        return COMMANDS[name][0](session, args)
-    except (InvalidRequest, NotStarted, ShardingError) as error:
-        raise UsageError(str(error)) from error
+        return command.run(session, args)
+    except (InvalidRequest, NotStarted, ShardingError, UsageError) as error:
+        raise _usage_error(error, name) from error
     except KeyboardInterrupt as error:
-        message = f"KeyboardInterrupt: %mhjax {name} was interrupted{lifecycle.interrupted_note(name, args)}"
+        message = f"KeyboardInterrupt: %mhjax {name} was interrupted{lifecycle.interrupted_note(command.name, args)}"
         # Hide the frames, as `MhnbError` does: the user pressed Ctrl-C, and mhnb's frames would not help.
         error._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]
         raise
+
+
+def _usage_error(error: Exception, name: str) -> UsageError:
+    """Return the error of a command as a usage error that ends with the help to read."""
+    help_line = error.help_line if isinstance(error, NotStarted | ShardingError) else ""
+    return UsageError(f"{error}\n  Help: {help_line or f'%mhjax help {name}'}")
+
+
+def _describe_unknown(name: str) -> str:
+    """Describe a command that does not exist, and where the closest one is found."""
+    names = list_names()
+    if name.startswith("-") and closest_match(name, names) is None:
+        # A flag here is usually a flag of `%%mhjax`.
+        return f"%mhjax {name}: flags belong to %%mhjax, or follow a command\n  Help: %mhjax help"
+    return f"{format_unknown('command', name, names)}\n  Help: %mhjax help"

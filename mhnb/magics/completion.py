@@ -31,9 +31,10 @@ from mhnb.core.variables import choose_description
 from mhnb.errors import CellError, ClusterError, InvalidRequest
 from mhnb.launchers.profiles import user_profiles
 from mhnb.magics.cell_place import CellTracker
-from mhnb.magics.commands import COMMANDS, command_parser
+from mhnb.magics.commands import command_parser, find_command, list_names
 from mhnb.magics.hints import CellHints
 from mhnb.magics.session import Session
+from mhnb.system.help_topics import list_topics
 from mhnb.system.resources import list_profiles
 from mhnb.view.ansi import ansi_to_html
 
@@ -62,10 +63,14 @@ def complete_line(line: str, cell_parser: argparse.ArgumentParser, names: NamePr
     words = [word for word in before if word]
     command = "" if words[0] == "%%mhjax" else words[1] if len(words) > 1 else None
     if command is None:
-        return _filter_by_prefix(last, COMMANDS), last
-    parser = command_parser(command) if command else cell_parser
+        return _filter_by_prefix(last, list_names()), last
+    if command == "help":
+        return _filter_by_prefix(last, [*list_names(), *list_topics()]), last
+    found = find_command(command)
+    parser = cell_parser if command == "" else None if found is None else command_parser(command)
     if parser is None:
         return [], last
+    command = found.name if found is not None else ""
     flag, equals, value = last.partition("=")
     if equals:
         return _filter_by_prefix(value, _flag_values(_find_flag(parser, flag), names)), value
@@ -116,7 +121,7 @@ MISPLACED_FLAG = "--misplaced"
 """The flag of the `%%mhjax` line that is put above a cell with such a line in its middle; its value is that line's index."""
 _ANSWER_TIMEOUT_S = 0.5
 _MAX_OFFERED_RANKS = 10
-_RANKS_FLAG = re.compile(r"--ranks[ =]+'?\"?([0-9]{1,9})")
+_RANKS_FLAG = re.compile(r"(?:--ranks[ =]+'?\"?|%%mhjax +)([0-9]{1,9})")
 
 
 class ShellHooks:
@@ -232,16 +237,16 @@ class ShellHooks:
 
     def _names_for(self, argument: str) -> Iterable[str]:
         """Return the names that a command or a flag accepts."""
-        if argument in ("pull", "layout", "check", "collectives"):
+        if argument in ("pull", "layout", "check", "collectives", "eval"):
             return self._request_one("names") or []
         if argument == "push":
             hidden = self._shell.user_ns_hidden
             return [name for name in self._shell.user_ns if name not in hidden and not name.startswith("_")]
-        if argument == "--ranks":
+        if argument in ("--ranks", "logs"):
             return _suggest_rank_sets(manager.current().process_count) if manager.all_clusters() else []
         if argument == "--profile":
             return [*list_profiles(), *user_profiles()]
-        return [cluster.name for cluster in manager.all_clusters()] if argument in ("stop", "where") else []
+        return [cluster.name for cluster in manager.all_clusters()] if argument in ("stop", "where", "detach") else []
 
     # -- ? and Shift-Tab
 
@@ -313,8 +318,8 @@ class ShellHooks:
         if name and any(name in names for names in self._request_all("names").values()):
             # Functions, classes and above all modules are not variables, and most of them cannot be sent.
             is_value = any(name in variables for variables in self._request_all("vars").values())
-            pull = f", or bring it here with %mhjax pull {name}" if is_value else ""
-            print(f"{name!r} lives on the ranks: use it in a %%mhjax cell{pull}")
+            pull = f", or copy it here with %mhjax pull {name}" if is_value else ""
+            print(f"{name!r} is defined on the ranks, not in this notebook: use it in a %%mhjax cell{pull}")
 
     # -- %debug after a %%mhjax cell
 
@@ -332,8 +337,8 @@ class ShellHooks:
         failed = error.result.failed if error.result is not None else ()
         failed_ranks = describe_ranks(rank.rank for rank in failed) if failed else "no rank"
         print(
-            f"There is nothing to debug here: the error was raised on {failed_ranks}, and ranks have no keyboard. Print there what you"
-            " want to see, in a %%mhjax cell, or bring it here with %mhjax pull NAME."
+            f"%debug cannot inspect this error: it was raised on {failed_ranks}, and ranks cannot read the keyboard."
+            " Print the values in a %%mhjax cell, or copy them here with %mhjax pull NAME."
         )
 
     def _request_one(self, verb: str, *, rank: int = 0, **arguments: Any) -> Any:
@@ -359,7 +364,7 @@ class ShellHooks:
 
 
 def _first_code_line(source: str) -> str:
-    """Return the first line that is neither blank nor a comment, without its indentation; empty if there is none."""
+    """Return the first line that is neither blank nor a comment, without its indentation; empty if no line is."""
     lines = source.split("\n")
     first = find_first_code(lines)
     return "" if first is None else lines[first].lstrip()

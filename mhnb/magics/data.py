@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,38 @@ from mhnb.cluster.requests import check_names
 from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.magics.session import Command, Session, no_flags, uses_result
+from mhnb.magics.session import Command, Session, uses_result
+from mhnb.magics.settings import VIEWS
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.tables import show
 
 
 def _pull(session: Session, args: argparse.Namespace) -> Any:
+    targets = _name_targets(args)
     cluster = manager.current()
     with show.TransferLine(f"pulling {', '.join(args.names)}") as line:
         values = cluster.pull_values(args.names, ranks=args.ranks, each=args.each, on_progress=line.report)
-        bound = dict(zip(args.names, (values,) if len(args.names) == 1 else values, strict=True))
+        bound = dict(zip(targets, (values,) if len(args.names) == 1 else values, strict=True))
         session.shell.user_ns.update(bound)
         line.end("\n".join(f"{name} · {_describe_value(value)}" for name, value in bound.items()))
     # Return the values for `x = %mhjax pull x`. A command on its own returns None, because IPython would show the value
     # and keep hundreds of megabytes in Out.
     return values if uses_result(session.shell.user_ns) else None
+
+
+def _name_targets(args: argparse.Namespace) -> list[str]:
+    """Return the names that the notebook binds.
+
+    Raises:
+        InvalidRequest: `--as` with several variables, or without a Python name.
+    """
+    if args.target is None:
+        return list(args.names)
+    if len(args.names) != 1:
+        raise InvalidRequest(f"pull --as {args.target}: expected one variable, got {len(args.names)}")
+    if not args.target.isidentifier() or iskeyword(args.target):
+        raise InvalidRequest(f"pull --as {args.target!r}: expected a Python name")
+    return [args.target]
 
 
 def _describe_value(value: Any) -> str:
@@ -43,16 +61,21 @@ def _describe_value(value: Any) -> str:
 
 
 def _pull_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of the ranks")
-    parser.add_argument("--ranks", metavar="SPEC", help="take it from these ranks")
-    parser.add_argument("--each", action="store_true", help="a list with each rank's own value")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="variable on the ranks")
+    parser.add_argument("--ranks", metavar="SPEC", help="fetch from these ranks only, such as 0,2-3")
+    parser.add_argument("--each", action="store_true", help="fetch a list with the value of each rank")
+    parser.add_argument(
+        "--as", dest="target", metavar="NAME", help="bind the value to this name in the notebook (one variable only)"
+    )
 
 
 def _push(session: Session, args: argparse.Namespace) -> None:
     names = check_names(args.names, "push")
     missing = [name for name in names if name not in session.shell.user_ns]
     if missing:
-        raise UsageError(f"%mhjax push: this notebook has no {', '.join(missing)}; define it in a plain cell first")
+        raise UsageError(
+            f"%mhjax push: this notebook has no variable {', '.join(missing)}; define it in a notebook cell first"
+        )
     values = {name: session.shell.user_ns[name] for name in names}
     cluster = manager.current()
     count = cluster.process_count
@@ -63,8 +86,8 @@ def _push(session: Session, args: argparse.Namespace) -> None:
 
 
 def _push_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of this notebook")
-    parser.add_argument("--ranks", metavar="SPEC", help="bind it on these ranks only")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="variable of this notebook")
+    parser.add_argument("--ranks", metavar="SPEC", help="push to these ranks only, such as 0,2-3")
 
 
 def _vars(session: Session, args: argparse.Namespace) -> None:
@@ -76,7 +99,7 @@ def _check(session: Session, args: argparse.Namespace) -> None:
 
 
 def _check_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of the ranks")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="variable on the ranks")
 
 
 # -- the command for outputs: `%mhjax panel`
@@ -90,18 +113,18 @@ def _panel(session: Session, args: argparse.Namespace) -> None:
     """
     if args.what == "off":
         if not session.close_panel():
-            raise UsageError("%mhjax panel off: no panel is open; %mhjax panel opens one")
+            raise UsageError("%mhjax panel off: no panel is open")
         return
     cell = None if args.what is None else parse_cell_argument(args.what)
     if args.what is not None and cell is None:
-        raise UsageError(f"%mhjax panel {args.what!r}: give a cell, such as In[7] or 7, or off")
-    if not session.open_panel(cell, view=args.view):
+        raise UsageError(f"%mhjax panel {args.what!r}: expected a cell, such as In[7] or 7, or off")
+    if not session.open_panel(cell, view=args.view or session.settings.view):
         known = session.describe_results()
         if cell is None or not known:
-            raise UsageError("%mhjax panel: no cell has run on the ranks yet; run a %%mhjax cell and ask again")
+            raise UsageError("%mhjax panel: no cell has run on the ranks yet; run a %%mhjax cell first")
         raise UsageError(
-            f"%mhjax panel: {cell.name} is not among the last {session.max_results} results, which are of {known};"
-            " name one of these, or run the cell again"
+            f"%mhjax panel: the result of {cell.name} is not among the last {session.max_results}, which are of {known}."
+            " Name one of these, or run the cell again"
         )
 
 
@@ -110,17 +133,17 @@ def _panel_flags(parser: MagicArgumentParser) -> None:
         "what",
         nargs="?",
         metavar="CELL|off",
-        help="an earlier cell, such as In[7]; the tip of its first line tells both of its numbers; off closes the panel",
+        help="earlier cell, such as In[7] (default: the last one); off closes the panel",
     )
-    parser.add_argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how it is laid out first")
+    parser.add_argument("--view", choices=VIEWS, help="how to arrange the outputs (default: fold, or c.Mhjax.view)")
 
 
-def add_panel_start_flags(parser: MagicArgumentParser) -> None:
+def add_panel_start_flags(group: argparse._ArgumentGroup) -> None:
     """Add the panel flag of `%mhjax start`."""
-    parser.add_argument(
+    group.add_argument(
         "--panel",
-        choices=("keep", "close"),
-        help="keep: leave each cell's widget in place beside what is stored, while the kernel lives; close: no more",
+        choices=("keep", "stay", "close"),
+        help="keep or stay: leave the widget of each cell open while the kernel runs; close: stop doing so",
     )
 
 
@@ -130,22 +153,67 @@ def add_panel_start_flags(parser: MagicArgumentParser) -> None:
 def _export(session: Session, args: argparse.Namespace) -> None:
     path = Path(args.file)
     if path.suffix != ".py":
-        raise InvalidRequest(f"export {args.file}: give the name of a Python file, such as train.py")
+        raise InvalidRequest(f"export {args.file}: expected the name of a Python file, such as train.py")
     without = parse_without(args.without)
     print(*export_cluster(manager.current(), path, sbatch=args.sbatch, without=without), sep="\n")
 
 
 def _export_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("file", help="the script to write, such as train.py")
-    parser.add_argument("--sbatch", action="store_true", help="write a batch script for Slurm beside it, train.sbatch")
-    parser.add_argument("--without", metavar="CELL,NAME,...", help="leave out these cells, and these pushed names")
+    parser.add_argument("file", help="script to write, such as train.py")
+    parser.add_argument(
+        "--sbatch", action="store_true", help="also write a batch script for Slurm, such as train.sbatch"
+    )
+    parser.add_argument(
+        "--without", metavar="CELL,NAME,...", help="leave out these cells and pushed names, such as In[3],lr"
+    )
 
 
-COMMANDS: dict[str, Command] = {
-    "check": (_check, _check_flags),
-    "pull": (_pull, _pull_flags),
-    "push": (_push, _push_flags),
-    "vars": (_vars, no_flags),
-    "panel": (_panel, _panel_flags),
-    "export": (_export, _export_flags),
-}
+COMMANDS = (
+    Command(
+        "pull",
+        _pull,
+        "Copy variables from the ranks to this notebook, as NumPy arrays.",
+        "values",
+        _pull_flags,
+        "NAME... [--ranks SPEC] [--each] [--as NAME]",
+        splits="names",
+    ),
+    Command(
+        "push",
+        _push,
+        "Copy variables of this notebook to every rank.",
+        "values",
+        _push_flags,
+        "NAME... [--ranks SPEC]",
+        splits="names",
+    ),
+    Command("vars", _vars, "List the variables on the ranks, and where they differ.", "values"),
+    Command(
+        "check",
+        _check,
+        "Compare variables across the ranks and replicas by hash.",
+        "values",
+        _check_flags,
+        "NAME...",
+        splits="names",
+    ),
+    Command(
+        "panel",
+        _panel,
+        "Show a result in a widget with tabs, grid, filter, search and differences.",
+        "look",
+        _panel_flags,
+        "[In[7]|off] [--view tabs]",
+        splits="cells",
+    ),
+    Command(
+        "export",
+        _export,
+        "Write the cells so far as one script that runs without mhnb.",
+        "take away",
+        _export_flags,
+        "FILE.py [--sbatch]",
+        splits="cells",
+    ),
+)
+"""The commands of this module."""

@@ -7,6 +7,7 @@ code and packages to the hosts of a cluster.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import manager
+from mhnb.cluster.cleanup import end_orphan, find_orphans
 from mhnb.cluster.files import HostSync, PipRun, SyncReport, run_pip, sync
 from mhnb.cluster.flags import add_doctor_flags
 from mhnb.cluster.preflight import run_doctor
@@ -40,11 +42,12 @@ def format_sync_report(report: SyncReport) -> str:
     lines = [f"mhjax · sync · {report.folder}, {report.file_count} file{'' if report.file_count == 1 else 's'}"]
     for (folder, paths, nbytes), hosts in groups.items():
         names = ", ".join(host.host for host in hosts)
-        copied = f"{_format_count(paths, 'file')} copied, {format_nbytes(nbytes)}" if paths else "all there already"
+        copied = f"{_format_count(paths, 'file')} copied, {format_nbytes(nbytes)}" if paths else "already up to date"
         lines.append(f"  {names} {folder}: {copied}")
     if imported := sorted({name for host in report.hosts for name in host.imported}):
         lines.append(
-            f"  imported before, and as it was: {_format_names(imported)}; importlib.reload(...) or %mhjax restart takes the new one"
+            f"  already imported, so still the old version: {_format_names(imported)}\n"
+            "  Fix: importlib.reload(MODULE) in a %%mhjax cell, or %mhjax restart"
         )
     return "\n".join(lines)
 
@@ -63,7 +66,7 @@ def _sync_flags(parser: MagicArgumentParser) -> None:
         "folder",
         nargs="?",
         metavar="DIR",
-        help="a folder of this machine; else that of the start, else the notebook's own. Its .gitignore says what stays here",
+        help="folder on this machine (default: that of start --sync, else the notebook's), without what its .gitignore names",
     )
 
 
@@ -71,14 +74,15 @@ def _pip(session: Session, args: argparse.Namespace) -> None:
     words = shlex.split(args.line)
     if not words or words[0] not in _PIP_COMMANDS:
         raise UsageError(
-            f"%mhjax pip {args.line}: one of {', '.join(_PIP_COMMANDS)}, then what pip takes: %mhjax pip install einops"
+            f"%mhjax pip {args.line}: expected one of {', '.join(_PIP_COMMANDS)}, then arguments of pip\n"
+            "  Fix: %mhjax pip install einops"
         )
     runs = run_pip(manager.current(), words)
     print(format_pip_output(words, runs))
     if failed := [run for run in runs if run.exit_code != 0]:
         hosts = ", ".join(run.host for run in failed)
         raise ClusterError(
-            f"pip {words[0]} failed on {hosts} with exit code {failed[0].exit_code}; what it said is above"
+            f"pip {words[0]} failed on {hosts} with exit code {failed[0].exit_code}; its output is above"
         )
 
 
@@ -98,15 +102,20 @@ def format_pip_output(words: Sequence[str], runs: Sequence[PipRun]) -> str:
         lines.append(f"{names} · {group[0].python}")
         lines += [f"  {line}" for line in output.splitlines()]
     if words[0] in _MODIFYING_COMMANDS and any(run.exit_code == 0 for run in runs):
-        lines.append("A package that the ranks have imported already stays as it was until %mhjax restart.")
+        lines.append("Ranks keep the version of a package that they have already imported until %mhjax restart.")
     return "\n".join(lines)
 
 
 def _pip_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="install X", help="as for pip; once per environment")
+    parser.add_argument(
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="install X",
+        help="arguments of pip; it runs once per Python environment",
+    )
 
 
-# -- `%mhjax doctor`
+# -- `%mhjax doctor` and `%mhjax cleanup`
 
 
 def _doctor(session: Session, args: argparse.Namespace) -> None:
@@ -114,8 +123,47 @@ def _doctor(session: Session, args: argparse.Namespace) -> None:
     show_preflight(run_doctor(args))
 
 
-COMMANDS: dict[str, Command] = {
-    "pip": (_pip, _pip_flags),
-    "sync": (_sync, _sync_flags),
-    "doctor": (_doctor, add_doctor_flags),
-}
+def _cleanup(session: Session, args: argparse.Namespace) -> None:
+    orphans = find_orphans(os.environ)
+    for orphan in orphans:
+        end_orphan(orphan)
+        count = "1 process" if orphan.process_count == 1 else f"{orphan.process_count} processes"
+        print(f"mhjax · stopped {count} of {orphan.kind} {orphan.pid}: {orphan.reason}")
+    if not orphans:
+        print("mhjax · no orphaned processes on this machine; %mhjax list shows what is running")
+
+
+COMMANDS = (
+    Command(
+        "pip",
+        _pip,
+        "Run pip on the hosts, once per Python environment.",
+        "this machine and other hosts",
+        _pip_flags,
+        "install PACKAGE...",
+    ),
+    Command(
+        "sync",
+        _sync,
+        "Copy a folder of this machine to every host.",
+        "this machine and other hosts",
+        _sync_flags,
+        "[DIR]",
+    ),
+    Command(
+        "doctor",
+        _doctor,
+        "Run the preflight checks on this machine or on hosts before a start.",
+        "this machine and other hosts",
+        add_doctor_flags,
+        "[--hosts A,B | --profile NAME]",
+    ),
+    Command(
+        "cleanup",
+        _cleanup,
+        "Stop the processes that exited notebooks have left on this machine.",
+        "this machine and other hosts",
+        aliases=("reap",),
+    ),
+)
+"""The commands of this module."""

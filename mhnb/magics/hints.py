@@ -17,7 +17,7 @@ from mhnb.cluster import manager
 from mhnb.core.arguments import find_meant_magic, find_missing_magic
 from mhnb.core.cell_request import find_first_code
 from mhnb.core.ranks import pluralize
-from mhnb.magics.commands import COMMANDS
+from mhnb.magics.commands import find_command
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import QUIET_STYLE, new_uid
 from mhnb.view.screen import detect_screen
@@ -40,7 +40,7 @@ def hint_at_magic(error: BaseException | None) -> str:
     if isinstance(error, SyntaxError):
         # In a cell of its own IPython adds the percent sign.
         typed = _LINE_WITHOUT_PERCENT.match((error.text or "").strip())
-        return f"%mhjax takes a %: {typed[1]}%{typed[2]}" if typed else ""
+        return f"mhjax needs a % before it: {typed[1]}%{typed[2]}" if typed else ""
     missing = find_missing_magic(str(error)) if isinstance(error, UsageError) else None
     if missing is None:
         return ""
@@ -48,7 +48,7 @@ def hint_at_magic(error: BaseException | None) -> str:
     meant = find_meant_magic(name)
     if name == meant and percent == "%%":
         return f"%%{name} must be the first line of its cell: put the code above it into a cell of its own"
-    if name in COMMANDS:
+    if find_command(name) is not None:
         return f"did you mean %mhjax {name}?"
     return f"did you mean {percent}{meant}?" if meant else ""
 
@@ -106,7 +106,7 @@ class CellHints:
 def _describe_own_backend() -> str:
     devices = sys.modules["jax"].local_devices()
     count = pluralize(len(devices), f"{devices[0].platform.upper()} device")
-    return f"this is the notebook's own JAX ({count}), not the ranks': %%mhjax runs a cell there"
+    return f"this is the notebook's own JAX ({count}), not that of the ranks; %%mhjax runs a cell on the ranks"
 
 
 def _show_quietly(text: str) -> None:

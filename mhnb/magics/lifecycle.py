@@ -14,27 +14,29 @@ from typing import Any
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.cluster import manager, replay
+from mhnb.cluster import flags, manager, replay
 from mhnb.cluster.attach import describe_other_clusters
 from mhnb.cluster.cluster import Cluster
-from mhnb.cluster.flags import add_start_flags, start_arguments
-from mhnb.cluster.options import START_TIMEOUT_S, resolve_start
+from mhnb.cluster.options import START_TIMEOUT_S, StartRequest, resolve_start
 from mhnb.cluster.status import describe_location
 from mhnb.core.arguments import seconds_argument
 from mhnb.core.cell_name import parse_cell_argument
+from mhnb.core.cell_request import GUARDS
 from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
 from mhnb.core.ranks import pluralize
 from mhnb.core.replay import format_report
-from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.core.shorthand import merge_values, shape_argument
+from mhnb.errors import InvalidRequest, MhnbError, NotStarted
 from mhnb.launchers.profiles import format_restart_note
 from mhnb.magics.data import add_panel_start_flags
 from mhnb.magics.session import (
+    CellFlags,
     Command,
     Session,
-    no_flags,
     status_from_cluster,
     summary_from_cluster,
 )
+from mhnb.magics.settings import Mhjax
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
 from mhnb.view.tables import show
@@ -42,41 +44,99 @@ from mhnb.view.tables.reports import format_hang_text
 
 
 def add_start_command_flags(parser: MagicArgumentParser) -> None:
-    """Add the flags of `%mhjax start`."""
-    add_start_flags(parser)
-    parser.add_argument("--name", default="default", help="the cluster's name")
-    parser.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
-    parser.add_argument(
-        "--keep", action="store_true", help="let the ranks outlive this notebook; mhnb stop NAME ends them"
+    """Add the arguments of `%mhjax start`."""
+    for title in flags.GROUPS:
+        flags.flag_group(parser, title)
+    flags.flag_group(parser, flags.SHAPE).add_argument(
+        "shape", nargs="?", type=shape_argument, metavar="N|NxD", help="ranks, or ranks x devices per rank: 4, or 4x2"
     )
-    parser.add_argument(
-        "--spare",
+    flags.add_start_flags(parser)
+    _add_cluster_flags(flags.flag_group(parser, flags.CLUSTER))
+    initialize = flags.flag_group(parser, flags.INITIALIZE)
+    initialize.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
+    for name in INITIALIZE_ARGUMENTS:
+        flag = f"--{name.replace('_', '-')}"
+        initialize.add_argument(flag, metavar="VALUE", help=f"argument {name} of jax.distributed.initialize")
+        if flag != f"--{name}":
+            initialize.add_argument(f"--{name}", dest=name, help=argparse.SUPPRESS)
+
+
+def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--name", default="default", help="name of the cluster (default: default)")
+    group.add_argument(
+        "--keep",
+        "--persist",
         action="store_true",
-        help="keep as many ranks again warm in reserve, so that a restart takes a moment",
+        help="keep the ranks running after this notebook exits; mhnb stop NAME stops them",
     )
-    parser.add_argument("--guard", choices=("lockstep", "parity", "off"), help="how launches are compared (lockstep)")
-    parser.add_argument(
+    group.add_argument(
+        "--spare", "--standby", action="store_true", help="keep a second set of ranks on standby, for a quick restart"
+    )
+    group.add_argument(
+        "--guard",
+        choices=GUARDS,
+        help="when launches are compared across ranks: before each one (lockstep), after the cell (parity), or off "
+        "(default: lockstep)",
+    )
+    group.add_argument(
         "--start-timeout",
         type=seconds_argument,
         default=START_TIMEOUT_S,
         metavar="SECONDS",
-        help=f"limit for the whole start ({START_TIMEOUT_S:.0f})",
+        help=f"limit for the whole start (default: {START_TIMEOUT_S:.0f})",
     )
-    add_panel_start_flags(parser)
-    for name in INITIALIZE_ARGUMENTS:
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, f"--{name}", metavar="VALUE", help="an argument of jax.distributed.initialize")
+    add_panel_start_flags(group)
 
 
 def _start(session: Session, args: argparse.Namespace) -> None:
     if args.panel is not None:
         # Without the flag the setting stays, so running a `%mhjax start` cell again changes nothing.
-        session.has_persistent_panels = args.panel == "keep"
+        session.has_persistent_panels = args.panel in ("keep", "stay")
+    arguments = _read_start_arguments(args)
+    request = resolve_start(**arguments)
+    if (running := manager.find_running(request)) is not None:
+        manager.make_current(running)
+        name = f"{running.name}: " if len(manager.all_clusters()) > 1 else ""
+        print(f"mhjax · {name}{running.shape.describe()} already running ({running.state})")
+        return
+    request = _apply_settings(request, arguments, session.settings)
+    with show.StartDisplay() as progress:
+        cluster = manager.start_requested(request, progress.update)
+        progress.finish(summary_from_cluster(cluster))
+
+
+def _apply_settings(request: StartRequest, arguments: dict[str, Any], settings: Mhjax) -> StartRequest:
+    """Return the request with the user's defaults for a shape and a guard that the line does not name.
+
+    What is compared with a running cluster stays what was typed.
+    """
+    defaults: dict[str, Any] = {}
+    if arguments["guard"] is None and settings.guard is not None:
+        defaults["guard"] = settings.guard
+    if not request.names_shape and (shape := settings.start_shape) is not None:
+        defaults |= {"ranks": shape.ranks, "devices": shape.devices}
+    if not defaults:
+        return request
+    return replace(resolve_start(**arguments | defaults), given=request.given, names_shape=request.names_shape)
+
+
+def _read_start_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """Return arguments of `mhnb.start` from the flags of `%mhjax start`.
+
+    Raises:
+        InvalidRequest: the shape contradicts a flag, or flags are invalid.
+    """
+    if args.shape is not None:
+        typed = "x".join(str(number) for number in args.shape if number is not None)
+        args.n = merge_values(args.shape.ranks, args.n, names=(f"start {typed}", f"-n {args.n}"))
+        args.devices = merge_values(
+            args.shape.devices, args.devices, names=(f"start {typed}", f"--devices {args.devices}")
+        )
     initialize = {
         name: _parse_literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None
     }
     # Flags that were not typed are None, so they are not compared with the options of a running cluster.
-    arguments = {
+    return {
         "name": args.name,
         "init": not args.no_init,
         "initialize": initialize,
@@ -84,16 +144,7 @@ def _start(session: Session, args: argparse.Namespace) -> None:
         "keep": args.keep or None,
         "spare": args.spare or None,
         "guard": args.guard,
-    }
-    request = resolve_start(**arguments | start_arguments(args))
-    if (running := manager.find_running(request)) is not None:
-        manager.make_current(running)
-        name = f"{running.name}: " if len(manager.all_clusters()) > 1 else ""
-        print(f"mhjax · {name}{request.shape.describe()} run already ({running.state}); going on")
-        return
-    with show.StartDisplay() as progress:
-        cluster = manager.start_requested(request, progress.update)
-        progress.finish(summary_from_cluster(cluster))
+    } | flags.start_arguments(args)
 
 
 def _parse_literal(text: str) -> Any:
@@ -110,31 +161,36 @@ def _parse_literal(text: str) -> Any:
 def _warnings() -> list[str]:
     """Return a warning if this process has a JAX backend: its devices are not the ranks', and a GPU it uses is not theirs."""
     if backend_is_initialized():
-        return [
-            "this notebook's own process has initialised JAX too; what it computes there has nothing to do with the ranks"
-        ]
+        return ["this notebook has initialised its own JAX too; that JAX is separate from the ranks and their devices"]
     return []
 
 
 def _status(session: Session, args: argparse.Namespace) -> None:
-    show.show_status(status_from_cluster(manager.latest(), _warnings()))
+    try:
+        cluster = manager.latest()
+    except NotStarted as error:
+        print(f"mhjax · {error}")
+        return
+    show.show_status(status_from_cluster(cluster, _warnings()))
 
 
 def _interrupt(session: Session, args: argparse.Namespace) -> None:
     cluster = manager.current()
     is_running = cluster.state == "running"
     cluster.interrupt()
-    print(
-        "mhjax · the cell that runs is being interrupted"
-        if is_running
-        else "mhjax · no cell runs: nothing to interrupt"
-    )
+    print("mhjax · interrupting the running cell" if is_running else "mhjax · no cell is running; nothing to interrupt")
 
 
 def _where(session: Session, args: argparse.Namespace) -> None:
-    cluster = manager.current() if args.name is None else manager.by_name(args.name)
+    try:
+        cluster = manager.current() if args.name is None else manager.by_name(args.name)
+    except NotStarted as error:
+        if args.name is not None:
+            raise
+        print(f"mhjax · {error}")
+        return
     report = cluster.where()
-    print("mhjax · no cell runs" if report is None else format_hang_text(report, name=cluster.name))
+    print("mhjax · no cell is running" if report is None else format_hang_text(report, name=cluster.name))
 
 
 def _accept(session: Session, args: argparse.Namespace) -> None:
@@ -142,7 +198,7 @@ def _accept(session: Session, args: argparse.Namespace) -> None:
     previous_state = cluster.state
     if previous_state == "dead":
         raise InvalidRequest(
-            "a dead cluster cannot be accepted, for a rank is gone; go on with %mhjax restart --replay"
+            "a dead cluster cannot be accepted, because a rank is lost\n  Fix: %mhjax restart --replay"
         )
     cluster.accept()
     print(
@@ -183,9 +239,9 @@ def _find_last_cell(cluster: Cluster, args: argparse.Namespace) -> int | None:
         return None
     argument = parse_cell_argument(args.to)
     if argument is None:
-        raise InvalidRequest(f"restart --replay --to {args.to!r}: give a cell, such as In[7] or 7")
+        raise InvalidRequest(f"restart --replay --to {args.to!r}: expected a cell, such as In[7] or 7")
     if not args.replay:
-        raise InvalidRequest(f"--to {args.to} belongs to a replay: %mhjax restart --replay --to {args.to}")
+        raise InvalidRequest(f"--to {args.to} needs --replay\n  Fix: %mhjax restart --replay --to {args.to}")
     seq, note = replay.find_last_cell(cluster, argument)
     if note:
         print(f"mhjax · {note}")
@@ -199,32 +255,36 @@ def _replay(session: Session, cluster: Cluster, to: int | None) -> None:
         report = replay.replay(cluster, to, progress_line.begin, store_result, progress_line.tick)
     except BaseException as error:
         # The error gives the details; the progress line must not look as if it were still running.
-        progress_line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay broken off")
+        progress_line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay interrupted")
         raise
     progress_line.finish(format_report(report, format_seconds(report.wall_s)))
 
 
 def _restart_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("--replay", action="store_true", help="run again every cell that ended clean, and push again")
-    parser.add_argument("--to", metavar="CELL", help="with --replay: stop after this cell, such as In[7], or 7")
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="restore the variables: re-run every cell that succeeded, and repeat every push",
+    )
+    parser.add_argument("--to", metavar="CELL", help="with --replay: stop after this cell, such as In[7] or 7")
 
 
 def _stop(session: Session, args: argparse.Namespace) -> None:
     if args.name is None and not manager.all_clusters():
         # Not an error, just as a second `%mhjax start` is not, because a user may run all cells again.
-        hint = "; %mhjax list shows those of others, or that were left" if describe_other_clusters(os.environ) else ""
-        print(f"mhjax · no cluster of this notebook runs; nothing to stop{hint}")
+        hint = "; %mhjax list shows other clusters on this machine" if describe_other_clusters(os.environ) else ""
+        print(f"mhjax · this notebook has no running cluster; nothing to stop{hint}")
         return
     cluster = manager.current() if args.name is None else manager.by_name(args.name)
     if cluster.state == "stopped":
-        print(f"mhjax · {cluster.name}: {cluster.reason or 'stopped already'}")
+        print(f"mhjax · {cluster.name}: {cluster.reason or 'already stopped'}")
         return
     cluster.stop()
     print(f"mhjax · {cluster.name}: {pluralize(cluster.process_count, 'rank')} stopped")
 
 
 def _name_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="the cluster's name; else the one in use")
+    parser.add_argument("name", nargs="?", help="name of the cluster (default: the current one)")
 
 
 def _attach(session: Session, args: argparse.Namespace) -> None:
@@ -239,40 +299,68 @@ def _attach(session: Session, args: argparse.Namespace) -> None:
         print(f"mhjax · {cluster.name} is {cluster.state}: {cluster.reason}")
 
 
+def _detach(session: Session, args: argparse.Namespace) -> None:
+    cluster = manager.current() if args.name is None else manager.by_name(args.name)
+    if cluster.state == "stopped":
+        print(f"mhjax · {cluster.name}: {cluster.reason or 'already stopped'}")
+        return
+    cluster.detach()
+    print(f"mhjax · {cluster.name}: detached; the ranks keep running\n  to attach again: %mhjax attach {cluster.name}")
+
+
+def _eval(session: Session, args: argparse.Namespace) -> None:
+    session.run_cell(args.expression, CellFlags(view=session.settings.view, timeout_s=session.settings.timeout_s))
+
+
+def _eval_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("expression", metavar="EXPRESSION", help="Python code of one line")
+
+
 def _list(session: Session, args: argparse.Namespace) -> None:
     own_clusters = manager.all_clusters()
     for cluster in own_clusters:
         location = describe_location(cluster.shape, cluster.ranks)
-        in_use_mark = "  cells go here" if len(own_clusters) > 1 and cluster is manager.current() else ""
+        in_use_mark = "  current" if len(own_clusters) > 1 and cluster is manager.current() else ""
         print(f"{cluster.name}  {location}  {cluster.state}  generation {cluster.generation}{in_use_mark}")
     others = describe_other_clusters(os.environ)
     print(*others, sep="\n", end="\n" if others else "")
     if not own_clusters and not others:
-        print("mhjax · no cluster; %mhjax start starts one")
+        print("mhjax · no cluster is running\n  Fix: %mhjax start")
 
 
 def _auto(session: Session, args: argparse.Namespace) -> None:
     if args.switch == "on":
-        manager.current()
+        try:
+            manager.current()
+        except NotStarted as error:
+            print(f"mhjax auto off · {error}")
+            return
     session.is_auto_mode = session.is_auto_mode if args.switch is None else args.switch == "on"
-    where = "plain cells go to the ranks; %%local keeps one here" if session.is_auto_mode else "plain cells stay here"
+    where = (
+        "notebook cells run on the ranks; %%local runs one here"
+        if session.is_auto_mode
+        else "notebook cells run in the notebook"
+    )
     print(f"mhjax auto {'on' if session.is_auto_mode else 'off'} · {where}")
 
 
 def _auto_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument(
-        "switch", nargs="?", choices=("on", "off"), help="whether plain cells go to the ranks too; else it is told"
+        "switch",
+        nargs="?",
+        choices=("on", "off"),
+        help="whether notebook cells run on the ranks (default: print whether they do)",
     )
 
 
 def interrupted_note(name: str, args: argparse.Namespace) -> str:
     """Describe the state that an interrupted command left behind, if it is not obvious; otherwise an empty string."""
     if name == "start" and not any(cluster.name == args.name for cluster in manager.all_clusters()):
-        return "; every process that it had started was ended"
+        return "; all processes that it had started were stopped"
     if name == "restart" and (stopped_cluster := manager.latest()).state == "stopped":
-        note = "; no rank runs any more"
+        note = "; no ranks are running"
         return (
-            f"{note}, and %mhjax restart --replay brings back what they held"
+            f"{note}\n  Fix: %mhjax restart --replay (restores the variables)"
             if manager.has_replayable_state(stopped_cluster)
             else note
         )
@@ -286,15 +374,71 @@ def stop_all(clusters: Sequence[Any] | None = None) -> None:
         print(f"mhjax · {cluster.name} stopped", file=sys.stderr)
 
 
-COMMANDS: dict[str, Command] = {
-    "start": (_start, add_start_command_flags),
-    "accept": (_accept, no_flags),
-    "attach": (_attach, _name_flags),
-    "auto": (_auto, _auto_flags),
-    "interrupt": (_interrupt, no_flags),
-    "list": (_list, no_flags),
-    "restart": (_restart, _restart_flags),
-    "status": (_status, no_flags),
-    "stop": (_stop, _name_flags),
-    "where": (_where, _name_flags),
-}
+COMMANDS = (
+    Command(
+        "start",
+        _start,
+        "Start ranks on this machine or on other hosts.",
+        "start and stop",
+        add_start_command_flags,
+        "[N | NxD] [--hosts A,B | --profile NAME] [--keep]",
+    ),
+    Command("stop", _stop, "End every process of a cluster.", "start and stop", _name_flags, "[NAME]"),
+    Command(
+        "restart",
+        _restart,
+        "Start new processes for the same ranks; --replay restores the variables.",
+        "start and stop",
+        _restart_flags,
+        "[--replay [--to In[7]]]",
+        splits="cells",
+    ),
+    Command(
+        "attach",
+        _attach,
+        "Attach this notebook to a cluster that was started with --keep.",
+        "start and stop",
+        _name_flags,
+        "[NAME]",
+    ),
+    Command(
+        "detach",
+        _detach,
+        "Detach from a cluster that was started with --keep; its ranks keep running.",
+        "start and stop",
+        _name_flags,
+        "[NAME]",
+    ),
+    Command("list", _list, "List the clusters of this notebook, and yours on this machine.", "start and stop"),
+    Command(
+        "eval",
+        _eval,
+        "Run one line on every rank, and show it as a cell.",
+        "run cells",
+        _eval_flags,
+        "EXPRESSION",
+        splits="raw",
+    ),
+    Command(
+        "auto",
+        _auto,
+        "Send notebook cells to the ranks too; %%local keeps one here.",
+        "run cells",
+        _auto_flags,
+        "on|off",
+    ),
+    Command("status", _status, "Show the ranks, their processes and the state of the cluster.", "look"),
+    Command(
+        "where",
+        _where,
+        "Show where each rank is in the running cell, and what it waits for.",
+        "look",
+        _name_flags,
+        "[NAME]",
+    ),
+    Command("interrupt", _interrupt, "Interrupt the running cell.", "get unstuck"),
+    Command(
+        "accept", _accept, "Continue with a split or tainted cluster as it is.", "get unstuck", aliases=("continue",)
+    ),
+)
+"""The commands of this module."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
@@ -27,6 +27,7 @@ from mhnb.core.cell_name import NO_PLACE, CellArgument, CellPlace, format_cell_n
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
 from mhnb.errors import CellError, MhnbError
+from mhnb.magics.settings import Mhjax
 from mhnb.system.processes import resident_nbytes
 from mhnb.types import DeviceRef, RankError, RankInfo
 from mhnb.view.cell.failures import are_not_yet, find_failures, format_raised_error
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster
 
 
-_NOT_INITIALISED = "JAX is not initialised: jax.distributed.initialize() in a %%mhjax cell does it, without arguments"
+_NOT_INITIALISED = "JAX is not initialised; run jax.distributed.initialize() without arguments in a %%mhjax cell"
 
 
 def summary_from_cluster(cluster: Cluster) -> StartSummary:
@@ -72,12 +73,15 @@ def status_from_cluster(cluster: Cluster, warnings: Sequence[str] = ()) -> Statu
     """Return the view of `%mhjax status`."""
     ranks = tuple(map(_add_memory, cluster.ranks)) if cluster.shape.is_local else cluster.ranks
     shape = f"{pluralize(cluster.process_count, 'rank')} × {_format_devices(cluster)}"
-    heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
+    # Of a stopped cluster, ranks are alive only if this notebook has detached from them.
+    is_detached = cluster.state == "stopped" and any(rank.state == "alive" for rank in ranks)
+    state = "detached" if is_detached else cluster.state
+    heading = f"{cluster.name} · {state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
     notes = [cluster.reason] if cluster.reason else []
     if not (cluster.shape.init or cluster.devices or cluster.state == "stopped"):
         notes.append(_NOT_INITIALISED)
     if cluster.refused_messages:
-        notes.append(f"{cluster.refused_messages} messages without this cluster's signature were dropped")
+        notes.append(f"{cluster.refused_messages} messages without this cluster's signature were discarded")
     return Status(heading, cluster.state, ranks, (*notes, *warnings))
 
 
@@ -204,6 +208,8 @@ class Session:
     shell: Any
     find_place: Callable[[str], CellPlace] = lambda _: NO_PLACE
     """Returns where the notebook shows a source that runs now."""
+    settings: Mhjax = field(default_factory=Mhjax)
+    """The user's defaults."""
     is_auto_mode: bool = False
     views: OrderedDict[tuple[str, int, int], CellView] = field(default_factory=OrderedDict)
     has_persistent_panels: bool = False
@@ -309,7 +315,7 @@ class Session:
         return True
 
     def describe_results(self) -> str:
-        """Name the cells whose results a panel can show; empty if there are none."""
+        """Name the cells whose results a panel can show; empty if it can show no result."""
         return format_cell_names((result.seq, result.execution_count) for result, _ in self._results.copy().values())
 
     def _find_result(
@@ -419,13 +425,13 @@ def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:
         return error
     value = known[name]
     if isinstance(value, ModuleType):
-        fix = f"import it there too, in a %%mhjax cell: import {value.__name__}"
+        fix = f"import it on the ranks too, in a %%mhjax cell: import {value.__name__}"
         fix += f" as {name}" if value.__name__ != name else ""
     elif getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
         fix = "run the cell that defines it with %%mhjax too"
     else:
-        fix = f"%mhjax push {name} binds it on every rank"
-    return replace(error, hint=f"{name!r} lives in this notebook, not on the ranks: {fix}")
+        fix = f"copy it to every rank with %mhjax push {name}"
+    return replace(error, hint=f"{name!r} is defined in this notebook, not on the ranks: {fix}")
 
 
 def print_notice(text: str) -> None:
@@ -436,11 +442,39 @@ def print_notice(text: str) -> None:
 # -- the type of a `%mhjax` command
 
 
-Command: TypeAlias = tuple[Callable[[Session, argparse.Namespace], Any], Callable[[MagicArgumentParser], None]]
-
-
 def no_flags(parser: MagicArgumentParser) -> None:
     """Add no flags: the command takes no arguments."""
+
+
+Group: TypeAlias = Literal[
+    "start and stop",
+    "run cells",
+    "look",
+    "values",
+    "sharding",
+    "get unstuck",
+    "take away",
+    "this machine and other hosts",
+]
+"""The groups of the help, in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of `%mhjax`. The help, the manual and the reference are made of these."""
+
+    name: str
+    run: Callable[[Session, argparse.Namespace], Any]
+    summary: str
+    """One sentence: what the command does."""
+    group: Group
+    add_flags: Callable[[MagicArgumentParser], None] = no_flags
+    usage: str = ""
+    """Its most common arguments, as a user types them; empty if it has none."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the command."""
+    splits: Literal["shell", "names", "cells", "expression", "raw"] = "shell"
+    """How its line is split: as a shell does; keeping the quotes of expressions; with cells as `In [7]`; or not at all."""
 
 
 def list_flags(parser: argparse.ArgumentParser) -> list[str]:

@@ -63,7 +63,7 @@ def _single_layout(expression: str, views: Sequence[LayoutView], flag: str) -> A
     if len(views) > 1:
         rank_sets = "; ".join(f"{describe_ranks(view.ranks)}" for view in views)
         raise UsageError(
-            f"{flag}: the ranks differ about {expression} ({rank_sets}); %mhjax layout {expression} shows how"
+            f"{flag}: the layout of {expression} differs between ranks ({rank_sets}). %mhjax layout {expression} shows each"
         )
     return views[0].view
 
@@ -71,7 +71,7 @@ def _single_layout(expression: str, views: Sequence[LayoutView], flag: str) -> A
 def _reshard(expression: str, views: Sequence[LayoutView], to: str, places: RankLocations) -> None:
     before = _single_layout(expression, views, "--to")
     if not isinstance(before, Layout) or before.mesh is None:
-        raise UsageError(f"--to needs one array on a mesh, and {expression} is none; name a leaf of it")
+        raise UsageError(f"--to needs an array on a mesh, but {expression} is not one; name one array of it")
     after = Layout.of(before.shape, before.mesh, to, dtype=before.dtype)
     plan = replace(
         plan_reshard(before, after, places.hosts), collective=_describe_chosen_collectives(before, after, places)
@@ -85,15 +85,15 @@ def _describe_chosen_collectives(before: Layout, after: Layout, places: RankLoca
     try:
         rows = shared_compiler().compile_reshard(before, after, places.hosts).rows
     except MhnbError as error:
-        return f"not known: {error}"
+        return f"unknown: {error}"
     words = [f"{row.op} over {', '.join(row.axes) or 'groups'}" for row in rows]
-    return " then ".join(words) or "none: each device has what it needs"
+    return " then ".join(words) or "none (each device already has its data)"
 
 
 def _write_csv(expression: str, views: Sequence[LayoutView], path: Path) -> None:
     seen = _single_layout(expression, views, "--csv")
     if not isinstance(seen, LayoutTree):
-        raise UsageError(f"--csv writes the table of a pytree, and {expression} is none")
+        raise UsageError(f"--csv writes the table of a pytree, but {expression} is not a pytree")
     path.write_text(seen.to_csv(), encoding="utf-8")
     print(f"mhjax · {len(seen.rows)} rows written to {path}")
 
@@ -105,7 +105,7 @@ def show_views(
     heading = ""
     if len(views) > 1:
         differing_ranks = ", ".join(describe_ranks(view.ranks) for view in views[1:])
-        heading = f"the ranks differ about {name}: {differing_ranks} against {describe_ranks(views[0].ranks)}"
+        heading = f"the layout of {name} differs: {differing_ranks} vs. {describe_ranks(views[0].ranks)}"
     parts = [_format_view(name, view, places, several=len(views) > 1) for view in views]
     text = "\n\n".join(([heading] if heading else []) + [text for _, text in parts])
     warning_html = wrap_html(f'<div class="mhnb-bad"><b>{escape(heading)}</b></div>') if heading else ""
@@ -131,10 +131,10 @@ def _format_view(name: str, view: LayoutView, places: RankLocations | None, *, s
 
 
 def _format_view_notes(view: LayoutView) -> tuple[str, ...]:
-    notes = ("deleted: its bytes are gone; where they lay is known",) if view.is_deleted else ()
+    notes = ("deleted: the data no longer exists; this is where it was stored",) if view.is_deleted else ()
     if not view.is_local or len(view.ranks) == 1:
         return notes
-    own = f"local: {describe_ranks(view.ranks)} each hold arrays of their own; shown are those of rank {view.ranks[0]}"
+    own = f"local: {describe_ranks(view.ranks)} each have their own arrays; this shows those of rank {view.ranks[0]}"
     return (*notes, own)
 
 
@@ -143,9 +143,11 @@ def _show(html: str, text: str, screen: Screen | None = None) -> None:
 
 
 def _layout_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("expression", nargs="+", metavar="EXPRESSION", help="an array, a pytree or a mesh of the ranks")
-    parser.add_argument("--to", metavar="SPEC", help="what moves when it is resharded, as P(None, 'model')")
-    parser.add_argument("--csv", metavar="FILE", help="write a pytree's table to a file")
+    parser.add_argument("expression", nargs="+", metavar="EXPRESSION", help="array, pytree or mesh on the ranks")
+    parser.add_argument(
+        "--to", metavar="SPEC", help="show what a reshard to this spec moves, for example P(None, 'model')"
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write the table of a pytree to this file")
 
 
 def _plan(session: Session, args: argparse.Namespace) -> None:
@@ -184,7 +186,7 @@ def find_source(namespace: Mapping[str, Any], name: str) -> str | None:
         return textwrap.dedent(inspect.getsource(unwrapped))
     except OSError as error:
         raise InvalidRequest(
-            f"the source of {name} is not known ({error}); give an expression or module:function"
+            f"the source of {name} is not available ({error}); give an expression or module:function"
         ) from error
 
 
@@ -217,7 +219,7 @@ def render_plan(
         plan = Plan(plan_input.hosts, plan_input.devices_per_host, None, refusal=Refusal(str(error)))
     report, problem = None, ""
     if plan_input.program and not plan.is_legal:
-        problem = "the collectives wait until every array is legal"
+        problem = "collectives are shown once every array is legal"
     elif plan_input.program:
         try:
             layouts = [layout for _, layout in plan.legal]
@@ -236,23 +238,27 @@ def _axis_names(mesh: str) -> tuple[str, ...]:
 
 
 def _plan_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("--hosts", type=int_argument, default=4, metavar="N", help="hosts to plan for (4)")
-    parser.add_argument("--devices", type=int_argument, default=2, metavar="D", help="devices of each (2)")
-    parser.add_argument("--mesh", default="data 4, model 2", metavar="AXES", help="as 'data 4, model 2'")
+    parser.add_argument("--hosts", type=int_argument, default=4, metavar="N", help="number of hosts (default: 4)")
+    parser.add_argument("--devices", type=int_argument, default=2, metavar="D", help="devices per host (default: 2)")
     parser.add_argument(
-        "--array", action="append", metavar="ARRAY", help="as \"x f32[8,6] P('data', None)\"; may be given again"
+        "--mesh",
+        default="data 4, model 2",
+        metavar="AXES",
+        help="mesh axes and their sizes (default: 'data 4, model 2')",
+    )
+    parser.add_argument(
+        "--array",
+        action="append",
+        metavar="ARRAY",
+        help="array, for example \"x f32[8,6] P('data', None)\" (repeatable)",
     )
     parser.add_argument(
         "--program",
         default="",
         metavar="PROGRAM",
-        help="whose collectives to show: matmul, mlp, attention, a function of this notebook, module:function, or 'lambda x, w: x @ w'",
+        help="program whose collectives to show: matmul, mlp, attention, a notebook function, module:function, or 'lambda x, w: x @ w'",
     )
-    parser.add_argument("--text", action="store_true", help="text instead of controls")
-
-
-EXPRESSION_COMMANDS = frozenset({"layout", "plan"})
-"""Commands whose arguments may be code, so that quotes and brackets are kept."""
+    parser.add_argument("--text", action="store_true", help="print text instead of showing controls")
 
 
 # -- `%mhjax collectives f(args)`
@@ -270,15 +276,40 @@ def _collectives(session: Session, args: argparse.Namespace) -> None:
 
 def _collectives_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument(
-        "--why", action="store_true", help="say below each the operation, its line, and the shardings that are stated"
+        "--why", action="store_true", help="show for each the operation, its line, and the shardings in its source"
     )
     parser.add_argument(
-        "call", nargs=argparse.REMAINDER, metavar="f(args)", help="compiled on every rank and not launched"
+        "call", nargs=argparse.REMAINDER, metavar="f(args)", help="call to compile on every rank without running it"
     )
 
 
-COMMANDS: dict[str, Command] = {
-    "layout": (_layout, _layout_flags),
-    "plan": (_plan, _plan_flags),
-    "collectives": (_collectives, _collectives_flags),
-}
+COMMANDS = (
+    Command(
+        "layout",
+        _layout,
+        "Show which device stores which part of an array, a pytree or a mesh.",
+        "sharding",
+        _layout_flags,
+        "EXPRESSION [--to SPEC]",
+        aliases=("sharding",),
+        splits="expression",
+    ),
+    Command(
+        "plan",
+        _plan,
+        "Plan hosts, a mesh, arrays and specs that need not exist.",
+        "sharding",
+        _plan_flags,
+        "[--hosts N] [--mesh AXES] [--array ARRAY]",
+        splits="expression",
+    ),
+    Command(
+        "collectives",
+        _collectives,
+        "List the collectives of a call without running it, and the bytes they move.",
+        "sharding",
+        _collectives_flags,
+        "[--why] f(args)",
+    ),
+)
+"""The commands of this module."""

@@ -35,7 +35,7 @@ def test_ranks_flag_limits_cell(nb: Session) -> None:
     assert outcome.out.splitlines()[1:] == ["  1"]
 
 
-@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("guard", ["lockstep", "parity", "off", "before", "after"])
 def test_guard_choices_are_accepted(nb: Session, guard: str) -> None:
     """With each choice of `--guard` a cell runs if the ranks agree."""
     assert "2" in nb.run(f"%%mhjax --guard {guard}\n1 + 1").out
@@ -117,7 +117,7 @@ def test_only_the_next_cell_is_marked_after_a_cell_that_ended_on_some_ranks(nb: 
     """The next cell has its value and one mark that names the earlier cell; the one after it has only its value."""
     once = f"import os; os.makedirs({str(tmp_path / 'once')!r}, exist_ok=False)"
     outcome = nb.try_(f"%%mhjax --out failed\n{once}")
-    last = "  the ranks are in step; variables that this cell sets may differ"
+    last = "  the ranks are still in sync, but variables set in this cell may differ"
     assert outcome.out.splitlines()[-2] == last, "below the error, in its report"
     (winner,) = [rank.rank for rank in nb.run("failed").value if rank.outcome == "ok"]
     heading, value = nb.run("%%mhjax\n1 + 1").out.splitlines()
@@ -130,22 +130,24 @@ def test_only_the_next_cell_is_marked_after_a_cell_that_ended_on_some_ranks(nb: 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--bogus", "unrecognized arguments: --bogus;"),
-        ("--qiet", "unrecognized arguments: --qiet (did you mean --quiet?);"),
+        ("--bogus", "unrecognized arguments: --bogus\n  Help: %%mhjax?"),
+        ("--qiet", "unrecognized arguments: --qiet (did you mean --quiet?)\n"),
         ("--guard maybe", "choose from"),
         ("--view maybe", "choose from"),
-        ("--timeout soon", "expected a number of seconds, as 30 or 0.5, and got 'soon'"),
+        ("--timeout soon", "expected seconds, for example 30 or 0.5; got 'soon'"),
         ("--timeout 0", "number of seconds above 0"),
         ("--timeout -1", "number of seconds above 0"),
-        ("--ranks 7", "there is no rank 7; this cluster has ranks 0-1"),
-        ("--ranks 1-0", "runs backwards"),
-        ("--ranks x", "is not a rank or a range"),
-        ("--ranks ٣", "is not a rank or a range"),
-        ("--out 1x", "give a Python name"),
+        ("--ranks 7", "unknown rank 7; this cluster has ranks 0-1"),
+        ("--ranks 1-0", "is reversed"),
+        ("--ranks x", "expected ranks such as 0,2-3"),
+        ("--ranks ٣", "expected ranks such as 0,2-3"),
+        ("0 --ranks 1", "%%mhjax 0 contradicts --ranks 1; give one of them"),
+        ("7", "unknown rank 7"),
+        ("--out 1x", "expected a Python name"),
         ("--ranks", "expected one argument"),
         ("'open", "No closing quotation"),
         ("stray", "unrecognized arguments: stray"),
-        ("stop", "stop is a verb, and takes one %, in a cell of its own: %mhjax stop"),
+        ("stop", "stop is a command and takes one %, in a cell of its own\n  Fix: %mhjax stop"),
     ],
 )
 def test_bad_flag_is_refused(nb: Session, line: str, said: str) -> None:
@@ -153,6 +155,14 @@ def test_bad_flag_is_refused(nb: Session, line: str, said: str) -> None:
     text = nb.expect_usage_error(f"%%mhjax {line}\nprint('ran')")
     assert said in text
     assert text.startswith("%%mhjax ")
+
+
+def test_first_word_may_be_ranks(nb: Session) -> None:
+    """`%%mhjax 1` is `%%mhjax --ranks 1`, and may have flags after it."""
+    assert nb.run("%%mhjax 1\nprint(me)").out.startswith("rank 1 of 2")
+    assert nb.run("%%mhjax 1 --quiet --out r\nprint(me)").text == ""
+    nb.run("%%mhjax 0-1 --out r --ranks 0-1\nme")
+    assert nb.shell.user_ns["r"].ok
 
 
 @pytest.mark.parametrize("cell", ["%%mhjax --help", "%%mhjax -h\n1 / 0"])
@@ -171,7 +181,7 @@ def test_help_shows_manual(idle: Session, cell: str) -> None:
         ("", "%%mhjax: the cell is empty; put the code on the lines below"),
         (
             " start -n 2",
-            "%%mhjax start -n 2: start is a verb, and takes one %, in a cell of its own: %mhjax start -n 2",
+            "%%mhjax start -n 2: start is a command and takes one %, in a cell of its own\n  Fix: %mhjax start -n 2",
         ),
     ],
 )
@@ -201,7 +211,10 @@ def test_name_error_on_ranks_hints_at_push(nb: Session) -> None:
     """For a NameError on the ranks about a name of the notebook the hint is `%mhjax push`, and the cell works after it."""
     nb.run("only_here = 5")
     outcome = nb.try_("%%mhjax\nonly_here + 1")
-    assert "→ 'only_here' lives in this notebook, not on the ranks: %mhjax push only_here" in outcome.out
+    assert (
+        "→ 'only_here' is defined in this notebook, not on the ranks: copy it to every rank with %mhjax push only_here"
+        in outcome.out
+    )
     nb.run("%mhjax push only_here")
     assert "6" in nb.run("%%mhjax\nonly_here + 1").out
 

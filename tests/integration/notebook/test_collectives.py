@@ -76,14 +76,14 @@ def test_failed_cell_still_reports_launches(ready: Session) -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("", "collectives of which call? Write %mhjax collectives f(x, y)"),
-        ("--why", "collectives of which call? Write %mhjax collectives f(x, y)"),
-        ("total", "'total' is no call of a function"),
+        ("", "collectives: expected a call such as step(params, batch)"),
+        ("--why", "collectives: expected a call such as step(params, batch)"),
+        ("total", "collectives: expected a call such as step(params, batch), got 'total'"),
         ("total(batch", "was never closed"),
         ("totl(batch)", "did you mean total?"),
         ("total(bach)", "did you mean batch?"),
-        ("total(batch + 1)", "bind it to a name"),
-        ("batch(total)", "no function"),
+        ("total(batch + 1)", "assign it to a variable"),
+        ("batch(total)", "is not a function but"),
         ("--because total(batch)", "--because"),
     ],
 )
@@ -96,7 +96,7 @@ def test_plain_function_is_analysed_as_jitted(ready: Session) -> None:
     """A plain function is analysed as if jitted, with a note, because JAX would launch its operations one by one."""
     out = ready.run("%mhjax collectives (lambda a: a.sum(0))(batch)").out
     assert "this call, line 1" in out
-    assert out.splitlines()[-1].startswith("not jitted: this is the program that jax.jit would make of it")
+    assert out.splitlines()[-1].startswith("not jitted: this is the program that jax.jit would create")
     assert "not jitted" not in ready.run("%mhjax collectives total(batch)").out
 
 

@@ -9,7 +9,7 @@ import pytest
 from IPython.core.completer import provisionalcompleter, rectify_completions
 
 from mhnb.cluster import manager
-from mhnb.magics.commands import COMMANDS
+from mhnb.magics.commands import list_names
 from tests.integration.notebook.conftest import Session
 from tests.integration.notebook.test_cell_magic import FLAGS
 
@@ -41,7 +41,12 @@ def test_cell_line_offers_all_flags(typing: Session, start: str) -> None:
     [
         ("%%mhjax --gu", ["%%mhjax --guard"]),
         ("%%mhjax --ranks 0 --vi", ["%%mhjax --ranks 0 --view"]),
-        ("%%mhjax --guard ", ["%%mhjax --guard lockstep", "%%mhjax --guard off", "%%mhjax --guard parity"]),
+        (
+            "%%mhjax --guard ",
+            [f"%%mhjax --guard {guard}" for guard in ("after", "before", "lockstep", "off", "parity")],
+        ),
+        ("%mhjax start 4x2 --pers", []),
+        ("%mhjax start --sta", ["%mhjax start --start-timeout"]),
         ("%%mhjax --guard l", ["%%mhjax --guard lockstep"]),
         ("%%mhjax --guard=l", ["%%mhjax --guard=lockstep"]),
         ("%%mhjax --view ", ["%%mhjax --view fold", "%%mhjax --view grid", "%%mhjax --view tabs"]),
@@ -72,7 +77,7 @@ def test_magic_line_is_completed(typing: Session, text: str, becomes: list[str])
 
 def test_all_commands_are_offered(typing: Session) -> None:
     """Tab after `%mhjax` and a space offers only the commands."""
-    assert complete(typing, "%mhjax ") == [f"%mhjax {verb}" for verb in sorted(COMMANDS)]
+    assert complete(typing, "%mhjax ") == [f"%mhjax {verb}" for verb in list_names()]
 
 
 def test_a_flag_is_offered_once(typing: Session) -> None:

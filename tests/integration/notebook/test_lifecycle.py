@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,17 @@ from mhnb.types import DeviceRef
 from tests.integration.notebook.conftest import Session, hidden_clusters
 from tests.integration.ranks.conftest import list_pids, wait_for_exit
 
-COMMANDS_THAT_NEED_A_CLUSTER = ("interrupt", "accept", "vars", "pull x", "auto on")
+COMMANDS_THAT_NEED_A_CLUSTER = ("interrupt", "accept", "vars", "pull x")
 
 
 def assert_all_name_start(idle: Session) -> None:
     """Check that without a cluster every command says in one line how to start one."""
-    assert idle.run("%mhjax list").out == "mhjax · no cluster; %mhjax start starts one\n"
+    assert idle.run("%mhjax list").out == "mhjax · no cluster is running\n  Fix: %mhjax start\n"
     cell = idle.try_("%%mhjax\n1")
     assert type(cell.error).__name__ == "NotStarted"
     assert "%mhjax start" in cell.text
     assert "Traceback" not in cell.text
-    assert idle.run("%mhjax stop").out == "mhjax · no cluster of this notebook runs; nothing to stop\n"
+    assert idle.run("%mhjax stop").out == "mhjax · this notebook has no running cluster; nothing to stop\n"
     for verb in COMMANDS_THAT_NEED_A_CLUSTER:
         assert "%mhjax start" in idle.expect_usage_error(f"%mhjax {verb}")
 
@@ -40,14 +41,16 @@ def fresh_session(leftovers: None, idle: Session) -> Iterator[Session]:
 def test_cluster_lifecycle(fresh_session: Session) -> None:
     """Before start, after start, restart and stop the commands report what is running, and no process remains."""
     assert_all_name_start(fresh_session)
-    assert "%mhjax start" in fresh_session.expect_usage_error("%mhjax status")
+    for line in ("status", "where", "auto on"):
+        # They only report, so that no cluster is an answer, and not an error.
+        assert "no cluster is running\n  Fix: %mhjax start" in fresh_session.run(f"%mhjax {line}").out
     assert "mhjax · 2 ranks × 1 CPU device on this machine" in fresh_session.run("%mhjax start -n 2 --devices 1").out
     first = manager.current()
     pids = list_pids(first)
     fresh_session.run("%%mhjax\nold = 1")
     output = fresh_session.run("%mhjax restart").out
     assert "ready in" in output
-    assert "before any other cell, %mhjax restart --replay brings it back" in output
+    assert "run `%mhjax restart --replay` before any other cell" in output
     assert "before any other cell" not in fresh_session.run("%mhjax start -n 2 --devices 1").out
     second = manager.current()
     assert (second.generation, second.state) == (first.generation + 1, "clean")
@@ -67,26 +70,77 @@ def test_stop_leaves_detached_cluster_running(fresh_session: Session, capsys: py
     manager.current().leave()
     try:
         output = fresh_session.run("%mhjax stop left").out
-        assert output == "mhjax · left: this notebook has let go of the cluster; %mhjax attach left takes it back\n"
-        ending = "nothing to stop; %mhjax list shows those of others, or that were left\n"
+        assert output == "mhjax · left: this notebook has detached from the cluster\n  Fix: %mhjax attach left\n"
+        ending = "nothing to stop; %mhjax list shows other clusters on this machine\n"
         assert fresh_session.run("%mhjax stop").out.endswith(ending)
-        detached_line = "left  1 rank  on 1 host x 1 device  kept, and nobody drives it: %mhjax attach left\n"
+        detached_line = "left  1 rank  on 1 host x 1 device  detached: %mhjax attach left\n"
         assert fresh_session.run("%mhjax list").out == detached_line
         assert main(["where", "left"]) == 0
-        assert "nobody looks at the ranks" in capsys.readouterr().out
+        assert "no notebook is attached" in capsys.readouterr().out
         assert "ready in" in fresh_session.run("%mhjax attach left").out
         assert fresh_session.run("%mhjax stop left").out == "mhjax · left: 1 rank stopped\n"
-        assert fresh_session.run("%mhjax stop left").out == "mhjax · left: stopped already\n"
+        assert fresh_session.run("%mhjax stop left").out == "mhjax · left: already stopped\n"
     finally:
         # If the test has failed, nothing else would stop the cluster.
         main(["stop", "left"])
     assert wait_for_exit(pids) == []
 
 
+def test_detach_leaves_the_ranks_running(fresh_session: Session) -> None:
+    """`%mhjax detach` leaves the ranks running, and `attach` has their variables; without `--persist` it is refused."""
+    fresh_session.run("%mhjax start 1x1 --name short")
+    assert "started without --keep" in fresh_session.expect_usage_error("%mhjax detach")
+    fresh_session.run("%mhjax start 1x1 --persist --name long")
+    fresh_session.run("%%mhjax\nx = 41")
+    try:
+        output = fresh_session.run("%mhjax detach long").out
+        assert output == "mhjax · long: detached; the ranks keep running\n  to attach again: %mhjax attach long\n"
+        assert fresh_session.run("%mhjax status").out.startswith("long · detached · generation 1 ·")
+        assert "attach long" in fresh_session.run("%mhjax detach long").out
+        fresh_session.run("%mhjax attach long")
+        assert "42" in fresh_session.run("%mhjax eval x + 1").out
+    finally:
+        main(["stop", "long"])
+
+
+def test_cluster_ends_with_its_block(fresh_session: Session) -> None:
+    """`with mhnb.start() as cluster:` stops the ranks at its end, also after an exception."""
+    for name in ("block", "failing-block"):
+        with suppress(ZeroDivisionError), manager.start(1, 1, name=name) as cluster:
+            pids = list_pids(cluster)
+            assert cluster.run("1").ok
+            1 / (name == "block")
+        assert cluster.state == "stopped"
+        assert wait_for_exit(pids) == []
+
+
+def test_kept_cluster_is_detached_at_the_end_of_its_block(fresh_session: Session) -> None:
+    """A cluster that was started with `keep` outlives its block."""
+    with manager.start(1, 1, name="kept-block", keep=True) as cluster:
+        pids = list_pids(cluster)
+    try:
+        assert cluster.left
+        assert "mhjax attach kept-block" in fresh_session.run("%mhjax list").out
+    finally:
+        main(["stop", "kept-block"])
+    assert wait_for_exit(pids) == []
+
+
+def test_settings_shape_a_bare_start(fresh_session: Session) -> None:
+    """A start that names no shape has the one of `%config Mhjax.shape`, and then uses that cluster."""
+    fresh_session.run("%config Mhjax.shape = '1x1'")
+    try:
+        assert "1 rank × 1 CPU device" in fresh_session.run("%mhjax start").out
+        fresh_session.run("%config Mhjax.shape = '2x1'")
+        assert "already running" in fresh_session.run("%mhjax start").out
+    finally:
+        fresh_session.run("%config Mhjax.shape = ''")
+
+
 def test_replay_summary(fresh_session: Session) -> None:
     """A replay shows the start's summary, then one line about the cells that ran again and those left out."""
     output = fresh_session.run("%mhjax start -n 2 --devices 1 --spare").out
-    assert "2 more ranks start in reserve" in output
+    assert "2 standby ranks starting in the background" in output
     first = fresh_session.shell.execution_count
     fresh_session.run("%%mhjax\nimport os\nx = 1\nran = False\nprint('pid', os.getpid())")
     fresh_session.run("here = 7\n%mhjax push here")
@@ -96,7 +150,7 @@ def test_replay_summary(fresh_session: Session) -> None:
     output = fresh_session.run("%mhjax restart --replay").out
     assert "ready in" in output
     assert f"mhjax · replayed In [{first},{first + 4}] and 1 push · " in output
-    assert output.endswith(f"\n  left out · In [{first + 2}]: split, accepted then\n")
+    assert output.endswith(f"\n  left out · In [{first + 2}]: split, then accepted\n")
     # A replayed cell keeps its number, and its result takes the place of the earlier one.
     assert str(manager.current().ranks[1].pid) in fresh_session.run(f"%mhjax panel In [{first}]").out
     assert "  8\n" in fresh_session.run("%%mhjax\nx").out
@@ -130,9 +184,9 @@ def test_repeated_start_selects_cluster(fresh_session: Session) -> None:
     assert fresh_session.run("%mhjax start -n 1 --devices 1 --name small").out.startswith("mhjax · small: 1 host")
     assert "rank 0" in fresh_session.run("%%mhjax\n'here'").out
     outcome = fresh_session.try_("%mhjax attach large")
-    assert "drives cluster 'large' already; cells go to it after the line that started it" in outcome.text
+    assert "this notebook is already attached to cluster 'large'" in outcome.text
     listed = fresh_session.run("%mhjax list").out.splitlines()
-    assert [(line.split()[0], line.endswith("cells go here")) for line in listed] == [("small", True), ("large", False)]
+    assert [(line.split()[0], line.endswith("current")) for line in listed] == [("small", True), ("large", False)]
 
 
 def test_interrupted_restart_names_replay(fresh_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,11 +200,9 @@ def test_interrupted_restart_names_replay(fresh_session: Session, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(manager, "Cluster", raise_interrupt)
         outcome = fresh_session.try_("%mhjax restart")
-    assert (
-        "was interrupted; no rank runs any more, and %mhjax restart --replay brings back what they held" in outcome.text
-    )
+    assert "was interrupted; no ranks are running\n  Fix: %mhjax restart --replay" in outcome.text
     refused = fresh_session.try_("%%mhjax\nx")
-    assert "%mhjax restart --replay brings back what the last one held" in refused.text
+    assert "Fix: %mhjax restart --replay (restores the variables of the last cluster)" in refused.text
     fresh_session.run("%mhjax restart --replay")
     assert "  41\n" in fresh_session.run("%%mhjax\nx").out
 
@@ -236,5 +288,5 @@ def test_start_runs_the_profile_once(fresh_session: Session, tmp_path: Path) -> 
     (tmp_path / "ipcluster_config.py").write_text(f"with open({str(runs)!r}, 'a') as file:\n    file.write('x')\n")
     assert "ready in" in fresh_session.run(f"%mhjax start --profile {tmp_path} -n 2 --devices 1").out
     assert runs.read_text() == "x"
-    assert "run already" in fresh_session.run(f"%mhjax start --profile {tmp_path} -n 2 --devices 1").out
+    assert "already running" in fresh_session.run(f"%mhjax start --profile {tmp_path} -n 2 --devices 1").out
     assert runs.read_text() == "xx"

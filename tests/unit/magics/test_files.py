@@ -20,8 +20,8 @@ def test_hosts_with_equal_sync_share_a_line() -> None:
     assert format_sync_report(report) == (
         "mhjax · sync · /we/p, 9 files\n"
         "  host0 (a), host1 (b) /we/p: 2 files copied, 2.0 KiB\n"
-        "  host2 (c) /you/p: all there already\n"
-        "  imported before, and as it was: x; importlib.reload(...) or %mhjax restart takes the new one"
+        "  host2 (c) /you/p: already up to date\n"
+        "  already imported, so still the old version: x\n  Fix: importlib.reload(MODULE) in a %%mhjax cell, or %mhjax restart"
     )
 
 
@@ -39,5 +39,5 @@ def test_pip_output_is_short_for_success_and_full_for_failure() -> None:
         "host2 (c) · /py\n"
         "  Looking\n"
         "  ERROR: no network\n"
-        "A package that the ranks have imported already stays as it was until %mhjax restart."
+        "Ranks keep the version of a package that they have already imported until %mhjax restart."
     )

@@ -8,6 +8,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from mhnb.magics import magics
+from mhnb.magics.session import CellFlags, Session
 from tests.unit.magics.test_transformers import new_shell
 
 
@@ -30,8 +31,8 @@ def shell() -> Iterator[InteractiveShell]:
         ("%mhjx status", "did you mean %mhjax?"),
         ("x = 1\n%mhjx status", "did you mean %mhjax?"),
         ("%status", "did you mean %mhjax status?"),
-        ("x = 1\nmhjax status", "%mhjax takes a %: %mhjax status"),
-        ("y = mhjax pull x", "%mhjax takes a %: y = %mhjax pull x"),
+        ("x = 1\nmhjax status", "mhjax needs a % before it: %mhjax status"),
+        ("y = mhjax pull x", "mhjax needs a % before it: y = %mhjax pull x"),
         (
             "if 1:\n    %%mhjax",
             "%%mhjax must be the first line of its cell: put the code above it into a cell of its own",
@@ -62,16 +63,16 @@ def test_other_errors_get_no_hint(shell: InteractiveShell, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
-        ("%%mhjax stauts", "\nOr, if the verb status is meant, with one %:\n%mhjax status"),
-        ("%%mhjax stauts\n1", "if the verb status is meant, it takes one %, in a cell of its own: %mhjax status"),
+        ("%%mhjax stauts", "\nIf you meant the command status, use one %:\n%mhjax status"),
+        ("%%mhjax stauts\n1", "If you meant the command status, put it into a cell of its own: %mhjax status"),
         ("%%mhjax -ranks 0\n1", "(did you mean --ranks?)"),
         ("%%mhjax ranks=0\n1", "(did you mean --ranks?)"),
         ("%%mhjax quiet\n1", "(did you mean --quiet?)"),
-        ("%mhjax statuss", "did you mean status?"),
+        ("%mhjax statuss", "Did you mean 'status'?"),
     ],
 )
 def test_misspelt_word_of_a_magic_line_gets_a_hint(shell: InteractiveShell, cell: str, said: str) -> None:
-    """The usage error for an unknown word names the verb or the flag that is close to it."""
+    """The usage error for an unknown word names the command or the flag that is close to it."""
     error = shell.run_cell(cell).error_in_exec
     assert type(error).__name__ == "UsageError"
     assert said in str(error)
@@ -91,3 +92,28 @@ def test_unloading_ends_the_hints(capsys: pytest.CaptureFixture[str]) -> None:
     magics.unload(bare)
     bare.run_cell("%%mhajx\n1")
     assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["cell", "function"])
+def test_only_code_for_the_ranks_is_not_expanded(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """IPython's `{x}` and `$x` are values of the notebook on every line but that of `eval`, whose names are the ranks'."""
+    lines: list[str] = []
+    cells: list[str] = []
+    cell_lines: list[str] = []
+
+    def parse(line: str, _defaults: object) -> CellFlags:
+        cell_lines.append(line)
+        return CellFlags()
+
+    monkeypatch.setattr("mhnb.magics.commands.run_command", lambda _session, line: lines.append(line))
+    monkeypatch.setattr(magics, "parse_cell_flags", parse)
+    monkeypatch.setattr(Session, "run_cell", lambda _self, source, _flags: cells.append(source))
+    magic_lines = ["%mhjax eval f'{n} $n'", "%mhjax start -n {n} --name $n"]
+    body = ["def start():\n    n = 3", *(f"    {line}" for line in magic_lines), "start()"]
+    shell.run_cell("\n".join(["n = 2", *(body if place == "function" else magic_lines)])).raise_error()
+    n = 3 if place == "function" else 2
+    assert lines == ["eval f'{n} $n'", f"start -n {n} --name {n}"]
+    shell.run_cell("%%mhjax --ranks {n}\nf'{n} $n'").raise_error()
+    assert (cell_lines, cells) == (["--ranks 2"], ["f'{n} $n'\n"])

@@ -133,7 +133,7 @@ def test_magic_below_code_is_refused(shell: InteractiveShell, cell: str, auto: b
         notebook.is_auto_mode = False
     assert type(error).__name__ == "UsageError"
     assert str(error) == (
-        "%%mhjax --ranks 0: this line must be the first of its cell, and there is code above it; nothing was run."
+        "%%mhjax --ranks 0: this line must be the first of its cell, but there is code above it. Nothing was run."
         " Put the code above it into a cell of its own"
     )
     assert "misplaced_ran" not in shell.user_ns

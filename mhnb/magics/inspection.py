@@ -1,0 +1,114 @@
+"""The commands of `%mhjax` that report what has happened: `history`, `logs` and `version`. None of them asks a rank."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from mhnb.cluster import manager
+from mhnb.cluster.logs import DEFAULT_LINES, format_rank_logs, read_rank_logs
+from mhnb.core.arguments import int_argument
+from mhnb.core.journal import CellRecord, Record
+from mhnb.errors import InvalidRequest, NotStarted
+from mhnb.magics.session import Command, Session
+from mhnb.view.html import format_seconds
+from mhnb.view.tables.tables import format_table_text
+
+_MAX_LINE = 60
+"""Characters of a cell's first line that the history shows."""
+
+
+def _logs(session: Session, args: argparse.Namespace) -> None:
+    if args.lines < 1:
+        raise InvalidRequest(f"-n {args.lines}: expected a number of lines from 1")
+    print(*format_rank_logs(read_rank_logs(manager.latest(), args.ranks, args.lines)), sep="\n")
+
+
+def _logs_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("ranks", nargs="?", metavar="RANKS", help="ranks, such as 0,2-3 (default: all)")
+    parser.add_argument(
+        "-n",
+        dest="lines",
+        type=int_argument,
+        default=DEFAULT_LINES,
+        metavar="LINES",
+        help=f"lines of each rank (default: {DEFAULT_LINES})",
+    )
+
+
+def _history(session: Session, args: argparse.Namespace) -> None:
+    cluster = manager.latest()
+    print(format_history(cluster.journal.read()[0], cluster.generation))
+
+
+def format_history(records: Iterable[Record], generation: int) -> str:
+    """Format the cells of a journal, oldest first: number, `In [n]`, state, seconds and first line.
+
+    Args:
+        records: of all generations.
+        generation: the current one. A cell of an earlier one has its generation after its number.
+    """
+    rows = []
+    for record in records:
+        if isinstance(record, CellRecord):
+            earlier = "" if record.generation == generation else f" (generation {record.generation})"
+            shown = "" if record.execution_count is None else f"In [{record.execution_count}]"
+            first_line = next(iter(record.source.splitlines()), "")
+            rows.append(
+                (
+                    f"{record.seq}{earlier}",
+                    shown,
+                    _describe_end(record),
+                    format_seconds(record.wall_s),
+                    first_line if len(first_line) <= _MAX_LINE else f"{first_line[: _MAX_LINE - 1]}…",
+                )
+            )
+    if not rows:
+        return "mhjax · no cell has run on the ranks yet"
+    return format_table_text(("cell", "notebook", "state", "time", "first line"), rows)
+
+
+def _describe_end(record: CellRecord) -> str:
+    """Describe how a cell ended, and the state of the cluster after it if the ranks were not in sync."""
+    errors = ", ".join(dict.fromkeys(record.errors.values()))
+    bad = next((outcome for outcome in record.outcomes.values() if outcome not in ("ok", "skipped", "error")), "")
+    end = record.how or errors or bad or "ok"
+    parts = [end, *([record.state] if record.state != "clean" else []), *(["replayed"] if record.replayed else [])]
+    return " · ".join(parts)
+
+
+def _version(session: Session, args: argparse.Namespace) -> None:
+    try:
+        cluster = manager.current()
+    except NotStarted:
+        ranks = ""
+    else:
+        ranks = f"\nranks of {cluster.name} · jax {cluster.jax_version}"
+    print(
+        f"mhnb {metadata.version('mhnb')} · jax {_find_version('jax')} in this notebook · "
+        f"Python {platform.python_version()}{ranks}"
+    )
+
+
+def _find_version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "is not installed"
+
+
+COMMANDS = (
+    Command("history", _history, "List the cells that ran on the ranks.", "look"),
+    Command("logs", _logs, "Print the last lines of the ranks' logs.", "look", _logs_flags, "[RANKS] [-n LINES]"),
+    Command(
+        "version",
+        _version,
+        "Print the versions of mhnb, JAX and Python.",
+        "this machine and other hosts",
+    ),
+)
+"""The commands of this module."""
