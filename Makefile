@@ -17,36 +17,53 @@ SEED ?= $(shell date +%s)
 BIN = $(VENV)/bin
 RUN = $(BIN)/python -m
 PINS = .ci/constraints.txt
+# What is installed: for users, for the lessons, for developers. Each builds on the first, so no order of targets installs anything twice.
+READY_LAB = $(VENV)/.ready-lab
+READY_LESSONS = $(VENV)/.ready-lessons
 READY = $(VENV)/.ready
 PEERS = .bench/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help venv demo lab test quick check format picture gallery soak bench other-python pins clean
+.PHONY: help venv demo lab test quick check format docs picture gallery soak bench other-python pins clean
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
 
-venv: $(READY) ## make the environment alone
+venv: $(READY) ## make the environment alone, for developers
 
-# Use uv if it is on PATH (seconds), otherwise pip. Both use the same pins, and the package index of the user's settings.
-$(READY): pyproject.toml $(PINS)
+# install EXTRA: with uv if it is on PATH (seconds), otherwise pip. Both use the same pins, and the package index of the user's settings.
+define install
+@if command -v uv >/dev/null 2>&1; then \
+  uv pip install --quiet --python "$(BIN)/python" --constraint $(PINS) --editable '.[$(1)]'; \
+else \
+  $(RUN) pip install --quiet --disable-pip-version-check --constraint $(PINS) --editable '.[$(1)]'; \
+fi
+@touch $@
+endef
+
+# The environment is made anew, which also removes the marks of the other two.
+$(READY_LAB): pyproject.toml $(PINS)
 	@test -n "$(PYTHON)" || { echo "mhnb needs Python 3.11 or newer; found none. Say make PYTHON=/path/to/python3"; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "mhnb needs Python 3.11 or newer; $(PYTHON) is not"; exit 1; }
 	@echo "environment $(VENV) from $$("$(PYTHON)" --version)"
 	@if command -v uv >/dev/null 2>&1; then \
-	  UV_VENV_CLEAR=1 uv venv --quiet --python "$$("$(PYTHON)" -c 'import sys; print(sys.executable)')" "$(VENV)" && \
-	  uv pip install --quiet --python "$(BIN)/python" --constraint $(PINS) --editable '.[dev]'; \
+	  UV_VENV_CLEAR=1 uv venv --quiet --python "$$("$(PYTHON)" -c 'import sys; print(sys.executable)')" "$(VENV)"; \
 	else \
-	  "$(PYTHON)" -m venv --clear "$(VENV)" && \
-	  $(RUN) pip install --quiet --disable-pip-version-check --constraint $(PINS) --editable '.[dev]'; \
+	  "$(PYTHON)" -m venv --clear "$(VENV)"; \
 	fi
-	@touch $@
+	$(call install,lab)
 
-demo: $(READY) ## run the tour on 4 simulated hosts, print each rank's part, write the page
+$(READY_LESSONS): $(READY_LAB)
+	$(call install,lessons)
+
+$(READY): $(READY_LAB)
+	$(call install,dev)
+
+demo: $(READY_LAB) ## run the tour on 4 simulated hosts, print each rank's part, write the page
 	$(RUN) mhnb demo
 
-lab: $(READY) ## open the tour in JupyterLab; LAB="..." are options for it
+lab: $(READY_LESSONS) ## open the tour in JupyterLab; LAB="..." are options for it
 	$(RUN) mhnb lab $(LAB)
 
 test: $(READY) other-python ## everything that can run here
@@ -55,18 +72,21 @@ test: $(READY) other-python ## everything that can run here
 quick: $(READY) ## the tests that start no cluster, and those that read the source, in a few minutes
 	$(RUN) pytest mhnb tests/unit tests/policy -m "not (ranks or browser or hosts or bench)" $(PYTEST)
 
-check: $(READY) ## style, types, layers
+check: $(READY) ## style, types, layers, words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(RUN) pytest -q tests/policy/test_layers.py tests/policy/test_style.py
+	$(RUN) pytest -q tests/policy/test_layers.py tests/policy/test_style.py tests/policy/test_words.py
 
 format: $(READY) ## let ruff set the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-picture: $(READY) ## take README's picture from the running product
-	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/system/browser/test_tour_in_lab.py -k picture
+docs: $(READY) ## build the documentation site into build/docs; MHNB_REPOSITORY=address links to files of the repository
+	$(BIN)/python docs/build.py
+
+picture: $(READY) ## take the pictures of README and of the documentation from the running product
+	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/system/browser/test_tour_in_lab.py tests/system/browser/test_docs_pictures.py -k picture
 
 gallery: $(READY) ## take a picture of every view, light and dark, narrow and wide, at 1 to 64 ranks, into build/gallery
 	MHNB_GALLERY=build/gallery $(RUN) pytest tests/system/browser/test_view_gallery.py $(PYTEST)

@@ -13,7 +13,14 @@ from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
 from mhnb.errors import InvalidRequest
-from mhnb.system.resources import copy_notebooks, default_settings_dir, notebooks_dir, profile_dir, read_profile_files
+from mhnb.system.resources import (
+    copy_notebooks,
+    default_settings_dir,
+    docs_dir,
+    notebooks_dir,
+    profile_dir,
+    read_profile_files,
+)
 from tests.support.source import PACKAGE, ROOT
 
 
@@ -28,20 +35,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_wheel_contains_every_file(wheel: zipfile.ZipFile) -> None:
-    """Every module, notebook and profile is in the wheel, the tests are not, and the package is typed."""
+    """Every module, notebook, profile and page is in the wheel, the tests are not, and the package is typed."""
     names = set(wheel.namelist())
     code = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py")}
     beside = {f"mhnb/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "profiles").rglob("*.py")}
     beside |= {f"mhnb/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "notebooks").rglob("*.ipynb")}
+    beside |= {f"mhnb/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "docs").rglob("*.md")}
     assert code | beside | {"mhnb/py.typed"} <= names
     assert not [name for name in names if name.startswith("tests/")]
 
 
 @pytest.mark.other_python
 def test_resources_are_found_in_an_installed_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    """An unpacked wheel finds its notebooks and profiles inside the package."""
+    """An unpacked wheel finds its notebooks, pages and profiles inside the package."""
     wheel.extractall(tmp_path)
     assert notebooks_dir(package=tmp_path / "mhnb") == tmp_path / "mhnb" / "notebooks"
+    assert docs_dir(package=tmp_path / "mhnb") == tmp_path / "mhnb" / "docs"
     profile = profile_dir("local", package=tmp_path / "mhnb")
     assert profile == tmp_path / "mhnb" / "profiles" / "local"
     assert read_profile_files(profile, package=tmp_path / "mhnb").keys() == read_profile_files(profile).keys()
@@ -50,6 +59,7 @@ def test_resources_are_found_in_an_installed_wheel(wheel: zipfile.ZipFile, tmp_p
 def test_resources_are_found_in_a_checkout() -> None:
     """In a checkout the directories beside the package are used, not a copy from an editable install."""
     assert notebooks_dir() == ROOT / "notebooks"
+    assert docs_dir() == ROOT / "docs"
     assert profile_dir("local") == ROOT / "profiles" / "local"
 
 
@@ -72,7 +82,7 @@ def test_copied_notebooks_keep_the_users_changes(tmp_path: Path) -> None:
 
 def test_unknown_profile_lists_existing_profiles() -> None:
     """A profile that does not come with mhnb is an error that lists those that do."""
-    with pytest.raises(InvalidRequest, match=r"profile 'nowhere' does not come with mhnb; there is .*local"):
+    with pytest.raises(InvalidRequest, match=r"unknown profile 'nowhere'; expected .*local"):
         profile_dir("nowhere")
 
 

@@ -128,7 +128,7 @@ def test_clicked_answer_outlives_the_kernel(ran: LessonInLab) -> None:
     ran.page.save()
     assert WIDGET not in ran.saved.read_text()
     ran.run(PREDICT)
-    assert "you said False, and so it is." in ran.output(PREDICT)
+    assert "you said False, which is right." in ran.output(PREDICT)
     assert ran.page.cell(ran.index(PREDICT)).get_by_role("button", name="True", exact=True).count() == 0
 
 

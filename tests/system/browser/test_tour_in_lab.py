@@ -99,7 +99,7 @@ def test_sum_is_equal_on_every_rank(ran: TourRun) -> None:
 def test_the_layout_and_the_collectives_are_drawn(ran: TourRun) -> None:
     """The layout shows each device with its host, and the report shows one all-reduce with its bytes in and across hosts."""
     layout = ran.page.cell(ran.index("%mhjax layout x")).locator(".jp-Cell-outputArea").inner_text()
-    assert [word for word in ("0:0", "3:1", "host0", "host3", "32 B a device") if word not in layout] == []
+    assert [word for word in ("0:0", "3:1", "host0", "host3", "32 B per device") if word not in layout] == []
     report = ran.page.cell(ran.index("%mhjax collectives add(x)")).locator(".jp-Cell-outputArea").inner_text()
     assert [word for word in ("all-reduce", "data, model (hosts)", "4 B", "3 B", "line 3") if word not in report] == []
 

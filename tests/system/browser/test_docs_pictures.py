@@ -1,0 +1,64 @@
+"""The pictures of the documentation, from the views themselves; MHNB_WRITE_PICTURES=1 saves them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.lab import open_chromium
+from tests.support.source import ROOT
+from tests.support.view_gallery import open_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser")]
+
+FOLDER = ROOT / "docs" / "img"
+WIDTH, MAX_NBYTES = 860, 150_000
+VIEWS = {
+    "collectives": "collectives",
+    "hang": "a hang",
+    "layout": "layout",
+    "order-mismatch": "different launches",
+    "panel": "live: panel as tabs",
+}
+"""The file of each picture, and the view of the gallery that it shows."""
+
+
+@pytest.fixture(scope="module")
+def gallery() -> Iterator[Page]:
+    """Every view of four ranks, at the width of a page of the documentation."""
+    with open_chromium() as browser:
+        page = open_page(browser, 4, width=WIDTH)
+        page.add_style_tag(content=".jp-OutputArea-output { padding: 8px 12px !important; background: white }")
+        yield page
+
+
+@pytest.mark.parametrize("name", sorted(VIEWS))
+def test_picture_of_a_view(gallery: Page, name: str, tmp_path: Path) -> None:
+    """The picture shows a whole view, and is small enough for a page."""
+    from PIL import Image
+
+    folder = FOLDER if os.environ.get("MHNB_WRITE_PICTURES") == "1" else tmp_path
+    folder.mkdir(exist_ok=True)
+    picture = folder / f"{name}.png"
+    cells = gallery.locator(".jp-CodeCell").all()
+    [cell] = [c for c in cells if c.locator(".jp-InputArea-editor").inner_text().strip() == f"# 4 ranks: {VIEWS[name]}"]
+    cell.locator(".jp-OutputArea-output").screenshot(path=picture)
+    assert picture.stat().st_size < MAX_NBYTES
+    with Image.open(picture) as image:
+        colours = image.convert("RGB").getcolors(maxcolors=image.width * image.height)
+        assert image.width > WIDTH / 2
+        assert colours is not None
+        assert len(colours) > 20  # letters are smoothed; a blank picture has one
+
+
+@pytest.mark.parametrize("name", sorted(VIEWS))
+def test_picture_is_kept(name: str) -> None:
+    """Each picture is in docs/img, for the pages that show it."""
+    assert (FOLDER / f"{name}.png").stat().st_size < MAX_NBYTES

@@ -1,0 +1,80 @@
+"""The documentation site, as `make docs` builds it but without executing the lessons: in Chromium, light and dark.
+
+It is built once for this module.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.axe import violations
+from tests.support.lab import open_chromium
+from tests.support.source import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Request
+
+pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.mark.timeout(300)]
+
+# Generated, and without text of ours.
+_OTHER_PAGES = ("genindex.html", "py-modindex.html", "search.html")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site; a warning fails the build."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, str(ROOT / "docs" / "build.py"), "--without-outputs", "--output", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium."""
+    with open_chromium() as browser:
+        yield browser
+
+
+def _pages(site: Path) -> list[Path]:
+    """Return all pages with text of ours."""
+    return [
+        page for page in sorted(site.rglob("*.html")) if "_static" not in page.parts and page.name not in _OTHER_PAGES
+    ]
+
+
+def _find_faults(page: Page, path: Path) -> list[str]:
+    """Open a page and return what axe finds in either theme, what it loads, and whether it scrolls sideways."""
+    faults: list[str] = []
+
+    def note(request: Request) -> None:
+        if not request.url.startswith(("file:", "data:", "blob:")):
+            faults.append(f"loads {request.url}")
+
+    page.on("request", note)
+    page.goto(path.as_uri(), wait_until="load")
+    if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+        faults.append("is wider than the window")
+    faults += violations(page, "body")
+    page.evaluate("() => { document.documentElement.dataset.theme = 'dark'; }")
+    return faults + [f"dark: {fault}" for fault in violations(page, "body", only=["color-contrast"])]
+
+
+def test_pages_are_accessible_and_load_nothing(site: Path, browser: Browser) -> None:
+    """axe finds nothing on any page, light or dark, a page loads nothing from the network, and none scrolls sideways."""
+    faults = []
+    for path in _pages(site):
+        # The theme animates changes of colour unless the user wants less motion.
+        page = browser.new_page(color_scheme="light", viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+        faults += [f"{path.relative_to(site)}: {fault}" for fault in _find_faults(page, path)]
+        page.close()
+    assert not faults, "\n".join(faults)

@@ -1,0 +1,46 @@
+"""Links of a page of the site to files outside of docs/."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+links: Any = importlib.import_module("mhnb_links")
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ("[a](../concepts.md#x)", "[a](../concepts.md#x)"),
+        ("[a](#here)", "[a](#here)"),
+        ("[a](https://example.org/a)", "[a](https://example.org/a)"),
+        ("[a](../../notebooks/00_tour.ipynb)", "[a](/lessons/00_tour.ipynb)"),
+        ("[a](../../notebooks/README.md#model)", "[a](/lessons/README.md#model)"),
+        ("[the log](../../CHANGELOG.md)", "[the log](https://host/mhnb/CHANGELOG.md)"),
+        ("![a](../img/a.png)", "![a](../img/a.png)"),
+        ("```text\n[a](../../CHANGELOG.md)\n```", "```text\n[a](../../CHANGELOG.md)\n```"),
+    ],
+)
+def test_links_out_of_docs_are_replaced(link: str, expected: str) -> None:
+    """A notebook is linked as a page, another file at the repository's address, and everything else stays."""
+    assert links.replace_links(f"x\n\n{link}\n", "docs/how-to/a.md", "https://host/mhnb/") == f"x\n\n{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ("[the log](../../CHANGELOG.md)", "the log (`CHANGELOG.md`)"),
+        ("[`CHANGELOG.md`](../../CHANGELOG.md)", "`CHANGELOG.md`"),
+    ],
+)
+def test_files_are_named_without_an_address(link: str, expected: str) -> None:
+    """Without the address of a repository, a file is named and not linked."""
+    assert links.replace_links(link, "docs/how-to/a.md", "") == expected
+
+
+def test_a_page_of_the_notebooks_links_into_docs() -> None:
+    """The table of the lessons, which is a page too, links to pages of docs/."""
+    text = links.replace_links("[a](../docs/concepts.md) [b](00_tour.ipynb)", "notebooks/README.md", "")
+    assert text == "[a](/concepts.md) [b](/lessons/00_tour.ipynb)"
