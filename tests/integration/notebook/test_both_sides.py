@@ -16,7 +16,7 @@ def test_name_error_hints_at_the_ranks(nb: Session) -> None:
     outcome = nb.try_("1 + over_there")
     assert isinstance(outcome.error, NameError)
     assert "NameError: name 'over_there' is not defined" in outcome.text
-    assert "'over_there' lives on the ranks" in outcome.out
+    assert "'over_there' is defined on the ranks" in outcome.out
     assert "%%mhjax" in outcome.out
     assert "%mhjax pull over_there" in outcome.out
     nb.run("%mhjax pull over_there")
@@ -26,14 +26,14 @@ def test_name_error_hints_at_the_ranks(nb: Session) -> None:
 def test_name_on_one_rank_is_hinted_at(nb: Session) -> None:
     """The hint appears even if rank 0 lacks the name and only rank 1 has it."""
     nb.run("%%mhjax\nimport jax\nif jax.process_index() == 1:\n    only_there = 7")
-    assert "'only_there' lives on the ranks" in nb.try_("only_there").out
+    assert "'only_there' is defined on the ranks" in nb.try_("only_there").out
 
 
 def test_hint_for_module_does_not_offer_pull(nb: Session) -> None:
     """For a module the hint names only `%%mhjax`, because code cannot be pulled."""
     nb.run("%%mhjax\nimport fractions as over_there_only")
     output = nb.try_("over_there_only.Fraction(1)").out
-    assert "'over_there_only' lives on the ranks: use it in a %%mhjax cell\n" in output
+    assert "'over_there_only' is defined on the ranks, not in this notebook: use it in a %%mhjax cell\n" in output
     assert "pull" not in output
 
 
@@ -49,7 +49,7 @@ def test_debugger_stays_closed_after_rank_error(nb: Session, monkeypatch: pytest
     monkeypatch.setattr(nb.shell.InteractiveTB, "debugger", lambda force=False: debugger_calls.append(force))
     cells = ["%%mhjax\nimport jax\n1 / jax.process_index()", "%debug"]
     output = [nb.try_(cell).out for cell in (cells if asked == "%debug" else [asked, *cells[:1], "%pdb off"])]
-    assert "the error was raised on rank 0, and ranks have no keyboard" in "".join(output)
+    assert "it was raised on rank 0, and ranks cannot read the keyboard" in "".join(output)
     assert not debugger_calls
     for cell in ("1 / 0", "import mhnb; mhnb.current().run('1 / 0').check()"):
         nb.try_(cell)
@@ -77,7 +77,7 @@ def test_question_mark_tells_as_much_on_both_sides(nb: Session) -> None:
         "Type:     jax.Array, global",
         "Value:    f32[8,4]",
         "Sharding: P('x') on mesh (x 2, y 2)",
-        "Memory:   64 B a device",
+        "Memory:   64 B per device",
     ]
     assert nb.run("asked_global?").out.splitlines() == ["On ranks 0-1", *lines]
     assert nb.run("%%mhjax\nasked_global?").out.splitlines()[1:] == [f"  {line}" for line in lines]
@@ -121,9 +121,9 @@ def test_auto_mode_keeps_cell_completeness_check(nb: Session) -> None:
 
     A terminal asks after each line: a complete line runs at once.
     """
-    assert "plain cells stay here" in nb.run("%mhjax auto").out
+    assert "notebook cells run in the notebook" in nb.run("%mhjax auto").out
     nb.run("%mhjax auto on")
-    assert "mhjax auto on · plain cells go to the ranks" in nb.run("%mhjax auto").out
+    assert "mhjax auto on · notebook cells run on the ranks" in nb.run("%mhjax auto").out
     for source in ("5 + 5", "x = )", "if x:", "for i in y:\n    i\n"):
         plain = TransformerManager().check_complete(source)
         assert nb.shell.check_complete(source) == (plain[0], " " * (plain[1] or 0) if plain[0] == "incomplete" else "")
@@ -136,7 +136,7 @@ def test_auto_sends_plain_cells(nb: Session) -> None:
     assert "%%local" in output
     assert nb.run("autoed = 1 + me").out.startswith("mhjax · ranks 0-1 · ")
     assert nb.run("autoed").out.splitlines()[1:] == ["rank 0 │ 1", "rank 1 │ 2"]
-    assert nb.run("%mhjax auto off").out == "mhjax auto off · plain cells stay here\n"
+    assert nb.run("%mhjax auto off").out == "mhjax auto off · notebook cells run in the notebook\n"
     assert isinstance(nb.try_("autoed").error, NameError)
 
 
@@ -184,7 +184,7 @@ def test_auto_runs_mhjax_lines_in_notebook(nb: Session) -> None:
     assert nb.run("# nothing").text == ""
     assert nb.run("").text == ""
     assert nb.run("%%mhjax --ranks 1\nme").out.startswith("rank 1 of 2 · ")
-    assert "verbs:" in nb.run("%mhjax?").out
+    assert "start and stop:" in nb.run("%mhjax?").out
 
 
 def test_auto_refuses_a_mixed_cell(nb: Session, cluster: Cluster) -> None:

@@ -55,7 +55,7 @@ WORDS = {
     ERROR: ["✗ ValueError on rank 2", "In [8], line 4", "raise ValueError('only <here>')", "ValueError: only <here>"],
     PICTURES: ["rank 1", "ranks 0,2-3"],
     DRAWING: [f"of rank {rank}" for rank in range(4)],
-    LAYOUT_COMMAND: ["P('data') on mesh (data 4, model 2)", "host0", "host3", "0:0", "3:1", "48 B a device"],
+    LAYOUT_COMMAND: ["P('data') on mesh (data 4, model 2)", "host0", "host3", "0:0", "3:1", "48 B per device"],
 }
 NAMES = ("own", "odd", "numbers", "long", "tabs", "grid", "error", "pictures", "drawing", "card")
 PICTURE_COUNTS = {PICTURES: 2, DRAWING: 1}

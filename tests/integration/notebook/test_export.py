@@ -46,11 +46,19 @@ def test_export_writes_script(idle: Session, own: Cluster, tmp_path: Path) -> No
     name = shell_command.replace("In[", "In [")
     assert f"{name}, line 2: !true: a shell command" in idle.expect_usage_error(f"%mhjax export {other}")
     assert not other.exists()
-    assert f"left out · {name}: as asked" in idle.run(f"%mhjax export {other} --without {shell_command}").out
-    assert f"left out · {name}: as asked" in idle.run(f"%mhjax export {other} --without {shell_command[3:-1]}").out
+    assert (
+        f"left out · {name}: excluded by --without" in idle.run(f"%mhjax export {other} --without {shell_command}").out
+    )
+    assert (
+        f"left out · {name}: excluded by --without"
+        in idle.run(f"%mhjax export {other} --without {shell_command[3:-1]}").out
+    )
     idle.run("large = list(range(5000))\n%mhjax push large")
     assert "push large: its value is too large" in idle.expect_usage_error(
         f"%mhjax export {other} --without {shell_command}"
     )
-    assert "left out · push large: as asked" in idle.run(f"%mhjax export {other} --without {shell_command},large").out
-    assert "give the name of a Python file" in idle.expect_usage_error("%mhjax export train.txt")
+    assert (
+        "left out · push large: excluded by --without"
+        in idle.run(f"%mhjax export {other} --without {shell_command},large").out
+    )
+    assert "expected the name of a Python file" in idle.expect_usage_error("%mhjax export train.txt")

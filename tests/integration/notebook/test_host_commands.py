@@ -19,7 +19,7 @@ def test_simulated_hosts_have_the_folder_already(nb: Session, tmp_path: Path, mo
     nb.run(f"%%mhjax\nimport os; before = os.getcwd(); os.chdir({str(tmp_path)!r})")
     output = nb.run(f"%mhjax sync {tmp_path / 'mine'}").out
     assert output.splitlines()[0] == f"mhjax · sync · {tmp_path / 'mine'}, 1 file"
-    assert output.splitlines()[1].endswith(f"{tmp_path / 'mine'}: all there already")
+    assert output.splitlines()[1].endswith(f"{tmp_path / 'mine'}: already up to date")
     assert "7" in nb.run("%%mhjax\nfrom mine.only_here import x; x").out
     nb.run("%%mhjax\nos.chdir(before)")
 
@@ -32,4 +32,4 @@ def test_unknown_pip_command_is_refused(nb: Session, line: str) -> None:
 
 def test_missing_folder_is_refused(nb: Session) -> None:
     """`%mhjax sync` of a folder that does not exist is refused with its name."""
-    assert "is not there; name a folder of this machine" in nb.expect_usage_error("%mhjax sync no/such/folder")
+    assert "does not exist; expected a folder on this machine" in nb.expect_usage_error("%mhjax sync no/such/folder")

@@ -90,7 +90,7 @@ def ran(request: pytest.FixtureRequest, runs: tuple[Run, Run]) -> Run:
 def test_start_is_a_summary_then_one_line(runs: tuple[Run, Run]) -> None:
     """The first start shows a summary; the second Run All continues with the same ranks and shows one line."""
     assert runs[0].text(START).startswith("mhjax · 2 ranks × 2 CPU devices on this machine")
-    assert runs[1].text(START).splitlines()[-1] == "mhjax · 2 hosts x 2 devices run already (clean); going on"
+    assert runs[1].text(START).splitlines()[-1] == "mhjax · 2 hosts x 2 devices already running (clean)"
 
 
 def test_every_ranks_value_is_in_the_file(ran: Run) -> None:

@@ -33,7 +33,7 @@ def laid(nb: Session) -> Session:
 def test_an_array_is_drawn(laid: Session) -> None:
     """An array is drawn; quotes and brackets of the expression reach the ranks as typed."""
     assert laid.run("%mhjax layout laid['w']").out == (
-        "laid['w']  f32[64,64]  P('data', 'model') on mesh (data 2, model 2)     4.0 KiB a device\n"
+        "laid['w']  f32[64,64]  P('data', 'model') on mesh (data 2, model 2)     4.0 KiB per device\n"
         "              cols 0:32  cols 32:64\n"
         "rows 0:32     0:0        0:1         host0\n"
         "rows 32:64    1:0        1:1         host1\n"
@@ -43,7 +43,7 @@ def test_an_array_is_drawn(laid: Session) -> None:
 def test_a_pytree_is_a_table(laid: Session, tmp_path: Path) -> None:
     """A pytree is a table with one row per leaf and a mark at the replicated matrix; `--csv` writes it to a file."""
     lines = laid.run("%mhjax layout laid").out.splitlines()
-    assert lines[0].startswith("laid  2 arrays · 32.0 KiB · 20.0 KiB a device")
+    assert lines[0].startswith("laid  2 arrays · 32.0 KiB · 20.0 KiB per device")
     assert next(line for line in lines if "→" in line).split()[:2] == ["→", "['v']"]
     file = tmp_path / "my laid.csv"
     assert "3 rows written to" in laid.run(f'%mhjax layout laid --csv "{file}"').out
@@ -69,31 +69,31 @@ def test_differing_ranks_are_shown_separately(laid: Session) -> None:
     """If the ranks differ, the heading names them and each view is drawn; `--to` and `--csv` need a single layout."""
     laid.run("%%mhjax\nodd = row if jax.process_index() == 0 else 'nothing'")
     out = laid.run("%mhjax layout odd").out
-    assert out.startswith("the ranks differ about odd: rank 1 against rank 0")
+    assert out.startswith("the layout of odd differs: rank 1 vs. rank 0")
     assert "odd on rank 0  f32[4,6]" in out
-    assert "rank 1: layout needs a jax.Array" in out
-    assert "--to: the ranks differ about odd" in laid.expect_usage_error("%mhjax layout odd --to P()")
+    assert "rank 1: layout: expected a jax.Array" in out
+    assert "--to: the layout of odd differs between ranks" in laid.expect_usage_error("%mhjax layout odd --to P()")
 
 
 def test_local_arrays_have_a_note(laid: Session) -> None:
     """Arrays that are local to each rank are shown as one view with a note."""
     laid.run("%%mhjax\nimport jax.numpy as jnp\nlone = jnp.zeros(4) + jax.process_index()")
     out = laid.run("%mhjax layout lone").out
-    assert out.startswith("lone  f32[4]  on 1 device, without a mesh     16 B a device")
-    assert "local: ranks 0-1 each hold arrays of their own; shown are those of rank 0" in out
+    assert out.startswith("lone  f32[4]  on 1 device, without a mesh     16 B per device")
+    assert "local: ranks 0-1 each have their own arrays; this shows those of rank 0" in out
 
 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         ("layout", "the following arguments are required"),
-        ("layout nowhere", "there is no 'nowhere'"),
+        ("layout nowhere", "unknown variable 'nowhere'"),
         ("layout row + 1", "may compute something"),
         ("layout row['a", "not closed"),
-        ("layout laid['n']", "layout needs a jax.Array"),
+        ("layout laid['n']", "layout: expected a jax.Array"),
         ("layout row --to P('z')", "the mesh has 'data', 'model'"),
         ("layout row --to P(None, 'data', None)", "has 3 entries"),
-        ("layout laid --to P()", "needs one array on a mesh"),
+        ("layout laid --to P()", "needs an array on a mesh"),
         ("layout row --csv x.csv", "writes the table of a pytree"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_plan_needs_no_cluster(idle: Session) -> None:
     assert "rows 4:8    1:0 1:1     host1" in out
     assert "all-reduce" in out
     bad = idle.run("""%mhjax plan --mesh "data 4, model 2" --array "a f32[6] P('data')" """).out
-    assert "✗ a: P('data') cuts dim 0 of size 6 into 4 parts" in bad
+    assert "✗ a: P('data') shards dim 0 of size 6" in bad
     assert "JAX: … implies that array axis 0 is partitioned 4 times" in bad
 
 
@@ -141,5 +141,5 @@ def test_html_heading_escapes_expression() -> None:
     layout = Layout.of((4,), {"x": 2}, "P('x')")
     show_views("p['<b>']", [LayoutView((0,), layout), LayoutView((1,), "nothing")], screen=screen)
     html = screen.calls[0][1]["text/html"]
-    assert "the ranks differ about p[&#x27;&lt;b&gt;&#x27;]: rank 1 against rank 0" in html
+    assert "the layout of p[&#x27;&lt;b&gt;&#x27;] differs: rank 1 vs. rank 0" in html
     assert "<b>'" not in html

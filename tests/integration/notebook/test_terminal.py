@@ -138,7 +138,9 @@ def test_terminal_shows_live_output(leftovers: None, mhnb_home: str) -> None:
         terminal.read_until("starting 2 ranks · ")
         terminal.press("\x03")
         output = terminal.read_until("In [3]: ")
-        assert "KeyboardInterrupt: %mhjax start was interrupted; every process that it had started was ended" in output
+        assert (
+            "KeyboardInterrupt: %mhjax start was interrupted; all processes that it had started were stopped" in output
+        )
         assert "Traceback" not in output
         terminal.press("%mhjax start -n 2 --devices 1\n")
         terminal.read_until("ranks 0-1 ready")
@@ -151,7 +153,7 @@ def test_terminal_shows_live_output(leftovers: None, mhnb_home: str) -> None:
         # The cursor is shown again before the final text.
         final_text = ended.rpartition("\x1b[?25h")[2]
         assert final_text.count("saved") == final_text.count("  on") == 1
-        assert "CellInterrupted: Ctrl-C came, but In [4] ended well on ranks 0-1" in final_text
+        assert "CellInterrupted: Ctrl-C came, but In [4] succeeded on ranks 0-1" in final_text
         terminal.press("exit\n")
         assert terminal.process.wait(timeout=60) == 0
     ended_ranks = [process for process in processes_of(mhnb_home) if process.pid not in before]

@@ -353,7 +353,7 @@ def test_printing_a_global_array_never_fails(cluster: Cluster) -> None:
 def test_pasted_initialize_gives_a_note_and_others_raise(cluster: Cluster) -> None:
     """A pasted `initialize()` returns with a note, because every guide begins with it; other arguments raise."""
     result = run(cluster, "import jax\njax.distributed.initialize()")
-    assert all("initialised already" in r.stderr for r in result)
+    assert all("already initialised" in r.stderr for r in result)
     result = cluster.run("jax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
     assert {r.error.ename for r in result if r.error} == {"RuntimeError"}
     unknown = cluster.run("jax.distributed.initialize(nosuch=3)")

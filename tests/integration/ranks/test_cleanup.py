@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.cli.cleanup import _find_orphan_reason, end_orphan, find_orphans
+from mhnb.cluster.cleanup import _find_orphan_reason, end_orphan, find_orphans
 from mhnb.system.run_dir import RunRecord
 from tests.integration.ranks.conftest import wait_for_exit
 

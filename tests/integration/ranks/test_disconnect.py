@@ -36,7 +36,7 @@ def test_rank_blocked_in_collective_keeps_its_variables(
     before = [rank.pid for rank in cluster.ranks]
     result = cluster.run(code, guard=guard, timeout_s=3)
     assert result.state == "tainted", result.notes
-    assert "sat in a collective that no signal ends" in cluster.reason
+    assert "stuck in a collective that cannot be interrupted" in cluster.reason
     assert {rank.outcome for rank in result} <= {"ok", "error", "interrupted"}
     with pytest.raises(CellTimeout):
         result.check()
@@ -100,7 +100,7 @@ def test_rank_that_cannot_be_interrupted_is_killed(fresh: Fresh, default_kill_ti
     result = cluster.run(code, timeout_s=1)
     assert (result.how, result.state, result[1].outcome) == ("timeout", "dead", "killed")
     assert result[1].error is not None
-    assert "did not end after the interrupt and was killed" in result[1].error.evalue
+    assert "did not stop after the interrupt and was killed" in result[1].error.evalue
     with pytest.raises(CellTimeout):
         result.check()
     restarted = cluster.restart(replay=True)
@@ -124,11 +124,13 @@ def test_abandoned_collective_is_not_matched_after_accept(fresh: Fresh, guard: s
     assert (result.how, result.state) == ("", "tainted")
     assert [rank.error.ename for rank in result if rank.error is not None] == ["OrderMismatch"] * 2
     first, second = (rank.error.evalue for rank in result if rank.error is not None)
-    assert "would meet jit(" in first
+    assert "could pair up with jit(" in first
     assert "%mhjax restart --replay" in first
-    assert "rank 0   refused it: a collective that it left in an earlier cell still waits" in second
+    assert "rank 0   refused it: a collective that it abandoned in an earlier cell may still be waiting" in second
     assert "the cluster is clean" not in second
-    raised_guard_notes = [note for note in result.notes if f"guard lockstep instead of {guard}: rank 0 left" in note]
+    raised_guard_notes = [
+        note for note in result.notes if f"guard lockstep instead of {guard}: rank 0 abandoned" in note
+    ]
     assert len(raised_guard_notes) == (guard != "lockstep")
     cluster.accept()
     assert {rank.text for rank in cluster.run("1 + 1", guard=guard)} == {"2"}
@@ -166,7 +168,7 @@ def test_agreed_launch_that_hangs_taints(fresh: Fresh, default_disconnect_timeou
     cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4") + HANGING_PROGRAMS).check()
     result = cluster.run(code, timeout_s=3)
     assert (result.how, result.state) == ("timeout", "tainted"), result.notes
-    assert "sat in a collective that no signal ends" in cluster.reason
+    assert "stuck in a collective that cannot be interrupted" in cluster.reason
     with pytest.raises(NotClean, match="restart --replay"):
         cluster.run("float(add(x))")
     restarted = cluster.restart(replay=True)
@@ -186,9 +188,9 @@ def test_interrupted_wait_for_an_earlier_launch_taints(fresh: Fresh) -> None:
     ).check()
     computing = cluster.run("more = spin(x)", timeout_s=3)
     assert (computing.how, computing.state) == ("timeout", "clean"), computing.notes
-    assert "still run, and the next collective waits for them" in "\n".join(computing.notes)
+    assert "still running; all ranks made them, and the next collective waits for them" in "\n".join(computing.notes)
     waiting = cluster.run("float(add(x))", timeout_s=3)
     assert (waiting.how, waiting.state) == ("timeout", "tainted"), waiting.notes
-    assert "left jit(<lambda>) of cell 3 before its end" in "\n".join(waiting.notes)
+    assert "abandoned jit(<lambda>) of cell 3 before it completed" in "\n".join(waiting.notes)
     with pytest.raises(NotClean, match="restart --replay"):
         cluster.run("float(add(x))")

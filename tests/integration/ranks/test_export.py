@@ -120,7 +120,7 @@ def test_omitted_cells_are_listed_after_a_replay(fresh: Callable[..., Cluster], 
     restarted.run("print(n)").check()
     after = export_cluster(restarted, tmp_path / "script.py")
     restarted.stop()
-    timeout_line = "  left out · cell 2: its --timeout ended it"
+    timeout_line = "  left out · cell 2: stopped by its --timeout"
     assert timeout_line in before
     assert not any("reads" in line for line in before)
     raised_lines = [
@@ -128,4 +128,4 @@ def test_omitted_cells_are_listed_after_a_replay(fresh: Callable[..., Cluster], 
     ]
     assert [line for line in after if "left out ·" in line] == [timeout_line, *raised_lines]
     assert "  note · cell 6 reads n, which only cell 2 sets, and that is left out" in after
-    assert "cell 2: its --timeout ended it" in (tmp_path / "script.py").read_text(encoding="utf-8")
+    assert "cell 2: stopped by its --timeout" in (tmp_path / "script.py").read_text(encoding="utf-8")

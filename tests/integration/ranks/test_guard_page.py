@@ -18,7 +18,7 @@ from tests.support.source import ROOT
 PAGE = (ROOT / "docs" / "explanation" / "guard.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")
-VERDICTS = ("launched", "refused", "interrupted", "told", "noted", "not seen")
+VERDICTS = ("launched", "refused", "interrupted", "reported", "noted", "not seen")
 UNCOMPARED = re.compile(r"--guard off|made without|not compared")
 
 
@@ -83,7 +83,7 @@ def test_a_program_gets_the_verdict_of_the_page(ready: Cluster, shown: Program) 
         return
     result = ready.run(code, **flags)
     assert errors(result) == ({"OrderMismatch"} if shown.verdict == "refused" else set())
-    assert result.state == ("tainted" if shown.verdict == "told" else "clean")
+    assert result.state == ("tainted" if shown.verdict == "reported" else "clean")
     if shown.verdict in ("launched", "not seen"):
         assert result.notes == ()
     if shown.verdict == "noted":

@@ -12,7 +12,9 @@ from mhnb.transport.addresses import find_free_port
 
 Fresh = Callable[..., Cluster]
 
-SHUTDOWN_NOTE = "mhnb: jax.distributed.shutdown() has nothing to do: the ranks stay connected until the cluster ends (%mhjax stop)\n"
+SHUTDOWN_NOTE = (
+    "mhnb: jax.distributed.shutdown() was ignored: the ranks stay connected until the cluster stops (%mhjax stop)\n"
+)
 
 SUM = """
 import jax, jax.numpy as jnp
@@ -47,7 +49,7 @@ def test_a_pasted_shutdown_leaves_the_ranks_connected(fresh: Fresh) -> None:
         assert {rank.text for rank in cluster.run(SUM).check()} == {"6"}
         assert {rank.text for rank in cluster.run(BARRIER_CELL.replace("met", f"met{turn}")).check()} == {"[0, 1]"}
         begun = cluster.run("jax.distributed.initialize()").check()
-        assert all("initialised already" in rank.stderr for rank in begun)
+        assert all("already initialised" in rank.stderr for rank in begun)
     refused = cluster.run("jax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
     assert {rank.error.ename for rank in refused if rank.error} == {"RuntimeError"}
     assert cluster.state == "clean"

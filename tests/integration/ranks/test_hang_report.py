@@ -129,7 +129,7 @@ def test_report_names_waiting_and_missing_ranks(prepared: Cluster, flag: Path, c
     assert report.lines == {LATE: 2, 3: None if case == "ppermute" else 3} | dict.fromkeys(waiting, 3), text
     assert report.age_s > 0, text
     assert f"{describe_ranks(waiting)} in {launch}, line 3:  {code}" in text
-    assert re.search(rf"absent +· rank {LATE} in sleep, cell \d+:\d+ come_late ← line 2:  come_late", text), text
+    assert re.search(rf"missing +· rank {LATE} in sleep, cell \d+:\d+ come_late ← line 2:  come_late", text), text
     assert prepared.where() is None
 
 
@@ -297,7 +297,7 @@ def test_where_command_prints_the_report(prepared: Cluster, flag: Path) -> None:
     assert "ranks 0,2-3 in jit(<lambda>), line 3:  float(add(x))" in completed.stdout
     assert run_where("nobody").returncode == 1
     deadline = time.monotonic() + WAIT_S
-    while "no cell runs" not in (output := run_where("shared").stdout):
+    while "no cell is running" not in (output := run_where("shared").stdout):
         assert time.monotonic() < deadline, output
 
 

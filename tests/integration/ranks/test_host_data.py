@@ -93,7 +93,7 @@ def test_sharded_host_data_in_different_orders_is_refused(ready: Cluster, use: s
     """
     ready.run(TABLES).check()
     text = check_refused(ready, use)
-    assert "The program is the same, the arrays are not" in text
+    assert "All ranks run the same program, but on arrays that were computed differently" in text
 
 
 ACCEPTED = {
@@ -202,7 +202,10 @@ def test_note_says_how_to_make_arrays_in_one_order(ready: Cluster) -> None:
     notes = ready.run("for k in ('a', 'b'): float(add(data[k]))").notes
     assert not any("--replay" in note for note in notes)
     assert notes[0].startswith("array 1 of the launch, f32[8], is from sharded host data (cell ")
-    assert notes[1] == "Sort what you list; make each array on the same line, as often on every rank. · clean"
+    assert (
+        notes[1]
+        == "Sort file lists, sets and dicts; make each array on the same line, the same number of times on every rank. · clean"
+    )
 
 
 def test_shard_made_again_on_one_rank_is_noted(ready: Cluster) -> None:
@@ -243,7 +246,7 @@ def test_parameters_from_different_seeds_are_reported(ready: Cluster, guard: str
             continue
         assert ready.run(code, guard=guard).state == "tainted"
         assert (
-            "the ranks gave one launch different values, f32[400,400]" in ready.reason
+            "the ranks passed different values to one launch, f32[400,400]" in ready.reason
             or "line 2:  for _" in ready.reason
         )
         ready.accept()
@@ -407,7 +410,7 @@ def test_unused_replicas_do_not_taint_a_refused_cell(ready: Cluster) -> None:
     result = ready.run("w = lay(np.full(2, rank, np.float32), whole)\nif rank == 1: add(x)")
     assert "OrderMismatch" in names(result)
     assert result.state == "clean"
-    assert any("put different values into replicas of one array" in note for note in result.notes)
+    assert any("have different values in replicas of one array" in note for note in result.notes)
     assert "cluster is clean" in check_refused(ready, "prod(w.sum(), x)")
 
 

@@ -123,14 +123,14 @@ def test_different_replicas_taint_and_are_located(ready: Cluster, code: str) -> 
     """
     result = ready.run(code)
     assert result.state == "tainted"
-    assert "the ranks put different values into replicas of one array" in ready.reason
+    assert "the ranks have different values in replicas of one array" in ready.reason
     line = next(
         n
         for n, text in enumerate(code.splitlines(), 1)
         if "make_array_from" in text or "(x, " in text or "device_put(np.full(8" in text
     )
     assert f"line {line}:  " in ready.reason
-    assert "rank 1 put in" in ready.reason or "ranks 1,3 put in" in ready.reason
+    assert "rank 1 has hash" in ready.reason or "ranks 1,3 have hash" in ready.reason
 
 
 @pytest.mark.other_python
@@ -153,14 +153,14 @@ def test_inputs_on_different_lines_are_compared(ready: Cluster, name: str, guard
     lines = [n for n, text in enumerate(code.splitlines(), 1) if "f(x, " in text]
     if guard == "lockstep":
         (text,) = set(texts(result))
-        assert "The program is the same, the arrays are not" in text
+        assert "All ranks run the same program, but on arrays that were computed differently" in text
         assert all(f"line {line}:" in text for line in lines)
         assert result.state == "clean"
         assert result.notes[0].startswith("array 2 of the launch, ")
         assert "Make the values equal first: " in " ".join(result.notes)
         return
     assert result.state == "tainted"
-    assert "the ranks gave one launch different values, " in ready.reason
+    assert "the ranks passed different values to one launch, " in ready.reason
     assert all(f" on line {line}" in ready.reason for line in lines)
 
 
@@ -169,13 +169,13 @@ def test_notes_describe_different_inputs(ready: Cluster) -> None:
     ready.run("f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)").check()
     assert ready.run("y = f(x, 0.5 * (rank % 2))").notes == (
         "array 2 of the launch, f32[], is 0.0 on ranks 0,2, 0.5 on ranks 1,3 · clean",
-        "Make the values equal first: the same seed, or read them on one rank and broadcast. · clean",
+        "Make the values equal first: use the same seed, or read them on one rank and broadcast them. · clean",
     )
     first, second = ready.run("y = f(x, np.arange(8, dtype=np.float32) * (1 + rank // 3))").notes
     assert first == (
-        "array 2 of the launch, f32[8], has other values on rank 3 than on ranks 0-2; for example, the values 7 and 14 · clean"
+        "array 2 of the launch, f32[8], has different values on rank 3 than on ranks 0-2; for example, the values 7 and 14 · clean"
     )
-    assert "Data of each rank's own goes in by jax.make_array_from_process_local_data. · clean" in second
+    assert "If each rank has its own data, use jax.make_array_from_process_local_data. · clean" in second
 
 
 @pytest.mark.other_python
@@ -193,7 +193,7 @@ def test_inputs_from_a_thread_are_compared_by_line(ready: Cluster, guard: str) -
     ready.run("f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)").check()
     code = "t = threading.Thread(target=lambda: float(f(x, rank % 2)))\nt.start(); t.join()"
     assert ready.run(code, guard=guard).state == ("clean" if guard == "lockstep" else "tainted")
-    assert guard == "lockstep" or "the ranks gave one launch different values" in ready.reason
+    assert guard == "lockstep" or "the ranks passed different values to one launch" in ready.reason
 
 
 def test_different_local_sizes_taint_the_cluster(ready: Cluster) -> None:
@@ -262,9 +262,9 @@ def test_failed_inspection_is_reported_and_stops_nothing(fresh: Callable[..., Cl
         "import mhnb.rank.guard.host_data as made\nmade.find_shared_boxes = lambda sharding, shape: 1 / 0"
     ).check()
     (note,) = cluster.run("y = 1\ncopy + np.ones(8, np.float32)").check().notes
-    assert note.startswith("line 2 makes an array that cannot be compared with the other ranks' (ZeroDivisionError")
+    assert note.startswith("line 2 makes an array that the guard cannot compare with other ranks (ZeroDivisionError")
     note, *_ = cluster.run("copy + np.ones(8, np.float32)").check().notes
-    assert note.startswith("line 1 makes an array that cannot be compared with the other ranks'")
+    assert note.startswith("line 1 makes an array that the guard cannot compare with other ranks")
 
 
 def test_failed_computation_fails_only_the_cell(fresh: Callable[..., Cluster]) -> None:
@@ -307,8 +307,8 @@ def test_shared_boxes_are_compared_where_used(ready: Cluster, guard: str) -> Non
     ready.run("w = lay(7)", ranks=[0], guard=guard).check()
     result = ready.run("y = total(w + 0)\nfloat(total(w))", guard=guard)
     assert result.state == "tainted"
-    assert "the ranks gave one launch different values, f32[8]\n  box [0:2]: rank 0 put in " in ready.reason
-    assert " on line 2, rank 2 put in " in ready.reason
+    assert "the ranks passed different values to one launch, f32[8]\n  shard [0:2]: rank 0 has hash " in ready.reason
+    assert " on line 2, rank 2 has hash " in ready.reason
 
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
@@ -326,7 +326,7 @@ def test_results_of_shared_boxes_are_compared(ready: Cluster, step: str, guard: 
             ready.accept()
         ready.run(step, guard=guard).check()
         assert ready.run("float(total(y))", guard=guard).state == state
-    assert "the ranks gave one launch different values, f32[8]\n  box [0:2]: rank 0 put in " in ready.reason
+    assert "the ranks passed different values to one launch, f32[8]\n  shard [0:2]: rank 0 has hash " in ready.reason
 
 
 def test_shared_boxes_chosen_by_rank_are_refused(ready: Cluster) -> None:

@@ -23,7 +23,7 @@ x, w, b = put((8, 8), "data", "model"), put((8, 6), "data"), put((4,), dtype="i1
 own = jnp.arange(3) + jax.process_index()
 params = {"layers": [{"w": w, "b": b}], "x": x, "steps": 3, "own": own}
 """
-LINE = "f32[8,8] on mesh (data 4, model 2) spec P('data', 'model') · 256 B, 32 B a device"
+LINE = "f32[8,8] on mesh (data 4, model 2) spec P('data', 'model') · 256 B, 32 B per device"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_local_array_is_shown_with_its_values(ranks: Cluster) -> None:
 def test_pytree_shows_the_sharding_of_each_array(ranks: Cluster) -> None:
     """Containers keep their form, and every global array in them is displayed by its sharding."""
     text = ranks.run("{'x': x, 'n': [1, b]}")[0].text
-    assert text == f"{{'x': {LINE},\n 'n': [1, i8[4] on mesh (data 4, model 2) spec P() · 4 B, 4 B a device]}}"
+    assert text == f"{{'x': {LINE},\n 'n': [1, i8[4] on mesh (data 4, model 2) spec P() · 4 B, 4 B per device]}}"
 
 
 @pytest.mark.other_python
@@ -61,7 +61,7 @@ def test_deleted_array_or_key_never_fails_the_cell(ranks: Cluster) -> None:
         "gone = put((8, 8), 'data'); gone.delete()\nkeys = jax.random.wrap_key_data(put((8, 2), 'data', dtype='u4'))"
     )
     assert ranks.run("gone")[0].text == (
-        "f32[8,8] on mesh (data 4, model 2) spec P('data') · 256 B, 64 B a device · deleted"
+        "f32[8,8] on mesh (data 4, model 2) spec P('data') · 256 B, 64 B per device · deleted"
     )
     assert "key<fry>[8] on mesh" in str(ranks.run("keys")[0].text)
 
@@ -70,7 +70,7 @@ def test_layout_on_one_rank_launches_nothing(ranks: Cluster) -> None:
     """`mhnb.layout(x)` on one rank shows what all ranks hold; it launches nothing, because otherwise it would hang."""
     result = ranks.run("import mhnb\nmhnb.layout(w)", ranks="2").check()
     assert str(result[2].text).splitlines() == [
-        "f32[8,6]  P('data') on mesh (data 4, model 2)     48 B a device · 2 replicas",
+        "f32[8,6]  P('data') on mesh (data 4, model 2)     48 B per device · 2 replicas",
         "            cols 0:6",
         "rows 0:2    0:0 0:1     host0",
         "rows 2:4    1:0 1:1     host1",
@@ -121,13 +121,13 @@ def test_rank_that_differs_gets_its_own_view(ranks: Cluster) -> None:
 @pytest.mark.parametrize("expression", ["x + 1", "x.T", "x[0]", "put((8,))", "x.sum()", "[a for a in [x]]"])
 def test_expression_that_may_compute_is_refused(ranks: Cluster, expression: str) -> None:
     """An expression that is more than a look-up is refused with advice, because nothing is run between cells."""
-    with pytest.raises(InvalidRequest, match="bind it to a name in a %%mhjax cell"):
+    with pytest.raises(InvalidRequest, match="Assign it to a variable in a %%mhjax cell"):
         request_layout(ranks, expression)
 
 
 def test_missing_name_is_an_error(ranks: Cluster) -> None:
     """A name that no rank has raises an error instead of a drawing."""
-    with pytest.raises(InvalidRequest, match=r"layout nowhere: there is no 'nowhere'; %mhjax vars lists"):
+    with pytest.raises(InvalidRequest, match=r"layout nowhere: unknown variable 'nowhere'; %mhjax vars lists"):
         request_layout(ranks, "nowhere")
 
 
@@ -187,13 +187,10 @@ def test_expect_says_what_it_accepts(ranks: Cluster) -> None:
     for value, kind in (("{'x': x}", "dict"), ("np.ones(3)", "ndarray")):
         error = ranks.run(f"import mhnb\nmhnb.expect({value}, P())")[0].error
         assert error is not None
-        assert (
-            error.evalue
-            == f"expect needs one jax.Array, and got {kind}; of a pytree, give it each leaf with its own spec"
-        )
+        assert error.evalue == f"expect needs one jax.Array; got {kind}. For a pytree, call it for each leaf"
     error = ranks.run("mhnb.expect(jnp.ones(3), P())")[0].error
     assert error is not None
-    assert "this one lies on 1 device without one" in error.evalue
+    assert "this one is on 1 device without a mesh" in error.evalue
 
 
 SHARED_HOSTS = """

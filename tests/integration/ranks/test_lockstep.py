@@ -119,7 +119,7 @@ def test_launch_that_some_ranks_never_make_raises(ready: Cluster, code: str, wan
     result = ready.run(code)
     assert [rank for rank, name in enumerate(names(result)) if name == "OrderMismatch"] == list(wanting)
     (text,) = texts(result)
-    assert "ended the cell without it" in text
+    assert "finished the cell without reaching it" in text
     assert result.state == "clean"
     check_sum(ready)
 
@@ -130,14 +130,16 @@ def test_message_names_the_condition(ready: Cluster) -> None:
     result = ready.run("if jax.process_index() == 0:\n    total = add(x)")
     (text,) = texts(result)
     assert "line 2:  total = add(x)" in text
-    assert "The call stands under `if jax.process_index() == 0`. Let every rank compute, and one print." in text
+    assert (
+        "The call is inside `if jax.process_index() == 0:`. Compute on every rank; put only the print inside." in text
+    )
 
 
 def test_next_cell_is_right_after_one_rank_raised(ready: Cluster) -> None:
     """After an exception on one rank the other ranks do not wait for it, and the next cell's launch does not match theirs."""
     result = ready.run("if rank == 2: raise ValueError('no')\ny = float(top(x))")
     assert names(result) == ["OrderMismatch", "OrderMismatch", "ValueError", "OrderMismatch"]
-    assert any("raised an error before it" in text for text in texts(result))
+    assert any("raised an error before reaching it" in text for text in texts(result))
     assert result.failed[0].rank == 2, "the first to fail is on top"
     check_sum(ready)
 
@@ -162,7 +164,7 @@ def test_collective_beyond_a_subset_raises_at_once(ready: Cluster) -> None:
     result = ready.run("y = add(x)", ranks="0,1")
     assert names(result) == ["OrderMismatch", "OrderMismatch"]
     (text,) = texts(result)
-    assert "needs ranks 0-3, and this cell runs on ranks 0-1 only" in text
+    assert "needs ranks 0-3, but this cell runs only on ranks 0-1" in text
     check_sum(ready)
 
 
@@ -192,7 +194,7 @@ got = [total(m) for m in ([(0, 1), (0, 1, 2)] if rank == 0 else [(0, 1, 2), (0, 
     assert result.how == "", "no time limit was needed"
     errors = {rank.error.evalue for rank in result if rank.rank < 2 and rank.error is not None}
     (text,) = errors
-    assert "the ranks wait for each other" in text
+    assert "the ranks are waiting for each other" in text
     assert "waits for rank 1" in text
     assert "waits for rank 0" in text
     check_sum(ready)
@@ -505,7 +507,7 @@ def test_note_names_where_a_waiting_rank_was_interrupted(ready: Cluster) -> None
             ready.interrupt()
 
     result = ready.run("add(x)\nif rank == 0: add(x)\nelse: time.sleep(1000)", on_snapshot=interrupt, timeout_s=100)
-    note = "Interrupted while rank 0 waited before launch 2 (line 2) for others, so variables that this cell sets may differ"
+    note = "Interrupted while rank 0 waited before launch 2 (line 2) for other ranks, so variables set in this cell may differ"
     assert result.notes == (f"{note} · clean",)
     assert ready.run("time.sleep(0)").notes == ()
 
@@ -693,10 +695,10 @@ params = {'w': good, 'b': bad, 'rate': 0.1}""",
     assert "xx" not in texts_by_name["long"]
     rows = {row.name: row for row in ready.check("good", "bad", "params", "x")}
     assert [name for name, row in rows.items() if not row.same] == ["bad", "params['b']"]
-    assert rows["good"].text == "1 box held by ranks 0-3: equal"
-    assert rows["bad"].text.startswith("box [0:2] differs: ranks 0,2 hold ")
+    assert rows["good"].text == "1 shard held by ranks 0-3: equal"
+    assert rows["bad"].text.startswith("shard [0:2] differs: ranks 0,2 hold ")
     assert rows["params['rate']"].text == "value held by ranks 0-3: equal"
-    assert rows["x"].text == "each rank holds boxes of its own: nothing to compare"
+    assert rows["x"].text == "each rank holds different shards: nothing to compare"
 
 
 def test_check_reports_missing_names_and_shapes(ready: Cluster) -> None:
@@ -709,7 +711,7 @@ def test_check_reports_missing_names_and_shapes(ready: Cluster) -> None:
         "uneven = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))",
         guard="off",
     )
-    with pytest.raises(NameMissing, match="no 'there' on rank 0"):
+    with pytest.raises(NameMissing, match="'there' does not exist on rank 0"):
         ready.check("there")
     (row,) = ready.check("uneven")
     assert not row.same
@@ -854,7 +856,7 @@ if os.fork() == 0:
 os.wait()
 os.read(read, 200).decode(), float(add(x))"""
     result = ready.run(code).check()
-    assert all("a forked process cannot launch" in (rank.text or "") for rank in result)
+    assert all("a forked process is not a rank" in (rank.text or "") for rank in result)
     assert all("28.0" in (rank.text or "") for rank in result)
 
 
@@ -890,7 +892,7 @@ turned = jax.make_array_from_callback((8,), NamedSharding(turned, P('x')), lambd
     rows = {row.name: row for row in ready.check(*names)}
     assert [name for name, row in rows.items() if row.same is False] == ["keys['own']", "masked", "turned"]
     assert [name for name, row in rows.items() if row.same] == ["keys['same']", "spread"]
-    assert "cannot take it apart: ValueError" in rows["mixed"].text
+    assert "cannot flatten it: ValueError" in rows["mixed"].text
     assert rows["lock"].text == "not compared: TypeError: cannot pickle '_thread.lock' object on ranks 0-3"
     assert rows["gone"].text.startswith("not compared: holds an array f32[8] that has been deleted")
     assert rows["double"].text == "not compared: it is code on ranks 0-3"
@@ -917,7 +919,7 @@ def test_failed_collective_does_not_match_a_later_one(fresh: Callable[..., Clust
     assert result[0].error is not None
     assert "no such shard" in result[0].error.evalue
     assert result.state == "tainted", result.notes
-    assert "left jit(body) (line 1) before its end" in result.notes[0]
+    assert "abandoned jit(body) (line 1) before it completed" in result.notes[0]
     cluster.accept()
     after = cluster.run("print('here', float(add(x)))", timeout_s=6)
     assert not after.ok

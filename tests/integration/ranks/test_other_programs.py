@@ -77,7 +77,7 @@ def test_message_shows_what_differs(ready: Cluster, code: str, one: str, other: 
         f"if rank {test}:\n    exec({code.format(value)!r})" for test, value in (("== 0", one), ("> 0", other))
     )
     text = common_refusal(ready.run(cell))
-    head, _, rest = text.partition("differ first in:\n")
+    head, _, rest = text.partition("The first difference is:\n")
     assert "(program " in head
     zero, others = rest.splitlines()[:2]
     assert zero.startswith("    rank 0 ")

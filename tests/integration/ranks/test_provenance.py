@@ -167,7 +167,7 @@ def test_reordered_devices_keep_the_provenance(ready: Cluster) -> None:
     assert ready.run("w = jax.device_put(several[2], turned)\ny = jax.jit(lambda w: w.sum())(w)").check().notes == ()
 
 
-UNKNOWN = "from where the guard does not look (--guard off or parity)"
+UNKNOWN = "of unknown history (made with --guard off or parity)"
 NOT_COMPARED = (
     "1 array was not compared: made with --guard off, parity or --ranks, or not seen by the guard (line 1) · clean"
 )
@@ -201,7 +201,7 @@ def test_array_untagged_on_some_ranks_is_refused(ready: Cluster, guard: str) -> 
     assert result.state == "clean"
     assert result.notes[0].startswith("array 1 of the launch, f32[8], is from jit(multiply) f32[8@x], f32[] → f32[8@x]")
     assert f", {UNKNOWN} on rank 1 · clean" in result.notes[0]
-    assert result.notes[1] == "Make it in the same cell, under one guard, on every rank. · clean"
+    assert result.notes[1] == "Make it in the same cell and with the same guard on every rank. · clean"
     ready.run("free = x * 1.0").check()
     assert {rank.text for rank in ready.run("float(add(free))").check()} == {"28.0"}
 
@@ -232,10 +232,10 @@ def test_chosen_replicas_of_host_data_must_be_equal(ready: Cluster, make: str) -
     where = f"host data (cell {defining_cell.seq}, line 1)"
     assert result.notes[:2] == (
         (
-            f"array 1 of the launch, f32[8], is from {where} on ranks 0,2-3, from {where} once more on rank 1;"
+            f"array 1 of the launch, f32[8], is from {where} on ranks 0,2-3, from {where} (another one) on rank 1;"
             " for example, the values 2 and 3 · clean"
         ),
-        "Make the values equal first: the same seed, or read them on one rank and broadcast. · clean",
+        "Make the values equal first: use the same seed, or read them on one rank and broadcast them. · clean",
     )
     result = ready.run("float(dot(models[2 if rank == 1 else 0], x))").check()
     assert {rank.text for rank in result} == {"56.0"}
@@ -253,7 +253,7 @@ def test_note_names_what_made_the_arrays(ready: Cluster) -> None:
             f" jit(multiply) f32[8@x], i32[] → f32[8@x] (cell {defining_cell.seq}, line 2) on rank 1 · clean"
         ),
         (
-            f"What a rank changed alone differs until %mhjax restart --replay --to {defining_cell.seq - 1}, which stops before"
+            f"Values that only some ranks changed differ until %mhjax restart --replay --to {defining_cell.seq - 1}, which stops before"
             f" cell {defining_cell.seq} · clean"
         ),
     )
@@ -454,10 +454,11 @@ def test_pull_refuses_shards_of_different_provenance(ready: Cluster) -> None:
     with pytest.raises(ValueDiffers) as caught:
         ready.pull("x")
     assert str(caught.value) == (
-        "x is one array whose shards do not belong together: it comes from sharded host data"
+        "x was computed differently on different ranks (from sharded host data"
         f" (cell {defining_cell.seq - 1}, line 8) on ranks 0,2-3, from jit(multiply)"
-        f" f32[8@x], i32[] → f32[8@x] (cell {defining_cell.seq}, line 2) on rank 1. Make it by the same steps on every rank;"
-        " what a rank holds of it is in x.addressable_shards there"
+        f" f32[8@x], i32[] → f32[8@x] (cell {defining_cell.seq}, line 2) on rank 1), so its shards do not form one array."
+        " Compute it the same way on every rank."
+        " A rank's own shards are in x.addressable_shards"
     )
     assert vars(caught.value)["groups"] == ((0, 2, 3), (1,))
     assert float(ready.pull("total")) == 28.0
@@ -471,6 +472,6 @@ def test_check_reports_shards_of_different_provenance(ready: Cluster) -> None:
     assert (same.name, same.same) == ("tree['v']", True)
     assert (different.name, different.same) == ("tree['w']", False)
     assert re.match(
-        r"the shards do not belong together: from sharded host data \(cell \d+, line 8\) on ranks 0,2-3, from jit\(multiply\) ",
+        r"the shards were computed differently: from sharded host data \(cell \d+, line 8\) on ranks 0,2-3, from jit\(multiply\) ",
         different.text,
     )

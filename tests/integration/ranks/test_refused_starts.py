@@ -62,7 +62,7 @@ def test_full_disk_is_reported(tmp_path: Path, limit: str) -> None:
     home = tmp_path / "home"
     started = RestrictedMachine(home, ("--mount",), f"mount -t tmpfs -o {limit} tmpfs {home}").start()
     assert started.kind == "LaunchError"
-    assert f"{home}: here mhnb keeps the journal and the logs of a cluster, and cannot" in started.text
+    assert f"{home}: mhnb cannot store journals and logs here" in started.text
     assert "No space left on device" in started.text
     assert "df -i" in started.text
 
@@ -124,7 +124,7 @@ def test_low_limit_on_open_files_is_reported(tmp_path: Path, count: int) -> None
     limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({count}, {count}))"
     started = RestrictedMachine(tmp_path / "home").start(limit)
     assert started.kind == "PreflightFailed"
-    assert f"a process may open {count} files here" in started.text
+    assert f"a process can open at most {count} files here" in started.text
     assert "ulimit -n" in started.text
 
 
@@ -143,7 +143,7 @@ def test_limit_on_file_sizes_is_reported(tmp_path: Path, nbytes: int) -> None:
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({nbytes}, {nbytes}))"
     )
     assert started.kind == "PreflightFailed"
-    assert f"a file may have {nbytes} bytes here (ulimit -f)" in started.text
+    assert f"a file can have at most {nbytes} bytes here (ulimit -f)" in started.text
 
 
 @NAMESPACES
@@ -202,7 +202,7 @@ def test_sitecustomize_that_ends_python_is_reported(tmp_path: Path, text: str, e
     started = RestrictedMachine(tmp_path / "home").start(f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
     assert started.kind == "LaunchError"
     assert expected in started.text
-    assert "mend the cause" in started.text
+    assert "the cause and start again" in started.text
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,8 @@ def test_home_too_long_for_a_socket_stops_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("executable", "expected"), [("/nonexistent/python", "/nonexistent/python"), (None, "its own Python")]
+    ("executable", "expected"),
+    [("/nonexistent/python", "/nonexistent/python"), (None, "does not know this Python's path")],
 )
 def test_missing_python_is_reported(tmp_path: Path, executable: str | None, expected: str) -> None:
     """A missing Python is reported.

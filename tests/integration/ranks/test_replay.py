@@ -189,12 +189,12 @@ def test_another_outcome_stops_the_replay(begin: Fresh, tmp_path: Path) -> None:
     with pytest.raises(ReplayStopped) as stopped:
         cluster.restart(replay=True)
     assert str(stopped.value).splitlines() == [
-        "replay stopped: cell 3 did not do what it did before",
+        "replay stopped: cell 3 behaved differently from before",
         "  rank 1: before it finished, now it raised OSError",
         "  now OSError: once only",
         (
-            "  cells 1-2 did the same as before; cell 4 was not run · the cluster is clean:"
-            " go on from here by hand, or %mhjax restart --replay --to 2"
+            "  cells 1-2 gave the same result as before; cell 4 was not run · the cluster is clean:"
+            " continue from here by hand, or %mhjax restart --replay --to 2"
         ),
     ]
     after = mhnb.current()
@@ -242,9 +242,9 @@ def test_push_too_large_for_the_journal_is_reported_twice(
     monkeypatch.setattr(journal, "PUSH_NBYTES", 1000)
     cluster = begin()
     cluster.push(big=np.zeros(1000))
-    assert "push big: its 7.8 KiB are more than the journal keeps of one push" in capfd.readouterr().err
+    assert "push big: it has 7.8 KiB, and the journal stores at most" in capfd.readouterr().err
     cluster.run("big.sum()").check()
-    stop = r"(?s)now NameError.*`big` was set by push big, which was left out \(its 7\.8.*left out · push big: its 7\.8 KiB"
+    stop = r"(?s)now NameError.*`big` was set by push big, which was left out \(it has 7\.8.*left out · push big: it has 7\.8 KiB"
     with pytest.raises(ReplayStopped, match=stop):
         cluster.restart(replay=True)
 
@@ -260,7 +260,7 @@ def test_accepted_split_cell_is_not_replayed(begin: Fresh) -> None:
     cluster.accept()
     cluster.run("x = 1").check()
     after = cluster.restart(replay=True)
-    assert list(map(str, after.replayed.left_out)) == ["cell 2: split, accepted then"]  # type: ignore[union-attr]
+    assert list(map(str, after.replayed.left_out)) == ["cell 2: split, then accepted"]  # type: ignore[union-attr]
     assert after.run("x")[0].text == "1"
 
 
@@ -271,7 +271,7 @@ def test_missing_name_is_traced_to_the_cell_left_out(begin: Fresh) -> None:
     cluster.run("import time as clock\nassert not jax.process_index()", guard="off")
     cluster.accept()
     cluster.run("clock").check()
-    pattern = r"now NameError: name 'clock' is not defined\n  `clock` was set by cell 2, which was left out \(split, accepted then\)\n"
+    pattern = r"now NameError: name 'clock' is not defined\n  `clock` was set by cell 2, which was left out \(split, then accepted\)\n"
     with pytest.raises(ReplayStopped, match=pattern):
         cluster.restart(replay=True)
 
@@ -368,7 +368,7 @@ def test_replay_before_the_diverging_cell_restores_arrays(begin: Fresh) -> None:
     cluster.run("if jax.process_index() == 0: values = values * 2\nfloat(add(values))")
     (note,) = [note for note in cluster.run("float(add(values))").notes if "--to" in note]
     assert note.startswith(
-        "What a rank changed alone differs until %mhjax restart --replay --to 2, which stops before cell 3"
+        "Values that only some ranks changed differ until %mhjax restart --replay --to 2, which stops before cell 3"
     )
     again = cluster.restart(replay=True, to=2)
     assert {rank.text for rank in again.run("float(add(values))").check()} == {"28.0"}

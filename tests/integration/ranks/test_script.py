@@ -88,7 +88,24 @@ def test_script_with_initialize_and_shutdown_runs(tmp_path: Path, leftovers: Non
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
     assert "the sum is 1" in done.stdout
-    assert done.stdout.count("jax.distributed.shutdown() has nothing to do") == 1
+    assert done.stdout.count("jax.distributed.shutdown() was ignored") == 1
+
+
+def test_script_is_interrupted_at_its_limit(tmp_path: Path, leftovers: None) -> None:
+    """With --timeout a script is interrupted after that time, and the exit status is that of `timeout`.
+
+    The options come before the script, whose own --timeout is its argument; the cluster has the name and the guard of the options.
+    """
+    (tmp_path / "slow.py").write_text(
+        "import os, sys, threading\nprint(sys.argv[1:], os.environ['MHNB_SUPERVISOR'].count('slow.'), flush=True)\n"
+        "threading.Event().wait()\n"
+    )
+    options = ["--timeout", "2", "--guard", "after", "--name", "slow", "-n", "2", "--devices", "1"]
+    command = [sys.executable, "-m", "mhnb", "run", *options, "slow.py", "--timeout", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
+    assert done.returncode == 124, done.stderr
+    assert "['--timeout', '7'] 1" in done.stdout
+    assert done.stderr == "slow.py: failed on ranks 0-1, after the limit of 2 s\n"
 
 
 def result_of_exits(*words: str | None) -> CellResult:
@@ -130,6 +147,7 @@ def test_interrupted_script_has_its_own_status() -> None:
     stopped = RankResult(0, "interrupted", error=RankError("KeyboardInterrupt", "", ()))
     assert exit_status(replace(result_of_exits(None), ranks=(stopped,), how="interrupted")) == 130
     assert exit_status(replace(result_of_exits("3"), how="interrupted")) == 3
+    assert exit_status(replace(result_of_exits(None), ranks=(stopped,), how="timeout")) == 124
 
 
 def test_notes_of_a_tainted_cluster_are_shown() -> None:

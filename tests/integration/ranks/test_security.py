@@ -1,4 +1,4 @@
-"""Real ranks, and what they leave, inherit and may send: what the README promises under "Security"."""
+"""Real ranks, and what they leave, inherit and may send: what the page on security promises."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_garbage_from_a_cell_ends_only_its_cluster(
     except RanksLost as error:
         message = str(error)
     assert "rank 1" in message
-    assert "rank 1 (host1) sent a message that cannot be" in capsys.readouterr().err
+    assert "rank 1 (host1) sent an invalid message" in capsys.readouterr().err
     assert cluster.state == "dead"
     pids = list_pids(cluster)
     fresh = cluster.restart()

@@ -25,7 +25,7 @@ def suspended(fresh: Fresh) -> tuple[Cluster, queue.SimpleQueue[str]]:
     notifications = collect_notifications(cluster)
     os.kill(cluster.supervisor_pid, signal.SIGSTOP)
     notification = notifications.get(timeout=60)
-    assert f"pid {cluster.supervisor_pid}) is halted" in notification
+    assert f"pid {cluster.supervisor_pid}) is suspended" in notification
     assert f"kill -CONT {cluster.supervisor_pid}" in notification
     return cluster, notifications
 
@@ -59,7 +59,7 @@ def test_interrupt_works_without_the_supervisor(suspended: tuple[Cluster, queue.
     assert (stopped.how, stopped.state) == ("interrupted", "clean")
     assert {rank.outcome for rank in stopped} == {"interrupted"}
     os.kill(cluster.supervisor_pid, signal.SIGCONT)
-    assert "goes on" in notifications.get(timeout=60)
+    assert "is running again" in notifications.get(timeout=60)
     assert {rank.text for rank in cluster.run("1 + 1")} == {"2"}
     again = cluster.run(NAP, on_snapshot=once_all_have_printed(cluster.interrupt))
     assert (again.how, again.state) == ("interrupted", "clean")
@@ -77,7 +77,7 @@ def test_stuck_rank_is_killed_without_the_supervisor(
     result = cluster.run(code, timeout_s=1)
     assert (result.how, result.state, result[0].outcome, result[1].outcome) == ("timeout", "dead", "ok", "killed")
     assert result[1].error is not None
-    assert "rank 1 did not end after the interrupt" in result[1].error.evalue
+    assert "rank 1 did not stop after the interrupt" in result[1].error.evalue
 
 
 def test_rank_death_is_reported_without_the_supervisor(suspended: tuple[Cluster, queue.SimpleQueue[str]]) -> None:
@@ -91,7 +91,7 @@ def test_rank_death_is_reported_without_the_supervisor(suspended: tuple[Cluster,
     assert "rank 1 was killed by SIGABRT" in str(result[1].error and result[1].error.evalue)
     reason = cluster.reason
     os.kill(cluster.supervisor_pid, signal.SIGCONT)
-    assert "goes on" in notifications.get(timeout=60)
+    assert "is running again" in notifications.get(timeout=60)
     assert not is_stopped(cluster.supervisor_pid)
     assert cluster.reason == reason
     assert notifications.empty()
@@ -111,6 +111,6 @@ def test_controller_death_in_a_cell_is_reported_at_once(fresh: Fresh) -> None:
 
     result = cluster.run(NAP, on_snapshot=once_all_have_printed(kill_controller))
     assert f"the hub (ipyparallel's controller, pid {cluster.hub_pid}) was killed by SIGKILL" in received[0]
-    assert "cell 1 goes on to its end" in received[0]
+    assert "cell 1 runs to its end" in received[0]
     assert {rank.outcome for rank in result} == {"interrupted"}
     assert result.state == "dead"

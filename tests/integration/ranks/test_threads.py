@@ -48,7 +48,7 @@ def test_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> None
     (text,) = texts(result)
     assert f"in {said} " in text
     assert "in the main thread" in text
-    assert "Two threads or tasks of the cell launch" in text
+    assert "Several threads or tasks of this cell launch programs" in text
     printed = {output["text"] for rank in result for output in rank.outputs if output.get("name") == "stderr"}
     assert len(printed) == 1, printed
     (trace,) = printed
@@ -322,7 +322,7 @@ def test_array_donated_and_passed_again_is_refused(ready: Cluster, call: str) ->
     result = ready.run(call)
     assert names(result) == ["ValueError"] * 4
     (text,) = texts(result)
-    assert "is donated, and given again in the same call" in text
+    assert "is donated, and the same array is passed twice in this call" in text
     assert "y.copy()" in text
     assert result.state == "clean"
     assert {rank.text for rank in ready.run("float(add(twice(y, y.copy())))").check()} == {"56.0"}
@@ -333,7 +333,9 @@ def test_message_names_the_line_of_the_call(ready: Cluster) -> None:
     result = ready.run("def mean(v): return float(add(v))\nif jax.process_index() == 0:\n    print(mean(x))")
     (text,) = texts(result)
     assert "line 1:  def mean(v): return float(add(v)) ← line 3:  print(mean(x))" in text
-    assert "The call stands under `if jax.process_index() == 0`. Let every rank compute, and one print." in text
+    assert (
+        "The call is inside `if jax.process_index() == 0:`. Compute on every rank; put only the print inside." in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -347,4 +349,4 @@ def test_message_names_the_line_of_the_call(ready: Cluster) -> None:
 def test_condition_is_found_anywhere(ready: Cluster, code: str) -> None:
     """The condition is found in an expression, in a function between the call and the launch, and in a cell with a magic."""
     (text,) = texts(ready.run(code))
-    assert "The call stands under `if rank == 0`" in text
+    assert "The call is inside `if rank == 0:`" in text

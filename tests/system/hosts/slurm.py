@@ -143,8 +143,9 @@ class Slurm:
         # since slurm 22.05: slurmd loads a cgroup plugin even when nothing uses it; v1 starts without any cgroup file system.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         nodes = [
-            f"NodeName={host.name} NodeHostname={host.name} NodeAddr={host.address} CPUs={_CPUS} RealMemory=4000 State=UNKNOWN"
-            for host in self._net
+            f"NodeName={host.name} NodeHostname={host.name} NodeAddr={host.address} CPUs={_CPUS} RealMemory=4000 "
+            f"Feature={'even' if at % 2 == 0 else 'odd'} State=UNKNOWN"
+            for at, host in enumerate(self._net)
         ]
         text = _CONFIG.format(
             here=socket.gethostname().split(".")[0],

@@ -122,7 +122,7 @@ def test_refused_login_is_reported(doctor: Doctor, net: HostNet) -> None:
     finding = doctor.find_failure()
     assert finding.startswith("✗ beta: refused the login: root@")
     assert "Permission denied (publickey)" in finding
-    assert f"by hand: ssh -F {net.ssh_config} beta" in finding
+    assert f"test with: ssh -F {net.ssh_config} beta" in finding
 
 
 def test_changed_host_key_is_reported(doctor: Doctor, net: HostNet, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_changed_host_key_is_reported(doctor: Doctor, net: HostNet, tmp_path: Pa
         str(net.folder / "known_hosts"), str(net.new_file("\n".join(known) + "\n"))
     )
     finding = doctor.find_failure(config=net.new_file(text))
-    assert finding.startswith("✗ beta: has another host key than the one you know: Host key for ")
+    assert finding.startswith("✗ beta: has a different host key than the known one: Host key for ")
     assert "ssh-keygen -R beta" in finding
 
 
@@ -143,7 +143,7 @@ def test_changed_host_key_is_reported(doctor: Doctor, net: HostNet, tmp_path: Pa
 def test_machine_that_is_off_is_reported(doctor: Doctor, net: HostNet, fault: Callable[[Host], None]) -> None:
     """A machine that does not answer within the login's time limit is reported, and no other machine is."""
     fault(net[2])
-    assert doctor.find_failure().startswith("✗ gamma: does not answer: ssh: connect to host")
+    assert doctor.find_failure().startswith("✗ gamma: does not respond: ssh: connect to host")
 
 
 def test_missing_python_is_reported(doctor: Doctor, net: HostNet) -> None:
@@ -162,7 +162,7 @@ def test_different_jax_version_is_reported(doctor: Doctor, net: HostNet) -> None
     version = importlib.metadata.version("jax")
     net[3].replace_file(*jax_metadata("0.99.1"))
     finding = doctor.find_failure()
-    assert finding.startswith(f"✗ delta has jax 0.99.1, and {version} is elsewhere: JAX does not notice")
+    assert finding.startswith(f"✗ delta has jax 0.99.1, the other hosts have {version}: JAX does not check this")
     assert f"on delta: {sys.executable} -m pip install 'jax=={version}'" in finding
 
 
@@ -170,7 +170,7 @@ def test_missing_package_is_reported(doctor: Doctor, net: HostNet) -> None:
     """If a machine's Python has no mhnb, that is reported with the command that installs it, and the others are checked."""
     net[1].replace_file(doctor.python, f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', executable=True)
     finding = doctor.find_failure()
-    assert finding.startswith("✗ beta: has no mhnb for this Python: ")
+    assert finding.startswith("✗ beta: mhnb is not installed for this Python: ")
     assert "python -m pip install mhnb" in finding
 
 
@@ -205,14 +205,14 @@ def test_host_name_on_loopback_is_a_warning(doctor: Doctor, net: HostNet) -> Non
     code, lines = doctor()
     assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning")
     assert lines[6:] == [
-        "! beta's name resolves to loopback, so ranks there cannot be reached by it for CPU collectives",
-        f"  mhnb will use {net[1].address} instead; to mend it, edit /etc/hosts on beta",
+        "! beta's name resolves to loopback, so other ranks cannot use it to reach that host for CPU collectives",
+        f"  mhnb will use {net[1].address} instead; to fix it, edit /etc/hosts on beta",
     ]
 
 
 def test_address_of_another_machine_is_refused(doctor: Doctor, net: HostNet) -> None:
     """An address that is not this machine's is refused before any login."""
-    with pytest.raises(LaunchError, match=rf"cannot listen at {re.escape(net[2].address)} .*--address"):
+    with pytest.raises(LaunchError, match=rf"cannot listen at {re.escape(net[2].address)} .*\n.*--address"):
         doctor.report("--address", net[2].address)
 
 
@@ -233,7 +233,7 @@ def test_blocked_coordinator_port_is_reported(doctor: Doctor, net: HostNet, verd
     assert finding.startswith(
         f"✗ beta, gamma and delta cannot reach JAX's coordinator on alpha at {net[0].address}:{_PORT}: {why} (a firewall that {verdict}s"
     )
-    assert f"let TCP port {_PORT} of alpha through its firewall" in finding
+    assert f"open TCP port {_PORT} in the firewall of alpha" in finding
 
 
 def test_host_that_accepts_only_ssh_is_reported(doctor: Doctor, net: HostNet) -> None:
@@ -241,7 +241,7 @@ def test_host_that_accepts_only_ssh_is_reported(doctor: Doctor, net: HostNet) ->
     net[1].block_port("1024-65535")
     finding = doctor.find_failure()
     assert finding.startswith(
-        "✗ beta cannot be reached from any other host: no answer. CPU collectives connect any two"
+        "✗ beta cannot be reached from any other host: no answer. CPU collectives connect all pairs"
     )
 
 
@@ -271,7 +271,7 @@ def test_used_coordinator_port_is_reported(doctor: Doctor, net: HostNet, holder:
     assert finding.startswith(
         f"✗ alpha cannot listen at {net[0].address}:{_PORT} for JAX's coordinator: Address already in use\n"
     )
-    assert f"(alpha: ss -ltnp 'sport = :{_PORT}')" in finding
+    assert f"(find it on alpha: ss -ltnp 'sport = :{_PORT}')" in finding
 
 
 def test_machine_with_two_names_is_reported(doctor: Doctor, net: HostNet) -> None:

@@ -269,7 +269,7 @@ def test_power_cut_during_stop_replay_or_transfer(net: HostNet, begin: Begin, ac
     named = rf"host1 \({net[1].name}\)"
     net[1].cut_power()
     if act == "replay":
-        with pytest.raises(LaunchError, match=rf"✗ {net[1].name}: does not answer"):
+        with pytest.raises(LaunchError, match=rf"✗ {net[1].name}: does not respond"):
             cluster.restart(replay=True)
     if act == "files":
         with pytest.raises(ClusterError, match=named):

@@ -73,7 +73,7 @@ def test_peer_with_wrong_key_is_refused(net: HostNet, begin: Begin, tmp_path: Pa
     other = TransportClient(url, wrong, "s1")
     other.send(RankExited(1, None, 9, []))
     (agreement_port,) = select_reachable(find_ports(net, cluster), "delegate")
-    with pytest.raises(HostUnreachable, match="did not let rank 1"):
+    with pytest.raises(HostUnreachable, match="refused rank 1"):
         RemoteAgreement(connect(f"tcp:{agreement_port.address}:{agreement_port.port}"), wrong, 1)
     (tmp_path / "end").touch()
     assert [rank.stdout for rank in cluster.follow(cell)] == ["whole\n"] * 2
@@ -157,8 +157,8 @@ IMPOSTOR = (
 def test_impostor_rank_ends_the_cluster(net: HostNet, begin: Begin) -> None:
     """Noise on the ports of JAX and gloo has no effect, but a process that claims to be a rank ends the cluster.
 
-    JAX requires no key. This test records the risk: it costs a restart, but gives no wrong number. README, "Security", has the
-    firewall rule.
+    JAX requires no key. This test records the risk: it costs a restart, but gives no wrong number. The page on
+    security has the firewall rule.
     """
     cluster = begin(2, 1)
     jax_ports = [
@@ -205,8 +205,9 @@ def try_ports(host: Host, ports: list[Port]) -> list[str]:
 
 @pytest.fixture
 def rule(net: HostNet) -> Iterator[list[str]]:
-    """The README's firewall commands, with the addresses of this net; their rules are removed at the end."""
-    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("nft add")]
+    """The firewall commands of the security page, with the addresses of this net; their rules are removed at the end."""
+    page = (ROOT / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("nft add")]
     addresses = f"{net.gateway}, {net[0].address}, {net[1].address}"
     yield [line.replace("10.0.0.1, 10.0.0.2, 10.0.0.3", addresses) for line in lines]
     for host in list(net)[:2]:
@@ -214,8 +215,8 @@ def rule(net: HostNet) -> Iterator[list[str]]:
             host.run("sh", "-c", "nft delete table inet mhnb || true")
 
 
-def test_readme_firewall_rule_closes_ports_to_outsiders(net: HostNet, begin: Begin, rule: list[str]) -> None:
-    """The README's firewall rule closes the ports of JAX, gloo and the agreement server to machines outside the cluster."""
+def test_documented_firewall_rule_closes_ports_to_outsiders(net: HostNet, begin: Begin, rule: list[str]) -> None:
+    """The firewall rule of the security page closes the ports of JAX, gloo and the agreement server to machines outside the cluster."""
     cluster = begin(2, 1)
     check_sum(cluster)
     protected_ports = select_reachable(find_ports(net, cluster), "rank", "delegate")

@@ -132,7 +132,7 @@ def test_refused_login_is_reported(start: SshStarter, net: HostNet, tmp_path: Pa
     config = net.new_file(net.ssh_config.read_text().replace(f"IdentityFile {net.folder}/id_ed25519", ""))
     error = start.start_failing(config_file=str(config), key_file=_other_key(net, tmp_path))
     assert str(error).startswith("alpha: refused the login: root@")
-    assert f"by hand: ssh -F {config} -i {tmp_path}/other alpha" in str(error)
+    assert f"test with: ssh -F {config} -i {tmp_path}/other alpha" in str(error)
     assert start.start_failing(user="nobody-here").kind == "login"
 
 
@@ -145,7 +145,7 @@ def test_unknown_and_changed_host_keys_are_refused(start: SshStarter, net: HostN
     known = net.new_file("".join(f"{host.name},{host.address} {key}" for host in net))
     config = net.new_file(text.replace(f"{net.folder}/known_hosts", str(known)))
     error = start.start_failing(config_file=str(config))
-    assert str(error).startswith("alpha: has another host key than the one you know: Host key for ")
+    assert str(error).startswith("alpha: has a different host key than the known one: Host key for ")
     assert "ssh-keygen -R alpha" in str(error)
 
 
@@ -154,7 +154,7 @@ def test_missing_python_folder_or_mhnb_is_reported(start: SshStarter, net: HostN
     for changed, expected in (
         ({"python": "/no/python"}, "alpha: has no such Python: no python: /no/python\n"),
         ({"cwd": "/no/folder"}, "alpha: has no such folder: no folder: /no/folder\n"),
-        ({"program": "import mhnb_not_there"}, "alpha: what ran there ended with exit code 1"),
+        ({"program": "import mhnb_not_there"}, "alpha: the remote process ended with exit code 1"),
     ):
         error = start.start_failing(**changed)
         assert isinstance(error, HostUnfit)
@@ -166,7 +166,7 @@ def test_missing_python_folder_or_mhnb_is_reported(start: SshStarter, net: HostN
         log=start.log,
     )
     assert process.wait(30)
-    assert "alpha: has no mhnb for this Python" in process.explain()
+    assert "alpha: mhnb is not installed for this Python" in process.explain()
     process.kill()
 
 
@@ -191,7 +191,7 @@ def test_killed_program_is_not_a_lost_connection(start: SshStarter, net: HostNet
     [program] = [pid for pid, words in net[0].pids().items() if "sys.stdin.read" in words]
     os.kill(program, signal.SIGKILL)
     assert process.wait(20)
-    assert "what ran there was killed by a signal" in process.explain()
+    assert "the remote process was killed by a signal" in process.explain()
 
 
 def test_killed_ssh_ends_the_program(start: SshStarter, net: HostNet) -> None:
