@@ -70,6 +70,25 @@ def test_request_is_taken_once_and_answered(run_dir: Path) -> None:
         assert pending.wait(0.0) is None
 
 
+def test_other_shells_are_served_while_a_request_is_worked_on(run_dir: Path) -> None:
+    """Once a request is accepted another shell may ask; each gets its own answer, and the first shell's end withdraws no other request."""
+    with sent(run_dir, "restart") as slow:
+        first = take_request(run_dir, NOW_S)
+        assert first is not None
+        write_answer(run_dir, first, make_answer("accepted"))
+        assert slow.wait(0.0, until_done=False) is not None
+        with sent(run_dir, "status") as quick:
+            second = take_request(run_dir, NOW_S)
+            assert second is not None
+            write_answer(run_dir, second, make_answer("done", "clean"))
+            write_answer(run_dir, first, make_answer("done", "restarted"))
+            assert (read_answer(quick).text, read_answer(slow).text) == ("clean", "restarted")
+            sent_later = run_dir / "request.json"
+            sent_later.touch()
+            slow.end()
+            assert sent_later.exists()
+
+
 def test_request_whose_shell_does_not_wait_is_dropped(run_dir: Path) -> None:
     """A request that was withdrawn, or whose shell was killed long ago, is not done."""
     with sent(run_dir):
@@ -88,7 +107,7 @@ def test_files_are_private(run_dir: Path) -> None:
         write_answer(run_dir, request, make_answer("done"))
         with sent_request_file(run_dir):
             modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in run_dir.iterdir()}
-    assert modes == {"answer.json": 0o600, "request.json": 0o600, "request.lock": 0o600}
+    assert modes == {f"answer-{request.id}.json": 0o600, "request.json": 0o600, "request.lock": 0o600}
 
 
 @contextmanager
