@@ -329,7 +329,7 @@ def _list(session: Session, args: argparse.Namespace) -> None:
 
 
 def _auto(session: Session, args: argparse.Namespace) -> None:
-    if args.switch == "on":
+    if args.switch == "on" or (args.switch is None and not session.is_auto_mode):
         try:
             manager.current()
         except NotStarted as error:
