@@ -15,6 +15,7 @@ from mhnb.cli.command import Command, CommandParser
 from mhnb.cli.help import add_help_arguments, find_topic, format_overview, print_help
 from mhnb.core.arguments import format_unknown
 from mhnb.errors import MhnbError
+from mhnb.system.private_files import NotPrivate
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Start and stop clusters": ("start", "list", "stop", "cleanup"),
@@ -275,7 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader, such as `| head`, has closed the pipe. Python would fail again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (MhnbError, FileNotFoundError) as error:
+    except (MhnbError, FileNotFoundError, NotPrivate) as error:
         print(f"mhnb {args.verb}: {error}{_format_help_line(error, args.verb)}", file=sys.stderr)
         return 1
 
