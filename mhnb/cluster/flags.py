@@ -6,13 +6,16 @@ A flag that is not given is left to the profile. Settings of a profile that have
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mhnb.core.arguments import int_argument
+from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
 from mhnb.core.launch.hosts import HostName
+from mhnb.core.shorthand import merge_values, shape_argument
 from mhnb.errors import InvalidRequest
 from mhnb.launchers.profiles import ranks_per_host, read_hostfile, read_hosts
 
@@ -155,6 +158,47 @@ def start_arguments(args: argparse.Namespace) -> dict[str, Any]:
     if args.sync is not None:
         options["sync"] = args.sync
     return {name: value for name, value in options.items() if value is not None} | _profile_settings(args)
+
+
+def add_cluster_start_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a start that other commands do not have: the shape in one word, and those of `initialize`."""
+    flag_group(parser, SHAPE).add_argument(
+        "shape", nargs="?", type=shape_argument, metavar="N|NxD", help="ranks, or ranks x devices per rank: 4, or 4x2"
+    )
+    add_start_flags(parser)
+    initialize = flag_group(parser, INITIALIZE)
+    initialize.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
+    for name in INITIALIZE_ARGUMENTS:
+        flag = f"--{name.replace('_', '-')}"
+        initialize.add_argument(flag, metavar="VALUE", help=f"argument {name} of jax.distributed.initialize")
+        if flag != f"--{name}":
+            initialize.add_argument(f"--{name}", dest=name, help=argparse.SUPPRESS)
+
+
+def cluster_start_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """Return arguments of `mhnb.start` from the flags of `add_cluster_start_flags`.
+
+    Raises:
+        InvalidRequest: the shape contradicts a flag, or flags are invalid.
+    """
+    if args.shape is not None:
+        typed = "x".join(str(number) for number in args.shape if number is not None)
+        args.n = merge_values(args.shape.ranks, args.n, names=(f"start {typed}", f"-n {args.n}"))
+        args.devices = merge_values(
+            args.shape.devices, args.devices, names=(f"start {typed}", f"--devices {args.devices}")
+        )
+    initialize = {
+        name: _parse_literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None
+    }
+    return {"init": not args.no_init, "initialize": initialize} | start_arguments(args)
+
+
+def _parse_literal(text: str) -> Any:
+    """Parse a flag's value as a Python literal such as 60 or [0, 1]; otherwise return the text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
 
 
 def _profile_settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import sys
 from collections.abc import Sequence
@@ -18,14 +17,13 @@ from mhnb.cluster import flags, manager, replay
 from mhnb.cluster.attach import describe_other_clusters
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.options import START_TIMEOUT_S, StartRequest, resolve_start
+from mhnb.cluster.start_summary import summarize_start
 from mhnb.cluster.status import describe_location
 from mhnb.core.arguments import seconds_argument
 from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.cell_request import GUARDS
-from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
 from mhnb.core.ranks import pluralize
 from mhnb.core.replay import format_report
-from mhnb.core.shorthand import merge_values, shape_argument
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted
 from mhnb.launchers.profiles import format_restart_note
 from mhnb.magics.data import add_panel_start_flags
@@ -34,7 +32,6 @@ from mhnb.magics.session import (
     Command,
     Session,
     status_from_cluster,
-    summary_from_cluster,
 )
 from mhnb.magics.settings import Mhjax
 from mhnb.rank.jax_private import backend_is_initialized
@@ -47,18 +44,8 @@ def add_start_command_flags(parser: MagicArgumentParser) -> None:
     """Add the arguments of `%mhjax start`."""
     for title in flags.GROUPS:
         flags.flag_group(parser, title)
-    flags.flag_group(parser, flags.SHAPE).add_argument(
-        "shape", nargs="?", type=shape_argument, metavar="N|NxD", help="ranks, or ranks x devices per rank: 4, or 4x2"
-    )
-    flags.add_start_flags(parser)
+    flags.add_cluster_start_flags(parser)
     _add_cluster_flags(flags.flag_group(parser, flags.CLUSTER))
-    initialize = flags.flag_group(parser, flags.INITIALIZE)
-    initialize.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
-    for name in INITIALIZE_ARGUMENTS:
-        flag = f"--{name.replace('_', '-')}"
-        initialize.add_argument(flag, metavar="VALUE", help=f"argument {name} of jax.distributed.initialize")
-        if flag != f"--{name}":
-            initialize.add_argument(f"--{name}", dest=name, help=argparse.SUPPRESS)
 
 
 def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
@@ -102,7 +89,7 @@ def _start(session: Session, args: argparse.Namespace) -> None:
     request = _apply_settings(request, arguments, session.settings)
     with show.StartDisplay() as progress:
         cluster = manager.start_requested(request, progress.update)
-        progress.finish(summary_from_cluster(cluster))
+        progress.finish(summarize_start(cluster))
 
 
 def _apply_settings(request: StartRequest, arguments: dict[str, Any], settings: Mhjax) -> StartRequest:
@@ -126,33 +113,14 @@ def _read_start_arguments(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         InvalidRequest: the shape contradicts a flag, or flags are invalid.
     """
-    if args.shape is not None:
-        typed = "x".join(str(number) for number in args.shape if number is not None)
-        args.n = merge_values(args.shape.ranks, args.n, names=(f"start {typed}", f"-n {args.n}"))
-        args.devices = merge_values(
-            args.shape.devices, args.devices, names=(f"start {typed}", f"--devices {args.devices}")
-        )
-    initialize = {
-        name: _parse_literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None
-    }
     # Flags that were not typed are None, so they are not compared with the options of a running cluster.
     return {
         "name": args.name,
-        "init": not args.no_init,
-        "initialize": initialize,
         "start_timeout_s": args.start_timeout,
         "keep": args.keep or None,
         "spare": args.spare or None,
         "guard": args.guard,
-    } | flags.start_arguments(args)
-
-
-def _parse_literal(text: str) -> Any:
-    """Parse a flag's value as a Python literal such as 60 or [0, 1]; otherwise return the text."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
+    } | flags.cluster_start_arguments(args)
 
 
 # -- commands for the lifecycle of clusters
@@ -223,7 +191,7 @@ def _restart_cluster(session: Session, cluster: Cluster, args: argparse.Namespac
     loses_state = not args.replay and manager.has_replayable_state(cluster)
     with show.StartDisplay() as progress:
         new_cluster = manager.restart(cluster, progress.update)
-        summary = summary_from_cluster(new_cluster)
+        summary = summarize_start(new_cluster)
         progress.finish(replace(summary, notes=(*summary.notes, manager.STATE_LOST_NOTE)) if loses_state else summary)
     if args.replay:
         _replay(session, new_cluster, to)
@@ -294,7 +262,7 @@ def _attach(session: Session, args: argparse.Namespace) -> None:
             # The reason and the fix have already been shown.
             progress.show_failure("found it dead")
             return
-        progress.finish(summary_from_cluster(cluster))
+        progress.finish(summarize_start(cluster))
     if cluster.state != "clean":
         print(f"mhjax · {cluster.name} is {cluster.state}: {cluster.reason}")
 

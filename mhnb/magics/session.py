@@ -23,13 +23,14 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster.manager import wait_for_current
 from mhnb.cluster.sharding import request_launched
+from mhnb.cluster.start_summary import NOT_INITIALISED
 from mhnb.core.cell_name import NO_PLACE, CellArgument, CellPlace, format_cell_names
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
 from mhnb.errors import CellError, MhnbError
 from mhnb.magics.settings import Mhjax
 from mhnb.system.processes import resident_nbytes
-from mhnb.types import DeviceRef, RankError, RankInfo
+from mhnb.types import RankError, RankInfo
 from mhnb.view.cell.failures import are_not_yet, find_failures, format_raised_error
 from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations, new_uid
@@ -39,34 +40,10 @@ from mhnb.view.live.view import CellView
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.screen import detect_screen, hide_traceback
 from mhnb.view.tables.show import show_collectives
-from mhnb.view.tables.start import StartSummary
 from mhnb.view.tables.tables import Status
 
 if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster
-
-
-_NOT_INITIALISED = "JAX is not initialised; run jax.distributed.initialize() without arguments in a %%mhjax cell"
-
-
-def summary_from_cluster(cluster: Cluster) -> StartSummary:
-    """Return the view of a completed start."""
-    ranks, notes = cluster.ranks, cluster.notes
-    if not cluster.shape.init:
-        # JAX is not initialised and does not know its devices yet, so show the requested number.
-        requested = range(cluster.shape.devices or 0)
-        ranks = tuple(replace(r, devices=tuple(DeviceRef(r.rank, ordinal) for ordinal in requested)) for r in ranks)
-        notes = (*notes, _NOT_INITIALISED)
-    return StartSummary(
-        ranks,
-        cluster.started_in_s,
-        cluster.jax_version,
-        cluster.guard,
-        location="on this machine" if cluster.shape.is_local else f"by {cluster.shape.kind or cluster.shape.profile}",
-        log_dir=str(cluster.log_dir),
-        notes=notes,
-        preflight_s=cluster.preflight_s,
-    )
 
 
 def status_from_cluster(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
@@ -79,7 +56,7 @@ def status_from_cluster(cluster: Cluster, warnings: Sequence[str] = ()) -> Statu
     heading = f"{cluster.name} · {state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
     notes = [cluster.reason] if cluster.reason else []
     if not (cluster.shape.init or cluster.devices or cluster.state == "stopped"):
-        notes.append(_NOT_INITIALISED)
+        notes.append(NOT_INITIALISED)
     if cluster.refused_messages:
         notes.append(f"{cluster.refused_messages} messages without this cluster's signature were discarded")
     return Status(heading, cluster.state, ranks, (*notes, *warnings))
