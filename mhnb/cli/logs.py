@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mhnb.cli.clusters import add_name_argument, find_cluster
-from mhnb.cluster.logs import DEFAULT_LINES, RankLog, find_rank_logs, format_rank_logs, read_rank_logs
+from mhnb.cluster.logs import DEFAULT_LINES, RankLog, find_rank_logs, find_tail, format_rank_logs, read_rank_logs
 from mhnb.core.arguments import int_argument
 from mhnb.errors import InvalidRequest
 from mhnb.system.run_dir import RunRecord, read_running_clusters
 
 _POLL_S = 0.2
-_BLOCK_NBYTES = 64 * 1024
 
 
 def add_logs_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,17 +95,3 @@ class _Tail:
         self._text = rest
         lines = (whole + newline).decode(errors="replace").splitlines()
         return RankLog(self._log.rank, "", Path(self._log.path), tuple(lines))
-
-
-def find_tail(file: BinaryIO, count: int) -> int:
-    """Return the offset at which the last lines of a file begin, without reading all of a long one."""
-    end = start = file.seek(0, os.SEEK_END)
-    data = b""
-    # One more line end than lines: the text before the first one is the end of another line.
-    while start > 0 and data.count(b"\n") <= count:
-        step = min(_BLOCK_NBYTES, start)
-        start -= step
-        file.seek(start)
-        data = file.read(step) + data
-    lines = data.splitlines(keepends=True)
-    return end - sum(map(len, lines[len(lines) - min(count, len(lines)) :]))

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from mhnb.core.ranks import resolve_ranks
 from mhnb.system.run_dir import RunRecord
@@ -106,18 +106,24 @@ def _read_if_exists(path: Path, count: int) -> tuple[str, ...] | None:
 
 def read_last_lines(path: Path, count: int) -> tuple[str, ...]:
     """Return the last lines of a file, without reading all of a long one."""
-    if count < 1:
-        return ()
-    data = b""
     with path.open("rb") as file:
-        start = file.seek(0, os.SEEK_END)
-        # One more line end than lines: the text before the first one is the end of another line.
-        while start > 0 and data.count(b"\n") <= count and len(data) < _MAX_NBYTES:
-            step = min(_BLOCK_NBYTES, start)
-            start -= step
-            file.seek(start)
-            data = file.read(step) + data
-    return tuple(data.decode(errors="replace").splitlines()[-count:])
+        file.seek(find_tail(file, count))
+        return tuple(file.read().decode(errors="replace").splitlines())
+
+
+def find_tail(file: BinaryIO, count: int) -> int:
+    """Return the offset at which the last lines of a file begin, without reading all of a long one."""
+    end = start = file.seek(0, os.SEEK_END)
+    if count < 1:
+        return end
+    data = b""
+    # One more line end than lines: the text before the first one is the end of another line.
+    while start > 0 and data.count(b"\n") <= count and len(data) < _MAX_NBYTES:
+        step = min(_BLOCK_NBYTES, start)
+        start -= step
+        file.seek(start)
+        data = file.read(step) + data
+    return end - sum(map(len, data.splitlines(keepends=True)[-count:]))
 
 
 def format_rank_logs(logs: Sequence[RankLog]) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cli.logs import find_tail
+from mhnb.cluster.logs import find_tail
 
 
 @pytest.mark.parametrize(
