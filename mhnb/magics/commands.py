@@ -6,18 +6,20 @@ The help of `%mhjax`, the manual and the reference pages are all made of the tab
 from __future__ import annotations
 
 import shlex
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from typing import Any, get_args
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.arguments import closest_match, format_unknown, split_arguments, suggest_flags, unquote
+from mhnb.core.arguments import closest_match, format_unknown, seconds_argument, split_arguments, suggest_flags, unquote
 from mhnb.core.cell_name import join_cell_arguments
+from mhnb.core.cell_request import GUARDS
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
 from mhnb.magics import data, files, inspection, lifecycle, sharding
-from mhnb.magics.cell_flags import add_cell_flags
 from mhnb.magics.session import Command, Group, Session, list_flags
+from mhnb.magics.settings import VIEWS
 from mhnb.system.help_topics import list_topics, read_topic
 
 __all__ = [
@@ -97,8 +99,35 @@ def cell_parser() -> MagicArgumentParser:
     parser = _MagicParser(
         "%mhjax", "Run the cell on every rank, in the same order as every other cell.", add_help=False
     )
-    add_cell_flags(parser)
+    _add_cell_flags(parser)
     return parser
+
+
+def _add_cell_flags(parser: MagicArgumentParser) -> None:
+    """Add the flags of `%%mhjax`."""
+    parser.add_argument(
+        "--ranks",
+        metavar="SPEC",
+        help="ranks that run the cell, such as 0,2-3, also as the first word: %%%%mhjax 0,2-3; "
+        "a collective that needs other ranks is an error",
+    )
+    parser.add_argument(
+        "--guard",
+        choices=GUARDS,
+        help="when launches are compared across ranks: before each one (lockstep), after the cell (parity), or off "
+        "(default: as started)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=seconds_argument,
+        metavar="SECONDS",
+        help="interrupt the cell after this time (default: c.Mhjax.timeout_s)",
+    )
+    parser.add_argument("--out", metavar="NAME", help="bind the CellResult to this name in the notebook")
+    parser.add_argument("--view", choices=VIEWS, help="how to arrange the outputs (default: fold, or c.Mhjax.view)")
+    parser.add_argument("--collectives", action="store_true", help="list the collectives that the cell launched")
+    parser.add_argument("--quiet", action="store_true", help="show output only if the cell fails")
+    parser.add_argument("--auto", action="store_true", help=SUPPRESS)  # auto mode adds this flag
 
 
 def format_help() -> str:
