@@ -55,7 +55,9 @@ def print_status(args: argparse.Namespace) -> int:
 
 def _read_status(record: RunRecord) -> dict[str, Any]:
     answer = _ask(record, "status", _ANSWER_S) if has_live_notebook(record) and has_owner(record) else None
-    if answer is not None and answer.outcome == "done":
+    if answer is not None and answer.outcome == "failed":
+        raise ClusterError(f"the notebook of cluster {record.name!r} could not report its status: {answer.text}")
+    if answer is not None:
         ranks = [_add_memory(rank) for rank in answer.values["ranks"]]
         return {"answered": True} | answer.values | {"ranks": ranks}
     pids_here = _find_pids_here(record)
