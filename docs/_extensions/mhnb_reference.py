@@ -63,7 +63,7 @@ def _write_value(action: argparse.Action) -> str:
 def _expand_help(action: argparse.Action) -> str:
     """Return the help text with its %(default)s filled in."""
     values = {**vars(action), "prog": ""}
-    return " ".join((action.help or "") % values if action.help else "—" for _ in (0,)).replace("\n", " ")
+    return ((action.help or "—") % values).replace("\n", " ")
 
 
 def _escape(text: str) -> str:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,9 +102,9 @@ def _read_status(name: str) -> dict[str, Any]:
 
 
 def _wait_for_status(name: str, **expected: object) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
+    """Return the status once it has these values; the test's time limit ends the wait."""
     while any((values := _read_status(name))[key] != value for key, value in expected.items()):
-        assert time.monotonic() < deadline, values
+        continue
     return values
 
 
