@@ -132,6 +132,8 @@ class RemoteAgreement:
             connected.close()
             raise self._not_admitted(str(error)) from error
         self._thread = threading.Thread(target=self._receive, name="mhnb-board", daemon=True)
+        # For debugpy, which otherwise halts this thread with the main thread, and leaves it halted after an interrupt.
+        self._thread.pydev_do_not_trace = True  # type: ignore[attr-defined]
         self._thread.start()
         self._wait_for_welcome()
 
