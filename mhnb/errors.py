@@ -30,6 +30,7 @@
     ├── HloError               the text of a compiled program cannot be read
     │   └── UnknownForm        HLO syntax that mhnb does not know
     ├── NoKeyboard             code on a rank asked for input or a debugger; also an EOFError
+    ├── BreakpointRefused      code on a rank cannot be stopped for the debugger
     ├── LayoutDiffers          an array has another layout than expected; also an AssertionError
     ├── ShardingError          an invalid sharding spec; also a ValueError
     │   ├── UnknownAxis        the mesh has no axis with that name
@@ -49,6 +50,7 @@ from typing import Any, ClassVar
 __all__ = [
     "AlreadyStarted",
     "AxisUsedTwice",
+    "BreakpointRefused",
     "CallFailed",
     "CellError",
     "CellFailed",
@@ -297,6 +299,10 @@ class UnknownForm(HloError):
 
 class NoKeyboard(MhnbError, EOFError):
     """Code on a rank asked for keyboard input, which ranks do not have. `what` is the function that was called."""
+
+
+class BreakpointRefused(MhnbError):
+    """Code on a rank cannot be stopped for the debugger, or a command there would launch a program of several ranks."""
 
 
 class LayoutDiffers(MhnbError, AssertionError):

@@ -63,7 +63,8 @@ def _describe_rank(state_machine: ClusterStateMachine, entry: RankEntry) -> Rank
 def _describe_last_cell(state_machine: ClusterStateMachine, entry: RankEntry) -> str:
     cell = state_machine.current
     if cell is not None and entry.rank in cell.running_ranks:
-        return f"{_number_cell(state_machine, cell.seq)} running"
+        what = "running" if cell.parts[entry.rank].stop is None else "stopped in the debugger"
+        return f"{_number_cell(state_machine, cell.seq)} {what}"
     if not entry.last_cell:
         return ""
     seq, outcome = entry.last_cell

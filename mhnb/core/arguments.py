@@ -63,13 +63,18 @@ def unquote(word: str) -> str:
 _UNKNOWN = "unrecognized arguments:"
 
 
-def closest_match(word: str, known: Iterable[str]) -> str | None:
+def closest_match(word: str, known: Iterable[str], *, similarity: float = 0.6) -> str | None:
     """Return the known word that is closest to `word`; None if none is close.
+
+    Args:
+        similarity: of the closest words, at least; 1 for equal words. As of `difflib.get_close_matches`.
 
     >>> closest_match("statsu", ["start", "status", "stop"])
     'status'
+    >>> closest_match("rank", ["break"]), closest_match("rank", ["break"], similarity=0.7)
+    ('break', None)
     """
-    return next(iter(closest_matches(word, known, 1)), None)
+    return next(iter(get_close_matches(word, list(known), 1, similarity)), None)
 
 
 def closest_matches(word: str, known: Iterable[str], limit: int = 3) -> list[str]:

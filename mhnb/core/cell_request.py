@@ -6,13 +6,15 @@ In auto mode, the text of a cell alone decides whether it runs in the notebook o
 from __future__ import annotations
 
 import io
+import re
 import tokenize
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, cast, get_args
 
 from mhnb.core.arguments import is_positive_seconds
-from mhnb.core.ranks import resolve_ranks
+from mhnb.core.messages import Breakpoint
+from mhnb.core.ranks import describe_ranks, parse_ranks, resolve_ranks
 from mhnb.core.state.events import CellRequest
 from mhnb.errors import InvalidRequest
 
@@ -31,6 +33,8 @@ _CELL_MAGICS = ("%%mhjax", "%%local")
 _MAGIC_WORDS = ("%mhjax", "%mhjax?")
 _EXIT_COMMANDS = ("exit", "quit", "exit()", "quit()")
 """They stay in the notebook, because on a rank they are an error and the user wants to quit."""
+_DEBUG_COMMAND = "%debug"
+"""It stays in the notebook too, where mhnb decides whether the last error was one of the ranks or of the notebook."""
 _EXTENSION_MAGICS = ("%load_ext", "%reload_ext", "%unload_ext")
 """Followed by mhnb's own name. Any other extension is for the code, and the code is on the ranks."""
 
@@ -43,8 +47,8 @@ def route_cell(source: str) -> Route:
 
     >>> route_cell("%mhjax status"), route_cell("x = %mhjax pull x"), route_cell("exit")
     ('here', 'here', 'here')
-    >>> route_cell("%%time\nx = 1")
-    'ranks'
+    >>> route_cell("%%time\nx = 1"), route_cell("%debug")
+    ('ranks', 'here')
     """
     lines = [line for line in (line.strip() for line in source.splitlines()) if line]
     code = [line for line in lines if not line.startswith("#")]
@@ -52,7 +56,7 @@ def route_cell(source: str) -> Route:
         return "here"
     if code[0].split()[0] == "%%local":
         return "local"
-    if len(code) == 1 and code[0] in _EXIT_COMMANDS:
+    if len(code) == 1 and code[0] in (*_EXIT_COMMANDS, _DEBUG_COMMAND):
         return "here"
     magic_lines = [line for line in code if _is_mhnb_line(_strip_assignment(line).split())]
     if not magic_lines:
@@ -191,3 +195,105 @@ def build_cell_request(
     if timeout_s is not None and not is_positive_seconds(timeout_s):
         raise InvalidRequest(f"--timeout {timeout_s!r}: expected a number of seconds above 0")
     return CellRequest(strip_leading_blank_lines(source), chosen, check_guard(guard), timeout_s)
+
+
+# -- where a cell stops for the user
+
+
+_BREAKPOINT = re.compile(r"(?P<lines>[0-9]{1,9}(?:[\s,]+[0-9]{1,9})*)(?P<condition>\s+if\b.*)?", re.DOTALL)
+
+
+def resolve_stop_ranks(spec: str, cell_ranks: str | None, process_count: int) -> tuple[int, ...]:
+    """Return the ranks of a cell that stop before its first line.
+
+    Args:
+        spec: as typed after `--debug`; `all` or empty for every rank of the cell.
+        cell_ranks: as typed after `--ranks`; None for all.
+        process_count: number of ranks of the cluster.
+
+    Raises:
+        InvalidRequest: a rank does not exist, or does not run the cell.
+
+    >>> resolve_stop_ranks("", "0-1", 4), resolve_stop_ranks("2", None, 4)
+    ((0, 1), (2,))
+    """
+    running = resolve_ranks(cell_ranks, process_count) or tuple(range(process_count))
+    if spec in ("", "all"):
+        return running
+    chosen = parse_ranks(spec, process_count, argument="--debug")
+    if missing := [rank for rank in chosen if rank not in running]:
+        raise InvalidRequest(
+            f"--debug {spec}: the cell does not run on {describe_ranks(missing)}, only on {describe_ranks(running)}"
+            f"\n  Fix: %%mhjax --ranks {cell_ranks} --debug"
+        )
+    return chosen
+
+
+def parse_breakpoints(text: str) -> tuple[Breakpoint, ...]:
+    """Parse the argument of `%mhjax break`: one line or several, and a condition.
+
+    Raises:
+        InvalidRequest: it has another form, or the condition is no Python expression.
+
+    >>> parse_breakpoints("12 if rank == 2")
+    (Breakpoint(line=12, condition='rank == 2'),)
+    >>> [each.line for each in parse_breakpoints("4, 9")]
+    [4, 9]
+    """
+    found = _BREAKPOINT.fullmatch(text.strip())
+    lines = [] if found is None else list(dict.fromkeys(map(int, re.findall(r"[0-9]+", found["lines"]))))
+    if found is None or 0 in lines:
+        raise InvalidRequest(
+            f"break {text}: expected a line of the next %%mhjax cell, and a condition if you want"
+            "\n  Fix: %mhjax break 12 if rank == 2"
+        )
+    condition = (found["condition"] or "").strip().removeprefix("if").strip()
+    if found["condition"] is not None:
+        _check_condition(condition)
+    return tuple(Breakpoint(line, condition) for line in lines)
+
+
+def _check_condition(condition: str) -> None:
+    """Check that a condition is a Python expression, because the rank would find that out only at the line."""
+    if not condition:
+        raise InvalidRequest("break: the condition after `if` is missing\n  Fix: %mhjax break 12 if rank == 2")
+    try:
+        compile(condition, "<condition>", "eval")
+    except SyntaxError as error:
+        # It is 0 if the compiler has read all of the text and expects more.
+        marker = "^".rjust(error.offset or len(condition) + 1)
+        raise InvalidRequest(
+            f"break: the condition is not a Python expression: {error.msg}\n    {condition}\n    {marker}"
+        ) from error
+    except ValueError as error:
+        # Before Python 3.12 a null byte is not a SyntaxError.
+        raise InvalidRequest(f"break: the condition {condition!r} is not a Python expression: {error}") from error
+
+
+def check_breakpoints(breakpoints: Sequence[Breakpoint], source: str, first_line: int) -> None:
+    r"""Check that each breakpoint is at a line of code of a cell.
+
+    Args:
+        breakpoints: by the lines that the notebook shows.
+        source: of the cell.
+        first_line: the number that the notebook gives the first line of the source that is not blank.
+
+    Raises:
+        InvalidRequest: the cell has no such line, or the line is blank or a comment.
+
+    >>> check_breakpoints([Breakpoint(3)], "x = 1\ny = 2", 2)
+    """
+    lines = strip_leading_blank_lines(source).rstrip().split("\n")
+    for line in (each.line for each in breakpoints):
+        at = line - first_line
+        if not 0 <= at < len(lines):
+            where = f"line {first_line}" if len(lines) == 1 else f"lines {first_line}-{first_line + len(lines) - 1}"
+            found = f"has no code in line {line}; its code is in {where}"
+        elif not lines[at].strip() or lines[at].lstrip().startswith("#"):
+            found = f"cannot stop at line {line}, which is {'a comment' if lines[at].strip() else 'blank'}"
+        else:
+            continue
+        raise InvalidRequest(
+            f"%mhjax break {line}: this cell {found}. It was not run, and the breakpoints are kept"
+            "\n  Fix: %mhjax break --clear"
+        )

@@ -23,7 +23,8 @@ from mhnb.types import Outcome
 UNRESPONSIVE_AFTER_S = 4.0
 """A rank that has not reported for so long is halted, or in one long call that lets no other thread run."""
 _SILENT_S = 3.0
-_RANK_WAITS = ("launch", "agreement", "barrier")
+RANK_WAITS = ("launch", "agreement", "barrier")
+"""Activities of a rank that waits for other ranks."""
 _LOCAL_WAITS = ("lock", "blocked", "await")
 UNKNOWN_ACTIVITIES = ("silent", "unseen")
 """Activities of a rank whose location is unknown."""
@@ -44,6 +45,12 @@ class RankSnapshot:
     """Its launches, once it has ended the cell."""
     has_output: bool = False
     """Whether output arrived between its two samples, or after them."""
+    is_stopped: bool = False
+    """Whether it is stopped in the debugger. Its samples show the debugger then, so they do not count."""
+    stop_line: int | None = None
+    """The cell's line at which it is stopped; None if it is in no line of the cell."""
+    resumed_s: float | None = None
+    """Seconds since it last left the debugger; None if it never was in it. Samples from before do not count."""
 
     @property
     def has_progressed(self) -> bool:
@@ -51,9 +58,11 @@ class RankSnapshot:
 
         Output of another thread is no progress for a rank whose main thread waits for other ranks.
         """
-        if self.latest is None or self.before is None or "unseen" in (self.latest.activity, self.before.activity):
+        if self.is_stopped or self.latest is None or self.before is None:
             return False
-        is_printing = self.has_output and self.latest.activity not in _RANK_WAITS
+        if "unseen" in (self.latest.activity, self.before.activity):
+            return False
+        is_printing = self.has_output and self.latest.activity not in RANK_WAITS
         return is_printing or _sample_key(self.latest) != _sample_key(self.before)
 
     @property
@@ -109,7 +118,10 @@ class RankLocation:
 
     ranks: tuple[int, ...]
     activity: str
-    """An `Activity`; or ended, silent, unknown, outside, and the outcomes of a lost rank."""
+    """An `Activity`; or stopped, ended, silent, unknown, outside, and the outcomes of a lost rank.
+
+    `stopped` is in the debugger.
+    """
     what: str = ""
     """The launch, or the call that blocks."""
     line: int | None = None
@@ -146,11 +158,16 @@ class HangReport:
     known: bool = False
     """Whether every running rank has been sampled twice, or does not respond."""
     stuck: bool = False
-    """Whether to show the report without a request: some ranks wait, or none makes progress."""
+    """Whether to show the report without a request: some ranks wait, or none makes progress.
+
+    Never while a rank is stopped in the debugger, because the user knows why the others wait.
+    """
     places: tuple[RankLocation, ...] = field(default=())
     """All ranks, equal places merged, by first rank."""
     memory_nbytes: Mapping[int, int] = field(default_factory=dict)
     """Memory that each process used at its latest sample."""
+    stopped: tuple[int, ...] = ()
+    """Ranks that are stopped in the debugger."""
 
 
 def build_hang_report(seq: int, source: str, snapshots: Sequence[RankSnapshot], *, age_s: float) -> HangReport:
@@ -165,6 +182,7 @@ def build_hang_report(seq: int, source: str, snapshots: Sequence[RankSnapshot], 
     >>> build_hang_report(5, "f()", [RankSnapshot(0, "ok"), RankSnapshot(1)], age_s=9.0).places[1].activity
     'silent'
     """
+    snapshots = [_drop_samples_of_stop(snapshot) for snapshot in snapshots]
     waiting, absent = _find_waiting(snapshots, age_s)
     by_rank = {snapshot.rank: snapshot for snapshot in snapshots}
     statuses = [by_rank[rank].latest for rank in waiting]
@@ -175,28 +193,46 @@ def build_hang_report(seq: int, source: str, snapshots: Sequence[RankSnapshot], 
     running = [one for one in snapshots if one.outcome == "running"]
     # Progress from before a rank fell silent is not progress now.
     moved = tuple(one.rank for one in running if one.has_progressed and not _is_silent(one, age_s))
-    known = all((one.latest and one.before) or _is_silent(one, age_s) for one in running)
+    stopped = tuple(one.rank for one in running if one.is_stopped)
+    known = all(one.is_stopped or (one.latest and one.before) or _is_silent(one, age_s) for one in running)
     return HangReport(
         seq,
         waiting,
         absent,
         launch=max(names, key=names.count) if names else None,
-        lines={one.rank: one.latest.line if one.latest and one.outcome == "running" else None for one in snapshots},
+        lines={one.rank: _find_line(one) for one in snapshots},
         age_s=max(waits_s, default=age_s),
         progress=bool(moved),
         moved=moved,
         known=known,
-        stuck=known and (bool(waiting) or not moved),
+        stuck=known and not stopped and (bool(waiting) or not moved),
         places=_merge_locations(snapshots, source.splitlines(), age_s),
         memory_nbytes={one.rank: one.latest.memory_nbytes for one in snapshots if one.latest is not None},
+        stopped=stopped,
     )
+
+
+def _drop_samples_of_stop(snapshot: RankSnapshot) -> RankSnapshot:
+    """Remove samples from before the rank left the debugger: they show the debugger, as if the rank waited in a call."""
+    if snapshot.resumed_s is None or snapshot.is_stopped or snapshot.sample_age_s < snapshot.resumed_s:
+        return snapshot
+    return replace(snapshot, latest=None, before=None)
+
+
+def _find_line(snapshot: RankSnapshot) -> int | None:
+    if snapshot.outcome != "running":
+        return None
+    if snapshot.is_stopped:
+        return snapshot.stop_line
+    return snapshot.latest.line if snapshot.latest else None
 
 
 def _find_waiting(snapshots: Sequence[RankSnapshot], age_s: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
     # A rank that makes progress waits for no other rank, and its launch count is from another moment than the others'.
-    idle = [snapshot for snapshot in snapshots if snapshot.outcome == "running" and not snapshot.has_progressed]
+    running = [one for one in snapshots if one.outcome == "running" and not one.is_stopped]
+    idle = [snapshot for snapshot in running if not snapshot.has_progressed]
     active = {one.rank: _find_wait(one.latest)[0] for one in idle if one.latest is not None}
-    missing = {one.rank: _find_missing(one, snapshots, age_s) for one in idle if active.get(one.rank) in _RANK_WAITS}
+    missing = {one.rank: _find_missing(one, snapshots, age_s) for one in idle if active.get(one.rank) in RANK_WAITS}
     if missing:
         # A rank whose launch all participants have reached waits for no rank: it lags behind those that wait for it.
         waiting = {rank for rank, others in missing.items() if others} or set(missing)
@@ -210,7 +246,7 @@ def _find_waiting(snapshots: Sequence[RankSnapshot], age_s: float) -> tuple[tupl
 
 def _find_wait(status: RankStatus) -> tuple[str, str]:
     """Return the activity that a rank waits in, and its name: a launch also if its main thread waits for the thread in it."""
-    launches = [(each.activity, each.what) for each in status.threads if each.activity in _RANK_WAITS]
+    launches = [(each.activity, each.what) for each in status.threads if each.activity in RANK_WAITS]
     return launches[0] if launches and status.activity in _LOCAL_WAITS else (status.activity, status.what)
 
 
@@ -228,20 +264,24 @@ def _find_missing(snapshot: RankSnapshot, snapshots: Sequence[RankSnapshot], age
 def _is_elsewhere(snapshot: RankSnapshot, activity: str, age_s: float) -> bool:
     if not _is_known(snapshot, age_s):
         return False
-    return snapshot.outcome != "running" or snapshot.latest is None or _find_wait(snapshot.latest)[0] != activity
+    if snapshot.outcome != "running" or snapshot.is_stopped or snapshot.latest is None:
+        return True
+    return _find_wait(snapshot.latest)[0] != activity
 
 
 def _is_known(snapshot: RankSnapshot, age_s: float) -> bool:
     """Return whether the location of a rank is known; a rank that does not report is not counted as missing."""
-    if snapshot.outcome != "running":
+    if snapshot.outcome != "running" or snapshot.is_stopped:
         return True
     return snapshot.latest is not None and snapshot.latest.activity != "unseen" and not _is_silent(snapshot, age_s)
 
 
 def _is_silent(snapshot: RankSnapshot, age_s: float) -> bool:
-    if snapshot.outcome != "running":
+    if snapshot.outcome != "running" or snapshot.is_stopped:
         return False
-    return age_s > UNRESPONSIVE_AFTER_S if snapshot.latest is None else snapshot.sample_age_s > _SILENT_S
+    if snapshot.latest is None:
+        return (age_s if snapshot.resumed_s is None else snapshot.resumed_s) > UNRESPONSIVE_AFTER_S
+    return snapshot.sample_age_s > _SILENT_S
 
 
 def _merge_locations(
@@ -263,6 +303,8 @@ def _locate_rank(snapshot: RankSnapshot, source: Sequence[str], age_s: float) ->
     status = snapshot.latest
     if snapshot.outcome != "running":
         return RankLocation((), {"ok": "ended", "skipped": "outside"}.get(snapshot.outcome, snapshot.outcome))
+    if snapshot.is_stopped:
+        return _locate_stop(snapshot, source)
     if status is None or _is_silent(snapshot, age_s):
         silent = _is_silent(snapshot, age_s)
         line = status.line if status else None
@@ -273,6 +315,14 @@ def _locate_rank(snapshot: RankSnapshot, source: Sequence[str], age_s: float) ->
     return RankLocation(
         (), status.activity, status.what, status.line, code, status.user_frame, number=number, threads=threads
     )
+
+
+def _locate_stop(snapshot: RankSnapshot, source: Sequence[str]) -> RankLocation:
+    line, status = snapshot.stop_line, snapshot.latest
+    # The sample may be from before the stop. In the same line its frame helps; in another one it would mislead.
+    is_same_line = status is not None and line is not None and status.line == line
+    place = status.user_frame if status is not None and is_same_line else ""
+    return RankLocation((), "stopped", line=line, code=_line_text(source, line), place=place)
 
 
 def _locate_threads(status: RankStatus, source: Sequence[str]) -> tuple[ThreadLocation, ...]:

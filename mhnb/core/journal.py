@@ -94,6 +94,8 @@ class CellRecord(_Record, frozen=True, tag="cell"):
     """The number that the notebook gave the first line of the source."""
     kernel: str = ""
     """Identifies the notebook's kernel, in which alone that number has a meaning."""
+    is_post_mortem: bool = False
+    """Whether it only inspected what an earlier cell left; it is never run again."""
 
     @property
     def place(self) -> CellPlace:
@@ -224,6 +226,8 @@ def format_record(record: Record, *, when: float | None = None) -> bytes:
     if isinstance(record, CellRecord | PushRecord):
         body["ranks"] = None if record.ranks is None else format_ranks(record.ranks)
     if isinstance(record, CellRecord):
+        if not record.is_post_mortem:
+            del body["is_post_mortem"]
         if record.place == NO_PLACE:
             for name in _PLACE_FIELDS:
                 del body[name]

@@ -17,7 +17,7 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Outcome, Phase
 
-PROTOCOL_VERSION = 19
+PROTOCOL_VERSION = 20
 """Raise it with every change of what is sent, because long-lived processes may meet newer ones."""
 
 Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -45,6 +45,27 @@ class _Message(_Value, frozen=True, tag=True, tag_field="kind"):
 # -- to a rank
 
 
+class Breakpoint(_Value, frozen=True):
+    """A line of a cell before which ranks stop for the user."""
+
+    line: Int64
+    """As the notebook numbers it."""
+    condition: str = ""
+    """An expression, in which `rank` is the rank; empty to stop always."""
+
+
+class DebugMode(_Value, frozen=True):
+    """Whether the code of a cell may stop for a user who types commands, and where it does."""
+
+    refusal: str = ""
+    """Why it may not; empty if it may."""
+    stop_ranks: list[Int64] | None = None
+    """Ranks that stop before the first line; None for none."""
+    breakpoints: list[Breakpoint] = field(default_factory=list)
+    is_replay: bool = False
+    """The cell is replayed, and the user has seen its breakpoints before: none of them stops it."""
+
+
 class RunCell(_Message, frozen=True):
     """Run a cell. The rank refuses it unless `generation` is the rank's own and `seq` is its next cell number."""
 
@@ -60,6 +81,17 @@ class RunCell(_Message, frozen=True):
     """The number that the notebook gives the first line of the source."""
     kernel: str = ""
     """Identifies the notebook's kernel: the number that it shows beside a cell is known to its own user only."""
+    debug: DebugMode | None = None
+    """None if nobody can type where the cell was sent from."""
+
+
+class DebugInput(_Message, frozen=True):
+    """A line that the user typed for a rank that waits for one."""
+
+    seq: Int64
+    """The cell that the rank has stopped in."""
+    line: str | None
+    """Without a line end; None for the end of all input."""
 
 
 class SkipCell(_Message, frozen=True):
@@ -235,6 +267,32 @@ class InterruptDelivered(_Message, frozen=True):
     """False: the interrupt had no effect after all, like one that arrives while a finalizer runs."""
 
 
+class DebugPrompt(_Message, frozen=True):
+    """A rank has stopped in the debugger and waits for a line that the user types."""
+
+    rank: Int64
+    seq: Int64
+    stop: Int64
+    """The number of this stop among those of the rank in the cell, from 1."""
+    prompt: str
+    """The debugger's own, such as `(Pdb) `."""
+    text: str
+    """What the debugger printed since it read the last line."""
+    line: Int64 | None = None
+    """The line of the cell that it has stopped at; None if none leads there."""
+    is_new: bool = False
+    """Whether this is the first prompt of the stop."""
+
+
+class DebugResumed(_Message, frozen=True):
+    """A rank has left the debugger's prompt and runs on."""
+
+    rank: Int64
+    seq: Int64
+    text: str
+    """What the debugger printed since it read the last line."""
+
+
 class CellEnded(_Message, frozen=True):
     """The only reply of a rank to a cell: outcome, the output not sent before, and the launches."""
 
@@ -330,6 +388,8 @@ RankMessage: TypeAlias = (
     | OutputProduced
     | RankStatus
     | InterruptDelivered
+    | DebugPrompt
+    | DebugResumed
     | CellEnded
     | CellRefused
     | RankReply
@@ -342,6 +402,7 @@ SupervisorMessage: TypeAlias = Heartbeat | HostUp | HostChecked | RankSpawned | 
 Message: TypeAlias = (
     RunCell
     | SkipCell
+    | DebugInput
     | RankRequest
     | SignalRank
     | InterruptCell
@@ -539,7 +600,7 @@ def shorten_message(message: Message) -> Message:
     >>> len(shorten_message(CellRefused(0, 1, "x" * 10**6)).reason) < 70_000
     True
     """
-    if isinstance(message, OutputProduced | RunCell) or (isinstance(message, RankReply) and message.ok):
+    if isinstance(message, OutputProduced | RunCell | DebugInput) or (isinstance(message, RankReply) and message.ok):
         return message
     limit = MAX_NAME_CHARS if isinstance(message, CellEnded) else MAX_TEXT_CHARS
     kept = ("events", "payload")

@@ -13,8 +13,13 @@ _K = TypeVar("_K")
 _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
-def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
+def parse_ranks(spec: str, process_count: int, *, argument: str = "--ranks") -> tuple[int, ...]:
     """Parse a rank set: comma-separated ranks and inclusive ranges, or `all`.
+
+    Args:
+        spec: the rank set.
+        process_count: number of ranks of the cluster.
+        argument: what the user has typed before it, for messages.
 
     Raises:
         InvalidRequest: the text is not a rank set, or a rank does not exist.
@@ -28,13 +33,13 @@ def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
     for part in spec.split(","):
         match = _PART.fullmatch(part.strip())
         if match is None:
-            raise InvalidRequest(f"--ranks {spec!r}: expected ranks such as 0,2-3 or all; got {part.strip()!r}")
+            raise InvalidRequest(f"{argument} {spec!r}: expected ranks such as 0,2-3 or all; got {part.strip()!r}")
         low, high = int(match[1]), int(match[2] or match[1])
         if low > high:
-            raise InvalidRequest(f"--ranks {spec!r}: the range {part.strip()} is reversed; write {high}-{low}")
+            raise InvalidRequest(f"{argument} {spec!r}: the range {part.strip()} is reversed; write {high}-{low}")
         if high >= process_count:
             raise InvalidRequest(
-                f"--ranks {spec!r}: unknown rank {high}; this cluster has {describe_ranks(range(process_count))}"
+                f"{argument} {spec!r}: unknown rank {high}; this cluster has {describe_ranks(range(process_count))}"
             )
         ranks.update(range(low, high + 1))
     return tuple(sorted(ranks))

@@ -367,6 +367,8 @@ def _split_steps(records: Sequence[Record]) -> tuple[tuple[CellRecord | PushReco
             else:
                 steps.append(record)
         elif isinstance(record, CellRecord):
+            if record.is_post_mortem:
+                continue
             if why := skip_reason(record):
                 accepted = at + 1 < len(records) and isinstance(records[at + 1], AcceptRecord)
                 why = f"{why}, then accepted" if accepted else why
@@ -412,7 +414,7 @@ class ReplayEstimate:
     def add(self, record: CellRecord) -> None:
         """Record a cell that has ended; one that a replay leaves out costs nothing."""
         self._execution_counts[record.seq] = record.execution_count
-        if not skip_reason(record):
+        if not (record.is_post_mortem or skip_reason(record)):
             self._cells += 1
             self._seconds += record.wall_s
 

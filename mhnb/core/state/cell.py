@@ -10,6 +10,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 
 from mhnb.core.cell_name import format_cell_name
+from mhnb.core.debugging import DebugUpdate, RankDebugState
 from mhnb.core.guard.agreement import remove_cluster_state
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
 from mhnb.core.guard.launches import MAY_DIFFER, STILL_ABANDONED, note_swallowed_mismatches
@@ -17,7 +18,7 @@ from mhnb.core.guard.provenance import describe_divergence, find_divergence
 from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
 from mhnb.core.hints import find_hint, find_printed_hint, shorten_values
 from mhnb.core.journal import CellRecord, trace_launches
-from mhnb.core.messages import CellEnded, InterruptDelivered, RankStatus
+from mhnb.core.messages import CellEnded, DebugPrompt, DebugResumed, InterruptDelivered, RankStatus
 from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CarriedNote, CellResult, RankResult
@@ -65,6 +66,35 @@ class RankCell:
     """Since when its code has received the interrupt, and still runs; None if it has not."""
     finishing_since: float | None = None
     """Since when that code has ended, and the rank waits for its launches; None while it runs."""
+    stop: DebugPrompt | None = None
+    """Its latest prompt while it has stopped in the debugger; None while it runs."""
+    is_prompting: bool = False
+    """Whether it waits for a line at that prompt; if not, it works on the last one."""
+    resumed_text: str | None = None
+    """What the debugger printed when it last left a prompt; None if it never has."""
+    resumed_at: float = 0.0
+    debug_report_count: int = 0
+    """How many prompts and ends of prompts it has reported. A prompt may be equal to the one before."""
+
+    def record_prompt(self, prompt: DebugPrompt) -> None:
+        """Record that the rank waits for a line."""
+        self.stop, self.is_prompting = prompt, True
+        self.debug_report_count += 1
+
+    def record_resumed(self, resumed: DebugResumed, now: float) -> None:
+        """Record that the rank has left the debugger's prompt."""
+        self.stop, self.is_prompting = None, False
+        self.resumed_text, self.resumed_at = resumed.text, now
+        self.debug_report_count += 1
+
+    def debug_state(self) -> RankDebugState:
+        """Return what the rank does while others are in the debugger."""
+        if self.outcome != "running":
+            return "done"
+        if self.stop is not None:
+            return "stopped"
+        waits = bool(self.samples) and self.sampled_at > self.resumed_at and self.samples[-1].activity == "agreement"
+        return "waiting" if waits else "running"
 
     def record_sample(self, status: RankStatus, now: float) -> None:
         """Record a sample of where the rank is."""
@@ -137,6 +167,7 @@ class RankCell:
         if self.error is not None and self.error.hint is None:
             self.error = replace(self.error, hint=find_printed_hint(self.error.ename, self._printed))
         self.outcome, self.wall_s, self.notes = ended.outcome, ended.wall_s, ended.notes
+        self.stop = None
         self.report, self.launches = ended.launches, ended.launches.list_launches()
 
 
@@ -190,6 +221,10 @@ class Cell:
         """Ranks with an abandoned collective of an earlier cell: because of them the cell runs in lockstep, whatever guard was
         requested.
         """
+        self.debug_update: DebugUpdate | None = None
+        """The latest update about the debugger; None if no rank has stopped in it."""
+        self._stopped_since: float | None = None
+        self._stopped_s = 0.0
         shown = seq if request.place.execution_count is None else request.place.execution_count
         self.parts = {rank: RankCell(OutputAccumulator(execution_count=shown)) for rank in ranks}
 
@@ -203,7 +238,8 @@ class Cell:
         return self._name_cell(seq)
 
     def _is_sampled(self) -> bool:
-        return self.wall_s is None and any(part.samples for part in self.parts.values())
+        # A rank that stops in the debugger in its first second has no sample yet.
+        return self.wall_s is None and any(part.samples or part.stop is not None for part in self.parts.values())
 
     @property
     def running_ranks(self) -> tuple[int, ...]:
@@ -215,24 +251,71 @@ class Cell:
         """Whether some rank has not ended it; called at the end of each rank, so it builds no list of all."""
         return any(part.outcome == "running" for part in self.parts.values())
 
-    def record_report(self, report: RankStatus | InterruptDelivered, now: float) -> None:
+    def record_report(self, report: RankStatus | InterruptDelivered | DebugPrompt | DebugResumed, now: float) -> None:
         """Record a rank's report in the middle of a cell; a report on another cell is ignored."""
         part = self.parts.get(report.rank)
         if part is None or report.seq != self.seq:
             return
-        if isinstance(report, RankStatus):
-            part.record_sample(report, now)
-        else:
-            part.record_interrupt_delivery(now, is_delivered=report.is_delivered)
+        match report:
+            case RankStatus():
+                part.record_sample(report, now)
+            case InterruptDelivered():
+                part.record_interrupt_delivery(now, is_delivered=report.is_delivered)
+            case DebugPrompt():
+                part.record_prompt(report)
+                self.debug_update = self.debug_update or DebugUpdate({})
+            case DebugResumed():
+                part.record_resumed(report, now)
 
     def is_overdue(self, now: float) -> bool:
-        """Check whether its time limit has passed."""
-        return self.request.timeout_s is not None and now - self.started_at > self.request.timeout_s
+        """Check whether its time limit has passed. The time in which ranks were stopped in the debugger does not count."""
+        if self.request.timeout_s is None:
+            return False
+        stopped_s = self._stopped_s + (0.0 if self._stopped_since is None else now - self._stopped_since)
+        return now - self.started_at - stopped_s > self.request.timeout_s
+
+    # -- the debugger
+
+    def take_debug_update(self, now: float) -> DebugUpdate | None:
+        """Return an update about the debugger if anything in it has changed since the last one."""
+        if self.debug_update is None:
+            return None
+        self._count_stopped_time(now)
+        states = {rank: part.debug_state() for rank, part in self.parts.items()}
+        update = DebugUpdate(
+            states,
+            {r: part.stop for r, part in self.parts.items() if part.stop is not None and part.is_prompting},
+            {rank: _format_wait(self.parts[rank].samples[-1]) for rank, state in states.items() if state == "waiting"},
+            {rank: part.resumed_text for rank, part in self.parts.items() if part.resumed_text is not None},
+            {rank: part.debug_report_count for rank, part in self.parts.items() if part.debug_report_count},
+        )
+        if update == self.debug_update:
+            return None
+        self.debug_update = update
+        return update
+
+    def _count_stopped_time(self, now: float) -> None:
+        is_stopped = any(part.stop is not None for part in self.parts.values())
+        if is_stopped and self._stopped_since is None:
+            self._stopped_since = now
+        elif not is_stopped and self._stopped_since is not None:
+            self._stopped_s += now - self._stopped_since
+            self._stopped_since = None
+
+    def take_prompt(self, rank: int) -> bool:
+        """Record that a line is sent to a rank; return False if it waits for none."""
+        part = self.parts.get(rank)
+        if part is None or part.stop is None or not part.is_prompting:
+            return False
+        part.is_prompting = False
+        return True
 
     def interrupt(self, now: float, reason: str, *, guard_available: bool, can_disconnect: bool) -> None:
         """Stop the cell; a second request, or the time limit, gives its interrupt handlers no more time."""
         if self.escalation is None:
-            can_agree = guard_available and self.guard == "lockstep"
+            # A rank that has stopped in the debugger comes to no launch at which it could agree to stop.
+            is_stopped = any(part.stop is not None for part in self.parts.values())
+            can_agree = guard_available and self.guard == "lockstep" and not is_stopped
             self.escalation, self.end_reason = (
                 InterruptEscalation.begin(self.seq, now, can_agree=can_agree, can_disconnect=can_disconnect),
                 reason,
@@ -417,6 +500,7 @@ class Cell:
         """Record that a rank's process ended before the cell did."""
         part = self.parts[rank]
         part.outcome, part.error = outcome, part.error or error
+        part.stop = None
 
     def has_record(self, *, guard_available: bool) -> bool:
         """Check whether the ranks' launches are known, so that the cell can be judged by them."""
@@ -433,7 +517,16 @@ class Cell:
             return RankSnapshot(rank, "skipped")
         latest, before = (*reversed(part.samples), None, None)[:2]
         return RankSnapshot(
-            rank, part.outcome, latest, before, now - part.sampled_at, part.launches, has_output=part.has_new_output
+            rank,
+            part.outcome,
+            latest,
+            before,
+            now - part.sampled_at,
+            part.launches,
+            has_output=part.has_new_output,
+            is_stopped=part.stop is not None,
+            stop_line=None if part.stop is None else part.stop.line,
+            resumed_s=None if part.resumed_text is None else now - part.resumed_at,
         )
 
     def result(self, now: float, process_count: int) -> CellResult:
@@ -468,6 +561,11 @@ class Cell:
         )
 
 
+def _format_wait(sample: RankStatus) -> str:
+    what = sample.what.partition(" ")[0]
+    return what if sample.line is None else f"line {sample.line}, {what}"
+
+
 def record_cell(cell: Cell, generation: int, *, recorded: bool, kernel: str = "") -> CellRecord:
     """Build the record of a cell that has ended and was judged.
 
@@ -497,6 +595,7 @@ def record_cell(cell: Cell, generation: int, *, recorded: bool, kernel: str = ""
         execution_count=request.place.execution_count,
         first_line=request.place.first_line,
         kernel="" if request.place.execution_count is None else kernel,
+        is_post_mortem=request.is_post_mortem,
     )
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from mhnb.core.cell_name import NO_PLACE, CellPlace, number_lines
-from mhnb.core.messages import HostUp, Message, RunCell, SkipCell, StartRanks
+from mhnb.core.debugging import DebugRequest, DebugUpdate
+from mhnb.core.messages import DebugInput, HostUp, Message, RunCell, SkipCell, StartRanks
 from mhnb.core.output.results import CellResult
 from mhnb.errors import LaunchError, MhnbError
 
@@ -31,6 +32,13 @@ class CellRequest:
     """The number that a replayed cell had, and keeps; None for a new cell."""
     place: CellPlace = NO_PLACE
     """Where the notebook shows it."""
+    debug: DebugRequest | None = None
+    """None if nobody can type where it is submitted."""
+
+    @property
+    def is_post_mortem(self) -> bool:
+        """Whether it only inspects what an earlier cell left: a cluster that takes no cell takes this one."""
+        return self.debug is not None and self.debug.is_post_mortem
 
     @property
     def numbered_source(self) -> str:
@@ -55,6 +63,17 @@ class InterruptRequested:
 
     ticket: int | None = None
     """Identifies the cell by its caller; None for the running cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class DebugLineTyped:
+    """The user typed a line for a rank that has stopped in the debugger."""
+
+    ticket: int
+    """Identifies the cell by its caller."""
+    rank: int
+    line: str | None
+    """None for the end of all input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +123,7 @@ class TimePassed:
 Event: TypeAlias = (
     CellSubmitted
     | InterruptRequested
+    | DebugLineTyped
     | Accepted
     | StopRequested
     | HostExited
@@ -119,10 +139,10 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class SendToRank:
-    """Send a cell, or the message to skip it."""
+    """Send a cell, the message to skip it, or a line for its debugger."""
 
     rank: int
-    message: RunCell | SkipCell
+    message: RunCell | SkipCell | DebugInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +205,14 @@ class FinishCell:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowDebugger:
+    """Tell the cell's caller which ranks have stopped in the debugger, and what they printed there."""
+
+    ticket: int
+    update: DebugUpdate
+
+
+@dataclass(frozen=True, slots=True)
 class WriteRecord:
     """Write the record of a cell that has no waiting caller to the journal."""
 
@@ -234,6 +262,7 @@ Command: TypeAlias = (
     | DisconnectRanks
     | KillRanks
     | FinishCell
+    | ShowDebugger
     | WriteRecord
     | RefuseCell
     | ReportReady

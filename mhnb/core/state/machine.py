@@ -19,12 +19,16 @@ import msgspec
 from msgspec.structs import replace
 
 from mhnb.core.cell_name import CellNames, CellPlace
+from mhnb.core.debugging import find_stop_refusal, make_debug_mode
 from mhnb.core.guard.launches import IN_SYNC_NOTE, MAY_DIFFER, REPLAY_COMMAND
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord, Record, ReplayRecord
 from mhnb.core.messages import (
     CellEnded,
     CellRefused,
+    DebugInput,
+    DebugPrompt,
+    DebugResumed,
     HostUp,
     HubExited,
     InterruptDelivered,
@@ -47,6 +51,7 @@ from mhnb.core.state.events import (
     CellRequest,
     CellSubmitted,
     Command,
+    DebugLineTyped,
     Event,
     FailStart,
     FinishCell,
@@ -60,6 +65,7 @@ from mhnb.core.state.events import (
     ReportReady,
     SendToHosts,
     SendToRank,
+    ShowDebugger,
     ShowLateOutput,
     StopRequested,
     TimePassed,
@@ -68,7 +74,7 @@ from mhnb.core.state.events import (
 from mhnb.core.state.rank_registry import RankRegistry, ended_the_same
 from mhnb.core.state.verdict import classify_death, judge_cell
 from mhnb.core.waiting import format_cell_wait
-from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
+from mhnb.errors import BreakpointRefused, CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.types import ClusterState, RankError
 
 
@@ -277,11 +283,15 @@ class ClusterStateMachine:
         self._next_seq = 1
         self._finished_cells = FinishedCells()
         self._next_cell_note: CarriedNote | None = None
+        self._state_before: tuple[ClusterState, str] = ("clean", "")
+        """State and reason before the running cell."""
         self._service_loss, self._disconnected_in = "", 0
         self._has_lost_host = False  # the host was lost, not only one of its ranks: no rank is the cause
         self._replay_estimate = ReplayEstimate()
         self.previous_records: Sequence[Record] = ()
         """The journal's records, if another notebook has detached from the ranks; without the numbers of other kernels' cells."""
+        self._was_accepted = False
+        """Whether the user has accepted a split or tainted cluster in this generation."""
 
     # -- entry point
 
@@ -294,7 +304,7 @@ class ClusterStateMachine:
                 return self._on_cell_ended(event, now)
             case OutputProduced():
                 return self._on_output(event, now)
-            case RankStatus() | InterruptDelivered():
+            case RankStatus() | InterruptDelivered() | DebugPrompt() | DebugResumed():
                 return self._on_rank_report(event, now)
             case TimePassed():
                 return self._on_time_passed(now)
@@ -331,6 +341,8 @@ class ClusterStateMachine:
             case HostsQueued(standing):
                 self.registry.queue_position, self._hosts_allocated_at = standing, now
                 return []
+            case DebugLineTyped(ticket, rank, line):
+                return self._type_debug_line(ticket, rank, line)
             case Accepted():
                 return self._accept()
             case StopRequested(gone):
@@ -364,6 +376,10 @@ class ClusterStateMachine:
         if takeover.unseen_cell is not None:
             self.cell_names.add(takeover.unseen_cell.seq, takeover.unseen_cell.execution_count)
         self.state, self.reason, self._next_seq = takeover.state, takeover.reason, takeover.next_seq
+        self._was_accepted = any(
+            isinstance(record, AcceptRecord) and record.generation == self.generation
+            for record in self.previous_records
+        )
         self.registry.record_takeover_reports(reports)
         return takeover.commands(self.generation)
 
@@ -388,11 +404,25 @@ class ClusterStateMachine:
         return self._next_cell(now)
 
     def _next_cell(self, now: float) -> list[Command]:
-        if self.state != "clean":
+        if not (self.state == "clean" or (self._queued and self._can_inspect(self._queued[0].request))):
             return self._refuse_queued()
         if not self._queued:
             return []
         submitted = self._queued.popleft()
+        refusal = find_stop_refusal(
+            submitted.request.guard, guard_available=self.guard_available, was_accepted=self._was_accepted
+        )
+        if refusal and submitted.request.debug is not None and submitted.request.debug.stops_for_sure:
+            error = BreakpointRefused(f"this cell was not run, because its ranks cannot stop: {refusal}")
+            return [RefuseCell(submitted.ticket, error), *self._next_cell(now)]
+        return self._send_cell(submitted, refusal, now)
+
+    def _can_inspect(self, request: CellRequest) -> bool:
+        """Return whether a cluster that takes no other cell takes this one, which changes nothing about its state."""
+        return request.is_post_mortem and self.state in ("split", "tainted")
+
+    def _send_cell(self, submitted: CellSubmitted, stop_refusal: str, now: float) -> list[Command]:
+        """Send a cell to its ranks, and let the others skip its number."""
         ranks = submitted.request.ranks or tuple(range(self.process_count))
         skipped, seq = self._assign_number(submitted.request.replayed_seq)
         self._next_seq = seq + 1
@@ -404,6 +434,8 @@ class ClusterStateMachine:
         if submitted.request.guard != "lockstep" and self.guard_available:
             # Without agreement the other ranks would launch, and wait for the rank that refuses.
             self.current.abandoned_by = self.registry.ranks_with_abandoned()
+        is_replay = submitted.request.replayed_seq is not None
+        self._state_before = (self.state, self.reason)
         self.state = "running"
         chosen = None if submitted.request.ranks is None else list(ranks)
         # All ranks share one object, so the transport encodes it once.
@@ -416,6 +448,7 @@ class ClusterStateMachine:
             place.execution_count,
             place.first_line,
             self.kernel,
+            make_debug_mode(submitted.request.debug, stop_refusal, is_replay=is_replay),
         )
         skip = SkipCell(self.generation, seq)
         sent = [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]
@@ -438,7 +471,8 @@ class ClusterStateMachine:
         ranks = tuple(RankResult(rank, part.outcome) for rank, part in cell.parts.items())
         count = cell.request.place.execution_count
         running = CellResult(cell.seq, "", ranks, now - cell.started_at, done=False, execution_count=count)
-        return format_cell_wait(running, tickets.index(ticket), is_replay=is_replay)
+        stopped = [rank for rank, part in cell.parts.items() if part.debug_state() == "stopped"]
+        return format_cell_wait(running, tickets.index(ticket), is_replay=is_replay, stopped=stopped)
 
     def _refuse_queued(self) -> list[Command]:
         refused = [
@@ -455,7 +489,7 @@ class ClusterStateMachine:
         cell.end_rank(ended)
         self.registry.record_cell_end(ended)
         late = self._apply_display_updates(cell, ended.rank, now)
-        return [*late, *self._finish_if_done(now)]
+        return [*late, *self._finish_if_done(now), *self._update_debugger(now)]
 
     def _on_cell_refused(self, refused: CellRefused, now: float) -> list[Command]:
         cell = self.current
@@ -493,11 +527,16 @@ class ClusterStateMachine:
         if self._service_loss:
             recovery = () if self._has_lost_host or deaths else (self._replay_estimate.recovery_command(),)
             state, notes = "dead", (self._service_loss, *notes, *recovery)
-        cell.carried, self._next_cell_note = self._next_cell_note, None
-        if state == "clean" and notes:
-            self._next_cell_note = _build_carried_note(cell, notes[0])
-        elif state != "clean":
-            self.reason = notes[0] if notes else state
+        if cell.request.is_post_mortem and state == "clean":
+            # It changed nothing: what the earlier cell left, and what is to be said of it, stays.
+            state, self.reason = self._state_before
+            notes = ()
+        else:
+            cell.carried, self._next_cell_note = self._next_cell_note, None
+            if state == "clean" and notes:
+                self._next_cell_note = _build_carried_note(cell, notes[0])
+            elif state != "clean":
+                self.reason = notes[0] if notes else state
         self.state = cell.state = "stopped" if self.state == "stopped" else state
         rank_notes = cell.rank_notes(self._replay_estimate.recovery_command_before)
         if any(MAY_DIFFER in note for note in rank_notes):
@@ -532,10 +571,25 @@ class ClusterStateMachine:
 
     # -- reports of the ranks
 
-    def _on_rank_report(self, report: RankStatus | InterruptDelivered, now: float) -> list[Command]:
+    def _on_rank_report(
+        self, report: RankStatus | InterruptDelivered | DebugPrompt | DebugResumed, now: float
+    ) -> list[Command]:
         if self.current is not None:
             self.current.record_report(report, now)
-        return []
+        return self._update_debugger(now)
+
+    def _update_debugger(self, now: float) -> list[Command]:
+        """Tell the caller of a cell with a debugger what has changed in it."""
+        cell = self.current
+        update = None if cell is None else cell.take_debug_update(now)
+        return [] if cell is None or update is None else [ShowDebugger(cell.ticket, update)]
+
+    def _type_debug_line(self, ticket: int, rank: int, line: str | None) -> list[Command]:
+        """Send a line to a rank that waits for one. A line for a cell or a prompt that has ended is dropped."""
+        cell = self.current
+        if cell is None or cell.ticket != ticket or not cell.take_prompt(rank):
+            return []
+        return [SendToRank(rank, DebugInput(cell.seq, line))]
 
     def build_hang_report(self, now: float) -> HangReport | None:
         """Build the report of where the ranks are in the running cell; None if no cell runs."""
@@ -582,7 +636,7 @@ class ClusterStateMachine:
 
     def _accept(self) -> list[Command]:
         if self.state in ("split", "tainted"):
-            self.state, self.reason = "clean", ""
+            self.state, self.reason, self._was_accepted = "clean", "", True
         return []
 
     # -- ends

@@ -32,7 +32,12 @@ from mhnb.core.journal import parse_records
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.launch.tasks import TaskOutput
 from mhnb.core.messages import (
+    Breakpoint,
     CellEnded,
+    DebugInput,
+    DebugMode,
+    DebugPrompt,
+    DebugResumed,
     Heartbeat,
     HostSpec,
     HostUp,
@@ -43,6 +48,7 @@ from mhnb.core.messages import (
     RankReady,
     RankReply,
     RankStatus,
+    RunCell,
     format_hostspec,
     parse_hostspec,
 )
@@ -97,6 +103,10 @@ MESSAGES: list[Message] = [
     Heartbeat(0, {"1": 5}, halted_ranks=[0]),
     RankExited(1, None, 9, ["x"]),
     RankReady(1, {"guard": {"available": True}}),
+    RunCell(1, 1, "x = 1", debug=DebugMode("", [0], [Breakpoint(3, "rank == 2")])),
+    DebugInput(1, "p x"),
+    DebugPrompt(1, 1, 1, "(Pdb) ", "> In [5], line 3\n", 3, True),
+    DebugResumed(1, 1, ""),
 ]
 
 
@@ -261,7 +271,7 @@ def test_any_launcher_line_is_accepted(line: str) -> None:
 
 def test_every_kind_of_message_is_decoded() -> None:
     """The check of field types knows every type that messages use."""
-    assert len(get_args(Message)) == 24
+    assert len(get_args(Message)) == 27
     for message in MESSAGES:
         assert decode([bytes(frame) for frame in encode(message)]) == message
         assert encode_frames(encode(message))

@@ -11,10 +11,11 @@ from mhnb.core.cell_name import number_lines
 from mhnb.core.codec import decode, encode
 from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
-from mhnb.core.messages import LaunchCount, RankStatus, ThreadStatus
+from mhnb.core.messages import DebugPrompt, DebugResumed, LaunchCount, RankStatus, ThreadStatus
 from mhnb.core.output.events import Stream
 from mhnb.core.output.outputs import OutputAccumulator
-from mhnb.core.state.cell import RankCell
+from mhnb.core.state.cell import Cell, RankCell
+from mhnb.core.state.events import CellRequest
 
 ALL = [0, 1, 2, 3]
 SOURCE = "loss = step(params, batch)\nbatch = next(batches)"
@@ -261,6 +262,123 @@ def test_one_sample_is_not_enough() -> None:
     report = build_report(*once, RankSnapshot(3, latest=sample(3, "sleep", "sleep")))
     assert waiting_and_missing(report) == ((0, 1, 2), (3,))
     assert (report.known, report.stuck) == (False, False)
+
+
+# -- ranks that are stopped in the debugger
+
+
+def stopped(one: RankStatus, line: int | None, **parts: Any) -> RankSnapshot:
+    """Return the snapshot of a rank that is stopped at a line, with two samples that show the debugger."""
+    return unchanged(one, is_stopped=True, stop_line=line, **parts)
+
+
+def test_ranks_that_wait_for_a_stopped_rank_do_not_hang() -> None:
+    """The stopped rank is the missing one, whatever its samples show, and the report is not shown by itself."""
+    in_debugger = sample(2, "lock", "get", line=1, counts=[LaunchCount(tuple(ALL), 6)])
+    agreeing = [sample(rank, "agreement", "jit(step)", participants=ALL, launch_number=7) for rank in (0, 1, 3)]
+    report = build_report(*map(unchanged, agreeing[:2]), stopped(in_debugger, 2), unchanged(agreeing[2]))
+    assert waiting_and_missing(report) == ((0, 1, 3), (2,))
+    assert (report.stopped, report.known, report.progress, report.stuck) == ((2,), True, False, False)
+    assert (report.launch, report.lines) == ("jit(step)", {0: 1, 1: 1, 2: 2, 3: 1})
+    assert [(place.ranks, place.activity, place.what, place.code) for place in report.places] == [
+        ((0, 1, 3), "agreement", "jit(step)", "loss = step(params, batch)"),
+        ((2,), "stopped", "", "batch = next(batches)"),
+    ]
+
+
+def test_a_report_of_the_same_samples_without_a_stop_is_stuck() -> None:
+    """Only the stop keeps the report from being shown."""
+    in_debugger = sample(2, "lock", "get", line=2, counts=[LaunchCount(tuple(ALL), 6)])
+    report = build_report(*(unchanged(launching(rank, 7)) for rank in (0, 1, 3)), unchanged(in_debugger))
+    assert (report.stopped, report.stuck) == ((), True)
+
+
+def test_stopped_rank_waits_for_nobody() -> None:
+    """A prompt is no lock. Neither are ranks stuck that are all stopped, each in its own line, or in no line of the cell."""
+    snapshots = [stopped(sample(rank, "lock", "get"), rank + 1 if rank < 2 else None) for rank in ALL]
+    report = build_report(*snapshots)
+    assert waiting_and_missing(report) == ((), ())
+    assert (report.stopped, report.known, report.stuck) == ((0, 1, 2, 3), True, False)
+    assert report.lines == {0: 1, 1: 2, 2: None, 3: None}
+    assert [(place.ranks, place.line) for place in report.places] == [((0,), 1), ((1,), 2), ((2, 3), None)]
+
+
+def test_location_of_a_stopped_rank_is_known_without_samples() -> None:
+    """A cell may stop in its first line. Later samples may be late, because a command of the debugger runs."""
+    waits = [unchanged(launching(rank, 1)) for rank in (0, 1, 2)]
+    for snapshot in (
+        RankSnapshot(3, is_stopped=True, stop_line=2),
+        stopped(sample(3, "computing"), 2, sample_age_s=60.0),
+        stopped(sample(3, "unseen", line=None), 2),
+    ):
+        report = build_report(*waits, snapshot, age_s=90.0)
+        assert waiting_and_missing(report) == ((0, 1, 2), (3,))
+        assert (report.known, report.stuck, report.places[1].activity) == (True, False, "stopped")
+
+
+def test_stopped_rank_is_missing_at_a_barrier() -> None:
+    """A barrier has no number, and the rank's own samples may show any wait."""
+    waits = [unchanged(sample(rank, "barrier", "wait_at_barrier")) for rank in (0, 1, 2)]
+    report = build_report(*waits, stopped(sample(3, "barrier", "wait_at_barrier"), 2))
+    assert waiting_and_missing(report) == ((0, 1, 2), (3,))
+
+
+def test_samples_of_a_stopped_rank_are_no_progress() -> None:
+    """A command of the debugger, its output included, is not the cell's own progress."""
+    before, latest = sample(0, "lock", "get"), sample(0, "computing", line=2)
+    report = build_report(
+        RankSnapshot(0, latest=latest, before=before, has_output=True, is_stopped=True, stop_line=1),
+        RankSnapshot(1, latest=replace(latest, rank=1), before=replace(before, rank=1)),
+    )
+    assert report.moved == (1,)
+
+
+def test_frame_of_a_stopped_rank_is_that_of_its_line() -> None:
+    """A sample in another line is from before the stop, so its frame is not shown."""
+    reading = sample(0, "lock", "get", line=2, user_frame="data.py:31 read_shard")
+    frames = [build_report(stopped(reading, line)).places[0].place for line in (2, 1, None)]
+    assert frames == ["data.py:31 read_shard", "", ""]
+
+
+def test_samples_of_the_debugger_do_not_count_after_it() -> None:
+    """A rank that goes on looks as if it waited in a call until its next sample, which must not open the report."""
+    waits = [unchanged(launching(rank, 7)) for rank in (0, 1, 2)]
+    old, new = sample(3, "lock", "get"), sample(3, "computing", line=2)
+    report = build_report(*waits, unchanged(old, sample_age_s=0.8, resumed_s=0.5))
+    assert (report.known, report.stuck, report.places[1].activity) == (False, False, "unknown")
+    report = build_report(*waits, RankSnapshot(3, latest=new, before=old, sample_age_s=0.1, resumed_s=1.5))
+    assert (waiting_and_missing(report), report.moved, report.stuck) == (((0, 1, 2), (3,)), (3,), True)
+
+
+def test_rank_that_reports_nothing_after_the_debugger_is_silent() -> None:
+    """The time without a report counts from the end of its stop, not from the start of the cell."""
+    waits = [unchanged(launching(rank, 7)) for rank in (0, 1, 2)]
+    old = sample(3, "lock", "get")
+    activities = [
+        build_report(*waits, unchanged(old, sample_age_s=s + 0.5, resumed_s=s), age_s=99.0).places[1].activity
+        for s in (3.9, 4.1)
+    ]
+    assert activities == ["unknown", "silent"]
+
+
+def test_running_cell_reports_its_stops() -> None:
+    """A cell whose rank stops at once has a report before any sample; a rank that has left the debugger is not stopped."""
+    cell = Cell(1, CellRequest(SOURCE), seq=5, ranks=(0, 1), now=0.0)
+    assert cell.result(0.2, 2).where is None
+    cell.record_report(DebugPrompt(1, 5, 1, "(Pdb) ", "", line=2, is_new=True), 0.5)
+    report = cell.result(60.0, 2).where
+    assert report is not None
+    assert (report.stopped, report.lines, report.stuck) == ((1,), {0: None, 1: 2}, False)
+    for at_s in (60.0, 61.0):
+        cell.record_report(sample(1, "lock", "get"), at_s)
+        cell.record_report(sample(0, "computing"), at_s)
+    cell.record_report(DebugResumed(1, 5, ""), 61.5)
+    report = cell.build_hang_report(61.6, 2)
+    assert (report.stopped, report.known, report.stuck) == ((), False, False)
+    assert report.places[1].activity == "unknown"
+
+
+# -- the age of the wait, and the lines
 
 
 def test_age_counts_from_the_first_waiting_rank() -> None:

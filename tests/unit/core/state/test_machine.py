@@ -9,16 +9,22 @@ import pytest
 from msgspec.structs import replace
 
 from mhnb.cluster.status import describe_ranks
+from mhnb.core.debugging import DebugRequest, DebugUpdate
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow, PendingPlace
 from mhnb.core.messages import (
     CellEnded,
     CellRefused,
+    DebugInput,
+    DebugMode,
+    DebugPrompt,
+    DebugResumed,
     HubExited,
     OutputProduced,
     PhaseReached,
     RankExited,
     RankReady,
     RankSpawned,
+    RankStatus,
     RunCell,
     SkipCell,
     StartFailed,
@@ -29,6 +35,7 @@ from mhnb.core.state.events import (
     CellRequest,
     CellSubmitted,
     Command,
+    DebugLineTyped,
     Event,
     FailStart,
     FinishCell,
@@ -39,6 +46,7 @@ from mhnb.core.state.events import (
     RefuseCell,
     ReportReady,
     SendToRank,
+    ShowDebugger,
     ShowLateOutput,
     SignalRanks,
     StopBeforeLaunch,
@@ -48,7 +56,16 @@ from mhnb.core.state.events import (
 from mhnb.core.state.interrupt import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, KILLED_AFTER_INTERRUPT
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
-from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
+from mhnb.errors import (
+    BreakpointRefused,
+    CellFailed,
+    CellInterrupted,
+    CellTimeout,
+    EnginesMissing,
+    LaunchError,
+    NotClean,
+    NotStarted,
+)
 from mhnb.types import Outcome
 
 GUARD = {"guard": {"available": True, "reason": ""}}
@@ -80,7 +97,7 @@ class Driver:
 
     def _check(self, commands: list[Command]) -> None:
         for command in commands:
-            if isinstance(command, SendToRank):
+            if isinstance(command, SendToRank) and not isinstance(command.message, DebugInput):
                 self.sent[command.rank].append(command.message.seq)
             if isinstance(command, FinishCell | RefuseCell):
                 self.answered.append(command.ticket)
@@ -409,6 +426,24 @@ def test_interrupting_a_waiting_cell_withdraws_it(driver: Driver) -> None:
     assert [type(c) for c in driver(ended(0), ended(1))] == [FinishCell]
 
 
+def test_waiting_cell_is_told_who_is_stopped_in_the_debugger(driver: Driver) -> None:
+    """A rank that is stopped does not count as running; once it goes on, or has ended, it does not count as stopped."""
+    driver.submit(ticket=1)
+    driver.submit(ticket=2)
+
+    def told() -> str:
+        return driver.machine.describe_wait(2, 12.0).partition("to end ")[2]
+
+    driver(DebugPrompt(1, 1, 1, "(Pdb) ", "", line=2, is_new=True))
+    assert told() == "(rank 1 stopped in the debugger; rank 0 running 12 s)"
+    driver(DebugPrompt(0, 1, 1, "(Pdb) ", "", line=2, is_new=True))
+    assert told() == "(ranks 0-1 stopped in the debugger)"
+    driver(DebugResumed(0, 1, ""), DebugResumed(1, 1, ""))
+    assert told() == "(ranks 0-1 running 12 s)"
+    driver(DebugPrompt(0, 1, 2, "(Pdb) ", "", line=3, is_new=True), ended(0))
+    assert told() == "(rank 1 running 12 s)"
+
+
 def test_an_interrupt_of_a_cell_that_has_ended_does_nothing(driver: Driver) -> None:
     """The interrupt came too late, and the next cell is a different one."""
     driver.submit(1)
@@ -628,7 +663,7 @@ def test_stop_ends_all_waiting_cells() -> None:
 
 def test_a_replayed_cell_has_its_old_number(driver: Driver) -> None:
     """Skipped cells are sent to every rank as skips, so that each rank receives every number; then the count goes on."""
-    run = RunCell(1, 3, "x = 1", "parity", None)
+    run = RunCell(1, 3, "x = 1", "parity", None, debug=DebugMode(is_replay=True))
     skips = [SendToRank(rank, SkipCell(1, seq)) for seq in (1, 2) for rank in (0, 1)]
     assert driver.submit(1, replayed_seq=3) == [*skips, SendToRank(0, run), SendToRank(1, run)]
     assert driver(*(CellEnded(rank, seq, "skipped", [], 0.0) for seq in (1, 2) for rank in (0, 1))) == []
@@ -740,3 +775,139 @@ def test_lost_rank_is_still_lost_after_the_stop() -> None:
     driver(HostExited(2, "host1 is gone"))
     driver(StopRequested())
     assert [rank.state for rank in describe_ranks(driver.machine)] == ["stopped", "lost with its host"]
+
+
+# -- the debugger
+
+
+def submit_debugged(driver: Driver, ticket: int = 1, *, guard: str = "lockstep", **flags: object) -> list[Command]:
+    """Submit a cell whose caller answers the debugger's prompts."""
+    return driver.submit(ticket, guard=guard, debug=DebugRequest(**flags))  # type: ignore[arg-type]
+
+
+def updates_in(commands: Sequence[Command]) -> list[DebugUpdate]:
+    """Return the updates for the caller of the cell."""
+    return [command.update for command in commands if isinstance(command, ShowDebugger)]
+
+
+def prompt_of(rank: int, text: str = "", stop: int = 1) -> DebugPrompt:
+    """Return a prompt of a rank in the first cell."""
+    return DebugPrompt(rank, 1, stop, "(Pdb) ", text, 4, True)
+
+
+def test_a_stopped_rank_prompts_and_gets_one_line(driver: Driver) -> None:
+    """The caller sees who has stopped, and each prompt takes one line; the rank runs on when it says so."""
+    submit_debugged(driver)
+    (update,) = updates_in(driver(prompt_of(1, "> In [5]")))
+    assert update.states == {0: "running", 1: "stopped"}
+    assert update.prompts[1].text == "> In [5]"
+    typed = DebugLineTyped(1, 1, "p x")
+    assert driver(typed) == [SendToRank(1, DebugInput(1, "p x"))]
+    assert driver(typed) == []
+    (update,) = updates_in(driver(prompt_of(1, "7")))
+    assert update.prompts[1].text == "7"
+    (update,) = updates_in(driver(DebugLineTyped(1, 1, "c"), DebugResumed(1, 1, "")))
+    assert (update.states[1], update.prompts, update.resumed) == ("running", {}, {1: ""})
+
+
+def test_a_line_for_another_caller_or_rank_is_dropped(driver: Driver) -> None:
+    """A line that comes too late for its cell, or for a rank that has not stopped, is sent to no rank."""
+    submit_debugged(driver)
+    driver(prompt_of(1))
+    assert driver(DebugLineTyped(2, 1, "c"), DebugLineTyped(1, 0, "c"), DebugLineTyped(1, 9, "c")) == []
+
+
+def test_a_rank_in_front_of_a_launch_is_waiting(driver: Driver) -> None:
+    """While one rank has stopped, the caller is told which others wait for it, and where."""
+    submit_debugged(driver)
+    driver(prompt_of(1))
+    status = RankStatus(0, 1, "agreement", "jit(f) (x)", 6, "", 1.0, [])
+    (update,) = updates_in(driver(status))
+    assert update.states == {0: "waiting", 1: "stopped"}
+    assert update.waits == {0: "line 6, jit(f)"}
+    (update,) = updates_in(driver(ended(0, 1)))
+    assert update.states == {0: "done", 1: "stopped"}
+
+
+def test_time_at_a_prompt_does_not_count_for_the_limit(driver: Driver) -> None:
+    """The limit counts only the time in which no rank is stopped."""
+    submit_debugged(driver)
+    driver.submit(2, timeout_s=5.0)
+    driver(ended(0, 1), ended(1, 1))
+    driver(DebugPrompt(1, 2, 1, "(Pdb) ", "", 4, True))
+    assert driver(TimePassed(), after=60.0) == []
+    driver(DebugResumed(1, 2, ""))
+    assert driver(TimePassed(), after=4.0) == []
+    assert StopBeforeLaunch(2) in driver(TimePassed(), after=2.0)
+
+
+def test_ranks_are_signalled_at_once_while_one_is_stopped(driver: Driver) -> None:
+    """A rank at the prompt comes to no launch, so nothing is won by waiting for an agreement."""
+    submit_debugged(driver)
+    driver(prompt_of(1))
+    assert driver(InterruptRequested(1)) == [StopBeforeLaunch(1), SignalRanks((0, 1), signal.SIGINT)]
+
+
+@pytest.mark.parametrize("guard", ["parity", "off"])
+def test_stops_need_lockstep(driver: Driver, guard: str) -> None:
+    """Without agreement nothing holds the other ranks: a cell with stops is refused, and any other learns the reason."""
+    (refused,) = submit_debugged(driver, guard=guard, stop_ranks=(1,))
+    assert isinstance(refused, RefuseCell)
+    assert isinstance(refused.error, BreakpointRefused)
+    assert f"--guard {guard}" in str(refused.error)
+    (sent, _) = submit_debugged(driver, 2, guard=guard)
+    assert isinstance(sent, SendToRank)
+    assert isinstance(sent.message, RunCell)
+    assert sent.message.debug is not None
+    assert f"--guard {guard}" in sent.message.debug.refusal
+
+
+def test_stops_need_the_guard() -> None:
+    """Where the hooks do not fit JAX, no rank can be held."""
+    driver = Driver()
+    for rank in (0, 1):
+        driver(RankSpawned(rank, 100 + rank), RankReady(rank, {"guard": {"available": False, "reason": "x"}}))
+    (refused,) = submit_debugged(driver, stop_ranks=(1,))
+    assert isinstance(refused, RefuseCell)
+    assert "guard is unavailable" in str(refused.error)
+
+
+def test_stops_are_refused_after_accept(driver: Driver) -> None:
+    """After `accept` the ranks may be at different launches, for as long as these processes live."""
+    taint(driver)
+    driver(Accepted())
+    (refused,) = submit_debugged(driver, 2, stop_ranks=(1,))
+    assert isinstance(refused, RefuseCell)
+    assert "%mhjax accept" in str(refused.error)
+
+
+def taint(driver: Driver) -> None:
+    """Run a first cell whose launches differ."""
+    driver.submit(1)
+    driver(ended(0, 1, launches=[PSUM]), ended(1, 1, launches=[PMAX]))
+    assert driver.machine.state == "tainted"
+
+
+def test_post_mortem_runs_on_a_tainted_cluster_and_changes_nothing(driver: Driver) -> None:
+    """A cell that inspects what another left is taken, although no other is, and the state stays."""
+    taint(driver)
+    reason = driver.machine.reason
+    assert any(isinstance(each, SendToRank) for each in submit_debugged(driver, 2, is_post_mortem=True))
+    (finished,) = [each for each in driver(ended(0, 2), ended(1, 2)) if isinstance(each, FinishCell)]
+    assert (driver.machine.state, driver.machine.reason) == ("tainted", reason)
+    assert finished.record is not None
+    assert finished.record.is_post_mortem
+    (refused,) = driver.submit(3)
+    assert isinstance(refused, RefuseCell)
+
+
+def test_post_mortem_leaves_the_note_for_the_next_cell(driver: Driver) -> None:
+    """The note that variables may differ is for the next cell that runs code of the user's."""
+    driver.submit(1)
+    driver(ended(0, 1), ended(1, 1, "error"))
+    submit_debugged(driver, 2, is_post_mortem=True)
+    (finished,) = [each for each in driver(ended(0, 2), ended(1, 2)) if isinstance(each, FinishCell)]
+    assert finished.result.carried is None
+    driver.submit(3)
+    (finished,) = [each for each in driver(ended(0, 3), ended(1, 3)) if isinstance(each, FinishCell)]
+    assert finished.result.carried is not None

@@ -1,0 +1,517 @@
+"""The debugger on the ranks, as plain values: what a cell asks for, when code may not stop, which ranks have stopped, and the console.
+
+The console decides what is printed, which ranks get a typed line, and when the next one may be typed; it neither reads nor prints.
+
+A rank that has stopped holds the others only in lockstep: they wait before the next launch that needs it, for as long as the user
+thinks. Without that agreement they would enter the launch, and nothing could get them out of it unharmed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from mhnb.core.messages import Breakpoint, DebugMode, DebugPrompt
+from mhnb.core.ranks import describe_ranks, format_ranks, parse_ranks, ranks_by_key
+from mhnb.errors import BreakpointRefused, InvalidRequest, NoKeyboard
+
+RankDebugState: TypeAlias = Literal["stopped", "running", "waiting", "done"]
+"""What a rank does while others are in the debugger; `waiting` is before a launch that other ranks have not reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class DebugRequest:
+    """What the caller of a cell asks of the debugger. A caller that passes one can answer its prompts."""
+
+    stop_ranks: tuple[int, ...] | None = None
+    """Ranks that stop before the first line; None for none."""
+    breakpoints: tuple[Breakpoint, ...] = ()
+    """Lines before which ranks stop."""
+    is_post_mortem: bool = False
+    """Whether the cell only inspects what an earlier cell left."""
+    replayed_errors: frozenset[str] = frozenset()
+    """Names of the errors of a replayed cell when it first ran: one that was not stopped then must not go on now."""
+
+    @property
+    def stops_for_sure(self) -> bool:
+        """Whether the user asked for a stop outside of the cell's text."""
+        return self.stop_ranks is not None or bool(self.breakpoints)
+
+
+@dataclass(frozen=True, slots=True)
+class DebugUpdate:
+    """Which ranks of a cell have stopped in the debugger, and what the others do."""
+
+    states: Mapping[int, RankDebugState]
+    """Every rank that runs the cell, in order."""
+    prompts: Mapping[int, DebugPrompt] = field(default_factory=dict)
+    """The latest prompt of each rank that waits for a line. One that still works on a line has none."""
+    waits: Mapping[int, str] = field(default_factory=dict)
+    """What the waiting ranks wait in, such as `line 6, jit(f)`."""
+    resumed: Mapping[int, str] = field(default_factory=dict)
+    """What each rank printed when it last left a prompt; only for ranks that have."""
+    report_counts: Mapping[int, int] = field(default_factory=dict)
+    """How many prompts and ends of prompts each rank has reported: a prompt may be equal to the one before a line."""
+
+
+# -- when code may not stop
+
+
+_NEEDS_LOCKSTEP = (
+    "the other ranks would not wait for a rank that has stopped, because this cell runs with --guard {guard}\n"
+    "  Fix: %%mhjax --guard before\n"
+    "  Or: %%mhjax --debug"
+)
+_UNAVAILABLE = (
+    "the other ranks would not wait for a rank that has stopped, because the guard is unavailable (%mhjax status has the reason)\n"
+    '  Fix: jax.debug.print("{x}", x=x) or print(x) at that line\n'
+    "  Or: after an error, %mhjax debug"
+)
+_ACCEPTED = (
+    "the ranks may be at different launches since %mhjax accept, so a rank that has stopped could not hold the others\n"
+    "  Fix: %mhjax restart --replay"
+)
+
+
+def find_stop_refusal(guard: str, *, guard_available: bool, was_accepted: bool) -> str:
+    """Return why a rank may not stop in a cell; empty if it may.
+
+    Args:
+        guard: in force for the cell.
+        guard_available: whether the hooks of the guard fit the installed JAX.
+        was_accepted: whether the user has accepted a split or tainted cluster in this generation.
+
+    >>> find_stop_refusal("lockstep", guard_available=True, was_accepted=False)
+    ''
+    >>> find_stop_refusal("off", guard_available=True, was_accepted=False).splitlines()[1]
+    '  Fix: %%mhjax --guard before'
+    """
+    if not guard_available:
+        return _UNAVAILABLE
+    if guard != "lockstep":
+        return _NEEDS_LOCKSTEP.format(guard=guard)
+    return _ACCEPTED if was_accepted else ""
+
+
+def make_debug_mode(request: DebugRequest | None, refusal: str, *, is_replay: bool) -> DebugMode | None:
+    """Return what the ranks are told about the debugger; None if nobody can type.
+
+    >>> make_debug_mode(DebugRequest(stop_ranks=(2,)), "", is_replay=False)
+    DebugMode(refusal='', stop_ranks=[2], breakpoints=[], is_replay=False)
+    """
+    errors = frozenset[str]() if request is None else request.replayed_errors
+    if is_replay and NoKeyboard.__name__ not in errors:
+        is_refused = BreakpointRefused.__name__ in errors
+        return DebugMode("it did not stop when the cell first ran" if is_refused else "", is_replay=not is_refused)
+    if request is None or is_replay:
+        return None
+    stop_ranks = None if request.stop_ranks is None else list(request.stop_ranks)
+    # To inspect what an earlier cell left, no rank has to be held.
+    return DebugMode("" if request.is_post_mortem else refusal, stop_ranks, list(request.breakpoints))
+
+
+# -- a line that the user types
+
+
+_END_WORDS = ("q", "quit", "exit", "quit()", "exit()", "EOF")
+_CONTINUE_WORDS = ("c", "cont", "continue")
+_HELP_WORDS = ("help", "h", "?")
+_OWN_HELP = re.compile(r"(?:(?:help|h)\s+|\?\s*)ranks?")
+_OPERATOR_WORDS = ("and", "for", "if", "in", "is", "not", "or")
+"""After one of them, `rank` is a variable of the user."""
+_RANKS_LINE = re.compile(r"(?P<word>ranks?)\s+(?P<spec>[^\W_]\S*)(?:\s+(?P<line>.*))?", re.DOTALL)
+
+HELP_TEXT = """
+For several ranks (everything else goes to the ranks that the prompt names):
+  rank N               send what follows to rank N
+  ranks SPEC           send what follows to several ranks: 0-3 or 0,2 or all,
+                       which is every rank that has stopped
+  ranks SPEC COMMAND   send one command to several ranks; equal answers are
+                       shown once
+  skip_hidden on|off   hide or show the frames of jax, mhnb and IPython
+  q                    end the cell on all ranks
+"""
+"""What the console adds to pdb's help."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleLine:
+    """A line that the user typed, as parsed."""
+
+    action: Literal["send", "switch", "help", "end"]
+    line: str = ""
+    """What the ranks get; empty for help that needs no rank."""
+    spec: str = ""
+    """The ranks, as typed; empty for those that the prompt names."""
+
+
+def parse_console_line(line: str) -> ConsoleLine:
+    """Parse a line that was typed at the debugger's own prompt.
+
+    >>> parse_console_line("ranks 0-3 p x.shape")
+    ConsoleLine(action='send', line='p x.shape', spec='0-3')
+    >>> parse_console_line("rank 2").action, parse_console_line("rank == 2").action, parse_console_line(" q ").action
+    ('switch', 'send', 'end')
+    """
+    text = line.strip()
+    if text in _END_WORDS:
+        return ConsoleLine("end")
+    if text in _HELP_WORDS:
+        return ConsoleLine("help", "help")
+    if _OWN_HELP.fullmatch(text):
+        return ConsoleLine("help")
+    match = _RANKS_LINE.fullmatch(text)
+    if match is None or match["spec"] in _OPERATOR_WORDS:
+        return ConsoleLine("send", line)
+    if match["line"] is None:
+        return ConsoleLine("switch", spec=match["spec"])
+    if match["line"] in _END_WORDS:
+        # Whatever ranks it names: the others would wait for the ones that have ended the cell.
+        return ConsoleLine("end")
+    return ConsoleLine("send", match["line"], match["spec"])
+
+
+def is_debugger_prompt(prompt: str) -> bool:
+    """Check whether a prompt is the debugger's own, and not one of Python code or of a list of commands in it.
+
+    >>> is_debugger_prompt("(Pdb) "), is_debugger_prompt(">>> "), is_debugger_prompt("(com) ")
+    (True, False, False)
+    """
+    return "pdb" in prompt.lower()
+
+
+# -- the console
+
+
+_SETTLE_S = 0.25
+"""After the first rank stops, others that are about to stop too get this long, so that they are shown together."""
+_RETURN_S = 0.5
+"""A rank that the user has stepped into a launch waits there for the others. When they have run on, it gets this long to stop again,
+so that `ranks all` is for all of them.
+"""
+_RUNS_ON_AFTER_S = 1.5
+"""A rank that has run for this long after a line runs on; one that stops again sooner has answered with that. Ranks report every
+second where they are, so one that waits is known to wait by then.
+"""
+_END_LINES = {">>> ": "exit()", "(com) ": "end"}
+"""What ends Python code, or a list of commands, at these prompts."""
+
+_STATE_PHRASES: Mapping[RankDebugState, tuple[str, str]] = {
+    "running": ("is running", "are running"),
+    "waiting": ("is waiting", "are waiting"),
+    "done": ("has ended the cell", "have ended the cell"),
+    "stopped": ("works on a command", "work on a command"),
+}
+_STATE_ORDER: tuple[RankDebugState, ...] = ("stopped", "running", "waiting", "done")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleStep:
+    """What to do next at the console."""
+
+    text: str = ""
+    """To be printed: whole lines, or empty."""
+    prompt: str | None = None
+    """To read a line with; None while nothing is to be read."""
+    wait_s: float | None = None
+    """Seconds after which the console has to be asked again, even if nothing has changed; None for never."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedLine:
+    """What a typed line leads to."""
+
+    sent: Mapping[int, str | None] = field(default_factory=dict)
+    """What each rank gets; None is the end of all input."""
+    text: str = ""
+    """To be printed: whole lines, or empty."""
+    is_end: bool = False
+    """Whether the user ends the cell."""
+
+
+class Console:
+    """Decides what the user of a debugger on several ranks sees, and which ranks get what is typed.
+
+    Args:
+        is_post_mortem: whether the cell only inspects what an earlier cell left.
+    """
+
+    def __init__(self, *, is_post_mortem: bool = False) -> None:
+        self._is_post_mortem = is_post_mortem
+        self._update = DebugUpdate({})
+        self._focus: tuple[int, ...] = ()
+        """The ranks that get what is typed, as far as they have stopped."""
+        self._sent: dict[int, int] = {}
+        """Ranks whose answer is awaited, and how many reports they had made before the line was sent."""
+        self._running_since: dict[int, float] = {}
+        """Since when those ranks run on."""
+        self._names_ranks = False
+        """Whether the answer says which rank it is from."""
+        self._appendix = ""
+        """Text to print after the answer."""
+        self._shown_stops: dict[int, int] = {}
+        self._settled_at: float | None = None
+        """When ranks that stop together are taken to have stopped; None while none has."""
+        self._stepping: set[int] = set()
+        """Ranks whose last line was not to continue, so that they stop again if they run on."""
+        self._returning: tuple[int, ...] = ()
+        """Those of them that may be about to stop, now that others have run on."""
+        self._returned_at = 0.0
+        """When they are taken to have stopped again, or not to."""
+        self._left: dict[int, int] | None = None
+        """How many reports each rank had made when its last prompt was left to itself; None until the user leaves."""
+
+    def update(self, update: DebugUpdate, now: float) -> None:
+        """Take note of what the ranks do; only the newest update matters."""
+        self._update = update
+        for rank in self._sent:
+            if update.states.get(rank) == "running" and self._count_reports(rank):
+                self._running_since.setdefault(rank, now)
+            else:
+                self._running_since.pop(rank, None)
+        if update.prompts and self._settled_at is None:
+            self._settled_at = now + _SETTLE_S
+
+    def advance(self, now: float) -> ConsoleStep:
+        """Return what to print now, and whether to read a line."""
+        if wait_s := self._answer_wait_s(now):
+            return ConsoleStep(wait_s=None if wait_s == float("inf") else wait_s)
+        self._expect_returns(now)
+        answers = self._take_answers()
+        if not self._update.prompts:
+            self._settled_at = None
+            return ConsoleStep(answers)
+        if self._settled_at is not None and now < self._settled_at and "running" in self._update.states.values():
+            return ConsoleStep(answers, wait_s=self._settled_at - now)
+        if now < self._returned_at and any(self._may_return(rank) for rank in self._returning):
+            return ConsoleStep(answers, wait_s=self._returned_at - now)
+        text = answers + self._announce_stops()
+        if not self._find_focus():
+            self._focus = (min(self._update.prompts),)
+        return ConsoleStep(text, self._format_prompt())
+
+    def _expect_returns(self, now: float) -> None:
+        """Give ranks that are between two steps the time to stop again, if all that had stopped have run on."""
+        has_run_on = any(self._count_reports(rank) > 1 for rank in self._sent)
+        if has_run_on and self._sent.keys() >= self._update.prompts.keys():
+            self._returning = tuple(rank for rank in self._stepping - self._sent.keys() if self._may_return(rank))
+            self._returned_at = now + _RETURN_S
+
+    def _may_return(self, rank: int) -> bool:
+        return self._update.states.get(rank) in ("running", "waiting")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no rank has stopped and no answer is awaited: the cell just runs."""
+        return not self._update.prompts and not self._sent
+
+    @property
+    def prompting_ranks(self) -> tuple[int, ...]:
+        """Ranks that wait for a line."""
+        return tuple(self._update.prompts)
+
+    # -- what is typed
+
+    def type_line(self, line: str) -> TypedLine:
+        """Take a line that the user typed at the prompt of the last step."""
+        focus = self._find_focus()
+        if not focus:
+            return TypedLine(
+                text=_format_error(f"{_count(self._focus, 'is', 'are')} not stopped any more; nothing was sent")
+            )
+        if not is_debugger_prompt(self._update.prompts[focus[0]].prompt):
+            # Python code, or the commands of a breakpoint: there each word has its own meaning.
+            return self._send(line, focus)
+        parsed = parse_console_line(line)
+        if parsed.action == "end":
+            return TypedLine(is_end=True)
+        if parsed.action == "help" and not parsed.line:
+            return TypedLine(text=HELP_TEXT.lstrip("\n"))
+        if parsed.action == "help":
+            self._appendix = HELP_TEXT
+            return self._send(parsed.line, focus[:1])
+        if not parsed.spec:
+            return self._send(line, focus)
+        try:
+            ranks = self._resolve(parsed.spec)
+        except InvalidRequest as error:
+            return TypedLine(text=_format_error(str(error)))
+        if parsed.action == "switch":
+            self._focus = ranks
+            return TypedLine()
+        return self._send(parsed.line, ranks, names_ranks=True)
+
+    def type_end(self) -> TypedLine:
+        """Take the end of all input. It ends Python code or a list of commands in the debugger; or else the cell."""
+        focus = self._find_focus()
+        prompt = self._update.prompts[focus[0]].prompt if focus else ""
+        if not focus or is_debugger_prompt(prompt):
+            return TypedLine(is_end=True)
+        if prompt in _END_LINES:
+            return self._send(_END_LINES[prompt], focus)
+        # A block of Python code that is typed halfway is not to be run.
+        return TypedLine(text=_format_error("an empty line ends the block; then the end of input ends Python"))
+
+    def leave(self) -> TypedLine:
+        """Return which ranks get the end of all input, because the user has left the debugger; to be called after each update from then on.
+
+        The ranks that had stopped before get an interrupt, unless they only inspect what an earlier cell left.
+        """
+        is_first, known = self._left is None, self._left or {}
+        counts = {rank: self._update.report_counts.get(rank, 0) for rank in self._update.prompts}
+        self._left = known | counts
+        if is_first and not self._is_post_mortem:
+            return TypedLine(is_end=True)
+        return TypedLine({rank: None for rank, count in counts.items() if known.get(rank) != count}, is_end=True)
+
+    def _send(self, line: str, ranks: tuple[int, ...], *, names_ranks: bool = False) -> TypedLine:
+        self._sent = {rank: self._update.report_counts.get(rank, 0) for rank in ranks}
+        self._stepping = self._stepping - set(ranks) if line.strip() in _CONTINUE_WORDS else self._stepping | set(ranks)
+        self._running_since = {}
+        self._names_ranks = names_ranks or len(ranks) > 1
+        return TypedLine(dict.fromkeys(ranks, line))
+
+    def _resolve(self, spec: str) -> tuple[int, ...]:
+        """Return the ranks that a line names. Every one of them must have stopped.
+
+        Raises:
+            InvalidRequest: the text is not a rank set, or a rank has not stopped.
+        """
+        states, stopped = self._update.states, tuple(self._update.prompts)
+        if spec == "all":
+            return stopped
+        try:
+            ranks = parse_ranks(spec, max(states) + 1)
+        except InvalidRequest:
+            ranks = ()
+        if not ranks or not set(ranks) <= set(states):
+            raise InvalidRequest(
+                f"ranks {spec!r}: expected ranks of this cell, such as 0,2-3, or all for those that have stopped; "
+                f"this cell has {describe_ranks(states)}"
+            )
+        if not set(ranks) <= set(stopped):
+            others = "; ".join(self._describe_states(rank for rank in ranks if rank not in stopped))
+            raise InvalidRequest(f"ranks {spec!r}: expected ranks that have stopped: {format_ranks(stopped)}; {others}")
+        return ranks
+
+    # -- what is shown
+
+    def _count_reports(self, rank: int) -> int:
+        """Return how many prompts and ends of prompts a rank has reported since the line was sent to it."""
+        return self._update.report_counts.get(rank, 0) - self._sent[rank]
+
+    def _answer_wait_s(self, now: float) -> float:
+        """Return how long to wait for the awaited answers: 0.0 if all are there, infinite if only an update can tell."""
+        return max((self._rank_wait_s(rank, now) for rank in self._sent), default=0.0)
+
+    def _rank_wait_s(self, rank: int, now: float) -> float:
+        state = self._update.states.get(rank)
+        has_answered = self._count_reports(rank) > 0
+        if state == "done" or (has_answered and (rank in self._update.prompts or state == "waiting")):
+            return 0.0
+        if has_answered and state == "running":
+            return max(0.0, self._running_since[rank] + _RUNS_ON_AFTER_S - now)
+        return float("inf")
+
+    def _take_answers(self) -> str:
+        """Return the folded answers to the last line, and say which ranks run on although others have stopped."""
+        sent, update = self._sent, self._update
+        answers = {rank: self._answer_of(rank) for rank in sent}
+        text = _fold(answers) if self._names_ranks else "".join(answers.values())
+        self._shown_stops |= {rank: update.prompts[rank].stop for rank in sent if rank in update.prompts}
+        gone = [rank for rank in sent if rank not in update.prompts]
+        code = [rank for rank in sent if rank in update.prompts and not is_debugger_prompt(update.prompts[rank].prompt)]
+        if code:
+            # One command has begun to read Python code on these ranks: they get it.
+            self._focus = tuple(code)
+        self._sent, appendix, self._appendix = {}, self._appendix, ""
+        # If none has stopped, the cell just goes on, and its view shows where.
+        states = [f"{line}\n" for line in self._describe_states(gone)] if update.prompts else []
+        return _end_line(text) + appendix + "".join(states)
+
+    def _answer_of(self, rank: int) -> str:
+        """Return what a rank printed since the line was sent to it."""
+        count, prompt = self._count_reports(rank), self._update.prompts.get(rank)
+        # A rank that has stopped again has reported that it ran on, too.
+        resumed = self._update.resumed.get(rank, "") if count > (0 if prompt is None else 1) else ""
+        return resumed + (prompt.text if prompt is not None and count > 0 else "")
+
+    def finish(self) -> str:
+        """Return what ranks printed that ran on to the end of the cell."""
+        return "" if not self._sent else self._take_answers()
+
+    def _announce_stops(self) -> str:
+        """Return the stops that were not shown yet, each text once."""
+        texts = {
+            rank: prompt.text
+            for rank, prompt in self._update.prompts.items()
+            if self._shown_stops.get(rank) != prompt.stop
+        }
+        self._shown_stops |= {rank: self._update.prompts[rank].stop for rank in texts}
+        if self._is_post_mortem:
+            # They did not stop: their code has failed before.
+            return _fold(texts) if len(self._update.states) > 1 else _end_line("".join(texts.values()))
+        return "".join(
+            f"{describe_ranks(ranks)} stopped\n{_end_line(text)}" for text, ranks in ranks_by_key(texts).items()
+        )
+
+    def _describe_states(self, ranks: Iterable[int]) -> list[str]:
+        """Describe what ranks do, each phrase once."""
+        phrases = {}
+        for rank in ranks:
+            wait = self._update.waits.get(rank, "")
+            phrases[rank] = self._update.states[rank], f": {wait}" if wait else ""
+        return [
+            f"{_count(group, *_STATE_PHRASES[state])}{wait}" for (state, wait), group in ranks_by_key(phrases).items()
+        ]
+
+    def _find_focus(self) -> tuple[int, ...]:
+        """Return the ranks that get what is typed now."""
+        return tuple(rank for rank in self._focus if rank in self._update.prompts)
+
+    def _format_prompt(self) -> str:
+        focus = self._find_focus()
+        who, prompt = describe_ranks(focus), self._update.prompts[focus[0]].prompt
+        if not is_debugger_prompt(prompt):
+            return f"{who} {prompt}"
+        by_state: dict[RankDebugState, list[int]] = {}
+        for rank, state in self._update.states.items():
+            by_state.setdefault(state, []).append(rank)
+        states = [f"{state} {format_ranks(by_state[state])}" for state in _STATE_ORDER if state in by_state]
+        if self._is_post_mortem:
+            states = ["post-mortem", *(states if len(self._update.states) > 1 else ())]
+        return f"{who} ({'; '.join(states)}) > "
+
+
+def _count(ranks: Iterable[int], one: str, many: str) -> str:
+    """Return ranks as a subject with the verb that fits.
+
+    >>> _count([2], "is", "are"), _count([0, 1], "is", "are")
+    ('rank 2 is', 'ranks 0-1 are')
+    """
+    known = tuple(ranks)
+    return f"{describe_ranks(known)} {one if len(known) == 1 else many}"
+
+
+def _fold(answers: Mapping[int, str]) -> str:
+    r"""Return answers with their ranks, equal ones once; a long answer begins on a line of its own.
+
+    >>> _fold({0: "(8,)\n", 1: "(8,)\n", 2: "a\nb\n", 3: ""})
+    'ranks 0-1: (8,)\nrank 2:\na\nb\n'
+    """
+    lines = []
+    for text, ranks in ranks_by_key({rank: answer.strip("\n") for rank, answer in answers.items()}).items():
+        if text:
+            lines.append(f"{describe_ranks(ranks)}:{chr(10) if chr(10) in text else ' '}{text}\n")
+    return "".join(lines)
+
+
+def _format_error(text: str) -> str:
+    """Return an error in the way in which the debugger prints its own."""
+    return f"*** {text}\n"
+
+
+def _end_line(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"

@@ -1,0 +1,487 @@
+"""The console of the debugger: which ranks get a typed line, what is shown of the answers, and when the next line is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from mhnb.core.debugging import (
+    HELP_TEXT,
+    Console,
+    ConsoleLine,
+    ConsoleStep,
+    DebugRequest,
+    DebugUpdate,
+    RankDebugState,
+    TypedLine,
+    is_debugger_prompt,
+    make_debug_mode,
+    parse_console_line,
+)
+from mhnb.core.messages import DebugMode, DebugPrompt
+from mhnb.core.state.cell import Cell
+from mhnb.core.state.events import CellRequest
+
+SEQ = 5
+PLACE = "> In [5], line 4\n-> breakpoint()\n"
+
+
+@dataclass
+class Ranks:
+    """Ranks that stop and run on; `update` tells a console what they do, as the state machine does."""
+
+    count: int = 4
+    is_post_mortem: bool = False
+    now: float = 100.0
+    states: dict[int, RankDebugState] = field(default_factory=dict)
+    prompts: dict[int, DebugPrompt] = field(default_factory=dict)
+    waits: dict[int, str] = field(default_factory=dict)
+    resumed: dict[int, str] = field(default_factory=dict)
+    reports: dict[int, int] = field(default_factory=dict)
+    stops: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.states = dict.fromkeys(range(self.count), "running")
+        self.console = Console(is_post_mortem=self.is_post_mortem)
+
+    def stop(self, *ranks: int, text: str = PLACE) -> Ranks:
+        """Stop ranks at a new place."""
+        for rank in ranks:
+            self.stops[rank] = self.stops.get(rank, 0) + 1
+        return self.answer(*ranks, text=text, is_new=True)
+
+    def answer(self, *ranks: int, text: str = "", prompt: str = "(Pdb) ", is_new: bool = False) -> Ranks:
+        """Let ranks print an answer and prompt again."""
+        for rank in ranks:
+            self.states[rank] = "stopped"
+            self.prompts[rank] = DebugPrompt(rank, SEQ, self.stops[rank], prompt, text, 4, is_new)
+            self.reports[rank] = self.reports.get(rank, 0) + 1
+        return self.update()
+
+    def resume(self, *ranks: int, state: RankDebugState = "running", wait: str = "", text: str = "") -> Ranks:
+        """Let ranks leave their prompts."""
+        for rank in ranks:
+            self.prompts.pop(rank, None)
+            self.states[rank], self.resumed[rank] = state, text
+            self.reports[rank] = self.reports.get(rank, 0) + 1
+            if wait:
+                self.waits[rank] = wait
+        return self.update()
+
+    def update(self) -> Ranks:
+        """Tell the console the present state."""
+        update = DebugUpdate(
+            dict(self.states),
+            dict(sorted(self.prompts.items())),
+            dict(self.waits),
+            dict(self.resumed),
+            dict(self.reports),
+        )
+        self.console.update(update, self.now)
+        return self
+
+    def type(self, line: str) -> Mapping[int, str | None]:
+        """Type a line that ranks get; they work on it from now on."""
+        typed = self.console.type_line(line)
+        assert typed.text == ""
+        assert not typed.is_end
+        for rank in typed.sent:
+            self.prompts.pop(rank)
+        self.update()
+        return typed.sent
+
+    def advance(self, seconds: float = 0.0) -> ConsoleStep:
+        """Let time pass, and ask the console what to do."""
+        self.now += seconds
+        return self.console.advance(self.now)
+
+
+@pytest.fixture
+def stopped() -> Ranks:
+    """Four ranks that have stopped at the same place, which the console has shown."""
+    ranks = Ranks().stop(0, 1, 2, 3)
+    ranks.advance()
+    return ranks
+
+
+# -- a typed line
+
+
+@pytest.mark.parametrize(
+    ("line", "parsed"),
+    [
+        ("p x.shape", ConsoleLine("send", "p x.shape")),
+        ("", ConsoleLine("send", "")),
+        ("rank 2", ConsoleLine("switch", spec="2")),
+        ("ranks all", ConsoleLine("switch", spec="all")),
+        ("  ranks 0,2-3   p x  ;;  c ", ConsoleLine("send", "p x  ;;  c", "0,2-3")),
+        ("ranks two", ConsoleLine("switch", spec="two")),
+        ("help", ConsoleLine("help", "help")),
+        ("help ranks", ConsoleLine("help")),
+        ("?rank", ConsoleLine("help")),
+        ("help p", ConsoleLine("send", "help p")),
+        ("q", ConsoleLine("end")),
+        (" quit ", ConsoleLine("end")),
+        ("exit()", ConsoleLine("end")),
+        ("q = 3", ConsoleLine("send", "q = 3")),
+        # A variable of the user.
+        ("rank", ConsoleLine("send", "rank")),
+        ("rank == 2", ConsoleLine("send", "rank == 2")),
+        ("rank in (0, 1)", ConsoleLine("send", "rank in (0, 1)")),
+        ("rank[0]", ConsoleLine("send", "rank[0]")),
+        ("ranks = 3", ConsoleLine("send", "ranks = 3")),
+        ("ranking 2", ConsoleLine("send", "ranking 2")),
+    ],
+)
+def test_line_is_parsed(line: str, parsed: ConsoleLine) -> None:
+    """Only the commands of the console are taken out; everything else goes to the ranks as typed."""
+    assert parse_console_line(line) == parsed
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_own"),
+    [("(Pdb) ", True), ("((Pdb)) ", True), ("ipdb> ", True), ("(com) ", False), (">>> ", False), ("In : ", False)],
+)
+def test_prompt_of_the_debugger_is_known(prompt: str, is_own: bool) -> None:  # noqa: FBT001
+    """The prompts of Python code, and of a list of commands, are not the debugger's own."""
+    assert is_debugger_prompt(prompt) is is_own
+
+
+# -- the first stop
+
+
+def test_nothing_is_read_while_no_rank_has_stopped() -> None:
+    """A cell without a stop shows nothing."""
+    ranks = Ranks().update()
+    assert ranks.advance() == ConsoleStep()
+    assert ranks.console.is_idle
+
+
+def test_ranks_that_stop_together_are_shown_together() -> None:
+    """The first one waits a moment for the others, and the prompt goes to the lowest."""
+    ranks = Ranks().stop(2)
+    assert ranks.advance() == ConsoleStep(wait_s=0.25)
+    ranks.stop(1)
+    assert ranks.advance(0.125) == ConsoleStep(wait_s=0.125)
+    assert ranks.advance(0.125) == ConsoleStep(f"ranks 1-2 stopped\n{PLACE}", "rank 1 (stopped 1-2; running 0,3) > ")
+
+
+def test_no_moment_is_waited_if_no_rank_runs() -> None:
+    """If the other ranks wait or have ended, no other rank is about to stop."""
+    ranks = Ranks()
+    ranks.states |= {0: "waiting", 3: "done"}
+    assert ranks.stop(1, 2).advance() == ConsoleStep(
+        f"ranks 1-2 stopped\n{PLACE}", "rank 1 (stopped 1-2; waiting 0; done 3) > "
+    )
+
+
+def test_stops_at_different_places_are_shown_apart() -> None:
+    """Ranks with the same text share it."""
+    step = Ranks().stop(0, 1, 3).stop(2, text="> elsewhere").advance()
+    assert step.text == f"ranks 0-1,3 stopped\n{PLACE}rank 2 stopped\n> elsewhere\n"
+
+
+def test_later_stop_is_shown_once_and_before_the_next_prompt() -> None:
+    """The rank that is asked stays the same, although a lower one has stopped."""
+    ranks = Ranks().stop(2)
+    ranks.advance(0.25)
+    ranks.stop(0)
+    assert ranks.advance() == ConsoleStep(f"rank 0 stopped\n{PLACE}", "rank 2 (stopped 0,2; running 1,3) > ")
+    assert ranks.advance() == ConsoleStep("", "rank 2 (stopped 0,2; running 1,3) > ")
+
+
+# -- answers
+
+
+def test_answer_of_one_rank_is_only_its_text(stopped: Ranks) -> None:
+    """No line is read until it is there."""
+    assert stopped.type("p 1") == {0: "p 1"}
+    assert stopped.advance(60.0) == ConsoleStep()
+    assert stopped.answer(0, text="1\n").advance() == ConsoleStep("1\n", "rank 0 (stopped 0-3) > ")
+
+
+def test_answer_that_equals_the_one_before_is_an_answer(stopped: Ranks) -> None:
+    """The same command twice has two equal answers, of which only the number of reports tells."""
+    stopped.type("p 1")
+    stopped.answer(0, text="1\n").advance()
+    stopped.console.type_line("p 1")
+    assert stopped.update().advance() == ConsoleStep()
+    assert stopped.answer(0, text="1\n").advance().text == "1\n"
+
+
+def test_answers_of_several_ranks_are_folded(stopped: Ranks) -> None:
+    """Equal ones are shown once; a long one begins on a line of its own, and an empty one is not shown."""
+    assert stopped.type("ranks all p x") == dict.fromkeys(range(4), "p x")
+    stopped.answer(0, 2, text="(8,)\n").answer(1, text="a\nb\n")
+    assert stopped.advance() == ConsoleStep()
+    assert stopped.answer(3).advance() == ConsoleStep("ranks 0,2: (8,)\nrank 1:\na\nb\n", "rank 0 (stopped 0-3) > ")
+
+
+def test_one_command_for_another_rank_names_it(stopped: Ranks) -> None:
+    """The prompt stays where it is."""
+    assert stopped.type("ranks 2 p 1") == {2: "p 1"}
+    assert stopped.answer(2, text="1\n").advance() == ConsoleStep("rank 2: 1\n", "rank 0 (stopped 0-3) > ")
+
+
+def test_next_stop_within_a_moment_is_an_answer(stopped: Ranks) -> None:
+    """After `next` only the new place is shown, with what the rank printed on its way."""
+    stopped.type("n")
+    stopped.resume(0, text="--Return--\n")
+    assert stopped.advance() == ConsoleStep(wait_s=1.5)
+    assert stopped.stop(0, text="> line 5\n").advance(0.5) == ConsoleStep(
+        "--Return--\n> line 5\n", "rank 0 (stopped 0-3) > "
+    )
+
+
+def test_text_of_an_earlier_run_is_not_shown_again(stopped: Ranks) -> None:
+    """What a rank printed when it last ran on belongs to the line before."""
+    stopped.type("n")
+    stopped.resume(0, text="once\n").stop(0).advance()
+    stopped.type("p 1")
+    assert stopped.answer(0, text="1\n").advance().text == "1\n"
+
+
+def test_prompt_moves_on_when_its_rank_waits(stopped: Ranks) -> None:
+    """The user sees why: the rank has reached a launch that others have not."""
+    stopped.type("c")
+    stopped.resume(0, state="waiting", wait="line 6, jit(f)")
+    assert stopped.advance() == ConsoleStep("rank 0 is waiting: line 6, jit(f)\n", "rank 1 (stopped 1-3; waiting 0) > ")
+
+
+def test_stepped_rank_has_a_moment_to_stop_when_the_others_have_reached_its_launch(stopped: Ranks) -> None:
+    """So the next `ranks all` is for it, too."""
+    stopped.type("n")
+    stopped.resume(0, state="waiting").advance()
+    stopped.type("ranks all n")
+    for rank in (1, 2, 3):
+        stopped.resume(rank).stop(rank)
+    assert stopped.advance() == ConsoleStep(f"ranks 1-3:\n{PLACE}", wait_s=0.5)
+    stopped.stop(0)
+    assert stopped.advance(0.125) == ConsoleStep(f"rank 0 stopped\n{PLACE}", "rank 1 (stopped 0-3) > ")
+
+
+def test_stepped_rank_that_does_not_stop_is_waited_for_only_a_moment(stopped: Ranks) -> None:
+    """It may wait for another launch."""
+    stopped.type("n")
+    stopped.resume(0, state="waiting").advance()
+    stopped.type("ranks all n")
+    for rank in (1, 2, 3):
+        stopped.resume(rank).stop(rank)
+    stopped.advance()
+    assert stopped.advance(0.5).prompt == "rank 1 (stopped 1-3; waiting 0) > "
+    stopped.type("p 1")
+    assert stopped.answer(1, text="1\n").advance().prompt
+
+
+@pytest.mark.parametrize(("first", "then"), [("c", "ranks all n"), ("n", "ranks 1-2 n")])
+def test_rank_that_cannot_stop_now_is_not_waited_for(stopped: Ranks, first: str, then: str) -> None:
+    """One that continues does not stop, and one whose launch a stopped rank has not reached waits on."""
+    stopped.type(first)
+    stopped.resume(0, state="waiting").advance()
+    for rank in stopped.type(then):
+        stopped.resume(rank).stop(rank)
+    assert stopped.advance().prompt == "rank 1 (stopped 1-3; waiting 0) > "
+
+
+def test_prompt_moves_on_when_its_rank_runs_on(stopped: Ranks) -> None:
+    """A rank that stops again much later is shown as a new stop."""
+    stopped.type("c")
+    assert stopped.resume(0).advance(0.75) == ConsoleStep(wait_s=0.75)
+    assert stopped.advance(0.75) == ConsoleStep("rank 0 is running\n", "rank 1 (stopped 1-3; running 0) > ")
+    assert stopped.stop(0).advance().text == f"rank 0 stopped\n{PLACE}"
+
+
+def test_prompt_moves_on_when_its_rank_has_ended(stopped: Ranks) -> None:
+    """The last rank may reach the end of the cell without any launch."""
+    stopped.type("c")
+    assert stopped.resume(0, state="done").advance() == ConsoleStep(
+        "rank 0 has ended the cell\n", "rank 1 (stopped 1-3; done 0) > "
+    )
+
+
+def test_nothing_is_read_when_all_run_on(stopped: Ranks) -> None:
+    """The view of the cell shows the rest; the next stop is shown like the first one."""
+    stopped.type("ranks all c")
+    stopped.resume(0, 1, 2, 3).advance()
+    assert stopped.advance(1.5) == ConsoleStep()
+    assert stopped.console.is_idle
+    assert stopped.stop(3).advance() == ConsoleStep(wait_s=0.25)
+    assert stopped.advance(0.25).prompt == "rank 3 (stopped 3; running 0-2) > "
+
+
+def test_last_text_before_the_end_is_not_lost(stopped: Ranks) -> None:
+    """A rank that ran on to the end of the cell may have printed something."""
+    stopped.type("ranks all c")
+    stopped.resume(0, 1, text="bye\n")
+    assert stopped.console.finish() == "ranks 0-1: bye\n"
+    assert stopped.console.finish() == ""
+
+
+# -- switching
+
+
+def test_switch_to_another_rank(stopped: Ranks) -> None:
+    """All that follows goes to it."""
+    assert stopped.type("rank 2") == {}
+    assert stopped.advance() == ConsoleStep("", "rank 2 (stopped 0-3) > ")
+    assert stopped.type("p 1") == {2: "p 1"}
+
+
+def test_switch_to_several_ranks(stopped: Ranks) -> None:
+    """Those of them that have stopped get what follows; one that stops again later gets it again."""
+    stopped.type("ranks 0-2")
+    assert stopped.advance().prompt == "ranks 0-2 (stopped 0-3) > "
+    assert set(stopped.type("n")) == {0, 1, 2}
+    stopped.resume(0, 1, 2).resume(2, state="waiting").stop(0, 1, text="> line 5\n")
+    assert stopped.advance() == ConsoleStep(
+        "ranks 0-1: > line 5\nrank 2 is waiting\n", "ranks 0-1 (stopped 0-1,3; waiting 2) > "
+    )
+    assert stopped.stop(2).advance().prompt == "ranks 0-2 (stopped 0-3) > "
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("rank 7", "*** ranks '7': expected ranks of this cell, such as 0,2-3, or all for those that have stopped; "),
+        ("ranks two p x", "*** ranks 'two': expected ranks of this cell, such as 0,2-3, or all"),
+        ("ranks 3-0", "*** ranks '3-0': expected ranks of this cell, such as 0,2-3, or all"),
+        (
+            "ranks 0-3 c",
+            "*** ranks '0-3': expected ranks that have stopped: 0-1; rank 2 is waiting: line 6; rank 3 is running",
+        ),
+    ],
+)
+def test_wrong_ranks_are_refused(line: str, error: str) -> None:
+    """The error names what was typed and what was expected; nothing is sent."""
+    ranks = Ranks()
+    ranks.states[2], ranks.waits[2] = "waiting", "line 6"
+    ranks.stop(0, 1).advance(0.25)
+    typed = ranks.console.type_line(line)
+    assert typed.text.startswith(error)
+    assert not typed.sent
+    assert ranks.advance().prompt == "rank 0 (stopped 0-1; running 3; waiting 2) > "
+
+
+def test_line_for_a_rank_that_has_gone_is_not_sent(stopped: Ranks) -> None:
+    """While the user typed, the rank may have ended; no other rank gets the line."""
+    stopped.resume(0, state="done")
+    assert stopped.console.type_line("c") == TypedLine(text="*** rank 0 is not stopped any more; nothing was sent\n")
+    assert stopped.advance().prompt == "rank 1 (stopped 1-3; done 0) > "
+
+
+# -- help, and the end
+
+
+def test_help_of_the_console_follows_that_of_the_debugger(stopped: Ranks) -> None:
+    """One rank prints the debugger's help, also if several are asked."""
+    stopped.type("ranks all")
+    stopped.advance()
+    assert stopped.type("help") == {0: "help"}
+    assert stopped.answer(0, text="Documented commands\n").advance().text == f"Documented commands\n{HELP_TEXT}"
+    assert stopped.console.type_line("help ranks") == TypedLine(text=HELP_TEXT.lstrip("\n"))
+    assert max(map(len, HELP_TEXT.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("line", ["q", "quit", "exit", "EOF", "rank 1 q", "ranks all quit ", "ranks 0-1 exit()"])
+def test_user_ends_the_cell(stopped: Ranks, line: str) -> None:
+    """Nothing is sent to the ranks for it."""
+    assert stopped.console.type_line(line) == TypedLine(is_end=True)
+    assert stopped.console.type_end() == TypedLine(is_end=True)
+
+
+def test_rank_that_stops_after_the_user_has_left_gets_the_end_of_input(stopped: Ranks) -> None:
+    """The interrupt ends the stops that there were; code that handles it may stop again."""
+    assert stopped.console.leave() == TypedLine(is_end=True)
+    assert stopped.console.leave() == TypedLine(is_end=True)
+    stopped.resume(0, 1).stop(1)
+    assert stopped.console.leave() == TypedLine({1: None}, is_end=True)
+    assert stopped.console.leave() == TypedLine(is_end=True)
+
+
+def test_post_mortem_ends_with_the_end_of_input() -> None:
+    """No code runs that an interrupt could end; Python code at a prompt of its own needs one more."""
+    ranks = Ranks(2, is_post_mortem=True).stop(0, 1)
+    assert ranks.console.leave() == TypedLine({0: None, 1: None}, is_end=True)
+    ranks.answer(1)
+    assert ranks.console.leave() == TypedLine({1: None}, is_end=True)
+
+
+@pytest.mark.parametrize("prompt", [">>> ", "... ", "(com) ", "In : "])
+@pytest.mark.parametrize("line", ["rank 2", "q", "ranks all p x", "help", "  x = 1", ""])
+def test_python_code_is_passed_as_it_is(stopped: Ranks, prompt: str, line: str) -> None:
+    """At a prompt for Python code, or for the commands of a breakpoint, the console has no commands of its own."""
+    stopped.type("interact")
+    assert stopped.answer(0, prompt=prompt).advance() == ConsoleStep("", f"rank 0 {prompt}")
+    assert stopped.type(line) == {0: line}
+
+
+@pytest.mark.parametrize(("prompt", "line"), [(">>> ", "exit()"), ("(com) ", "end")])
+def test_end_of_input_ends_only_python_code(stopped: Ranks, prompt: str, line: str) -> None:
+    """After that the debugger prompts again."""
+    stopped.type("interact")
+    stopped.answer(0, prompt=prompt).advance()
+    assert stopped.console.type_end() == TypedLine({0: line})
+
+
+def test_end_of_input_runs_no_unfinished_block(stopped: Ranks) -> None:
+    """The user is asked to end it, and nothing is sent."""
+    stopped.type("interact")
+    stopped.answer(0, prompt="... ").advance()
+    assert stopped.console.type_end().text.startswith("*** an empty line ends the block")
+    assert not stopped.console.type_end().sent
+    assert stopped.advance().prompt == "rank 0 ... "
+
+
+def test_one_command_that_reads_python_code_takes_the_prompt(stopped: Ranks) -> None:
+    """Otherwise nobody could type for the other ranks that read code now."""
+    stopped.type("ranks 1-2 interact")
+    assert stopped.answer(1, 2, prompt=">>> ").advance() == ConsoleStep("", "ranks 1-2 >>> ")
+
+
+# -- after an error
+
+
+def test_post_mortem_of_one_rank() -> None:
+    """The rank did not stop: the prompt says what it is."""
+    ranks = Ranks(1, is_post_mortem=True).stop(0)
+    assert ranks.advance() == ConsoleStep(PLACE, "rank 0 (post-mortem) > ")
+
+
+def test_post_mortem_of_several_ranks() -> None:
+    """The prompt also says which ranks there are."""
+    ranks = Ranks(2, is_post_mortem=True).stop(0, 1)
+    assert ranks.advance() == ConsoleStep(f"ranks 0-1:\n{PLACE}", "rank 0 (post-mortem; stopped 0-1) > ")
+
+
+# -- updates of a cell
+
+
+def test_answer_that_equals_the_one_before_is_an_update() -> None:
+    """The same command twice leads to two updates, although the rank shows the same both times."""
+    cell = Cell(1, CellRequest("", None, "lockstep", None), seq=SEQ, ranks=(0,), now=0.0)
+    prompt = DebugPrompt(0, SEQ, 1, "(Pdb) ", "1\n")
+    counts = []
+    for _ in range(2):
+        cell.record_report(prompt, 1.0)
+        update = cell.take_debug_update(1.0)
+        assert update is not None
+        counts.append(update.report_counts[0])
+        assert cell.take_debug_update(1.0) is None
+        assert cell.take_prompt(0)
+    assert counts == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("errors", "mode"),
+    [
+        ((), DebugMode(is_replay=True)),
+        (("ValueError",), DebugMode(is_replay=True)),
+        (("NoKeyboard",), None),
+        (("BreakpointRefused",), DebugMode("it did not stop when the cell first ran")),
+    ],
+)
+def test_a_replay_repeats_a_refusal(errors: tuple[str, ...], mode: DebugMode | None) -> None:
+    """A replay passes over breakpoints, unless the cell ended at one that could not stop it."""
+    assert make_debug_mode(DebugRequest(replayed_errors=frozenset(errors)), "", is_replay=True) == mode
