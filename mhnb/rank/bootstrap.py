@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from IPython.core.getipython import get_ipython
 
 from mhnb.core.messages import HostSpec, Message, RunCell
+from mhnb.rank.execution.debugging import disable_jax_breakpoint
 from mhnb.rank.execution.interrupts import InterruptDelivery
-from mhnb.rank.execution.shell_patches import disable_jax_breakpoint
 from mhnb.rank.guard.launch_recorder import LaunchRecorder
 from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
 from mhnb.rank.network_abort import CollectiveSockets

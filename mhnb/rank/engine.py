@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import select
 import signal
 import sys
 import time
 import traceback
+from collections import deque
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -20,7 +22,7 @@ from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Type
 
-from mhnb.core.messages import HostSpec, Message, RankReady, RankRequest, RunCell, SkipCell
+from mhnb.core.messages import DebugInput, HostSpec, Message, RankReady, RankRequest, RunCell, SkipCell
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.execution.capture import Capture
 from mhnb.rank.execution.runner import CellRunner, exit_on_internal_error
@@ -76,6 +78,8 @@ class _Server:
         self._bootstrap = bootstrap
         self._capture = Capture(paths.log, paths.native, paths.offsets)
         self._capture.install()
+        self._postponed: deque[Message] = deque()
+        """Messages that arrived while the main thread waited for a line of the debugger."""
         self._runner = CellRunner(
             self._shell,
             self._capture,
@@ -88,6 +92,7 @@ class _Server:
             changed_facts=bootstrap.changed_facts,
             can_disconnect=lambda: bootstrap.collective_sockets.is_available,
             background_check=bootstrap.collective_sockets.close_if_requested,
+            prompt_input=self,
         )
         register_array_reprs(self._shell)
         describe_arrays_in_cells(self._shell.inspector)
@@ -107,7 +112,7 @@ class _Server:
 
     @exit_on_internal_error
     def _read(self) -> None:
-        while (message := self._channel.receive()) is not None:
+        while (message := self._next_message()) is not None:
             self._handle(message)
         if self._channel.is_closed:
             # It would be readable forever. With `is_detachable` the rank lives on without a notebook, and tries to reach
@@ -115,6 +120,27 @@ class _Server:
             self._loop.remove_reader(self._channel.fileno())
             if self._is_detachable:
                 self._loop.call_later(_RECONNECT_INTERVAL_S, self._reconnect)
+
+    def _next_message(self) -> Message | None:
+        return self._postponed.popleft() if self._postponed else self._channel.receive()
+
+    def read_line(self, wake_fd: int) -> str | None:
+        """Wait for a line that the user types for the debugger; None if the notebook is gone, or once `wake_fd` is readable.
+
+        It is called on the main thread, in the middle of a cell, so the loop does not read the channel meanwhile.
+        """
+        readable = select.poll()
+        for fd in (self._channel.fileno(), wake_fd):
+            readable.register(fd, select.POLLIN)
+        while True:
+            while (message := self._channel.receive()) is not None:
+                if isinstance(message, DebugInput):
+                    return message.line
+                if not self._postponed:
+                    self._loop.call_soon(self._read)
+                self._postponed.append(message)
+            if self._channel.is_closed or any(fd == wake_fd for fd, _ in readable.poll()):
+                return None
 
     @exit_on_internal_error
     def _reconnect(self) -> None:

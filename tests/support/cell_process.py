@@ -23,7 +23,16 @@ from typing import Any
 from mhnb.core.codec import decode, encode
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
 from mhnb.core.hang_report import PendingLaunch
-from mhnb.core.messages import CellEnded, CellRefused, Message, OutputProduced, RunCell, SkipCell
+from mhnb.core.messages import (
+    CellEnded,
+    CellRefused,
+    DebugInput,
+    DebugPrompt,
+    Message,
+    OutputProduced,
+    RunCell,
+    SkipCell,
+)
 from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import accumulate_events
 from mhnb.rank.guard.launch_gate import Mismatches
@@ -139,6 +148,24 @@ class CellProcess:
         assert isinstance(message, CellRefused)
         return message
 
+    def prompt(self) -> DebugPrompt:
+        """Wait until the running cell has stopped in the debugger and waits for a line."""
+        message = self.receive(lambda m: isinstance(m, DebugPrompt) and m.seq == self.seq)
+        assert isinstance(message, DebugPrompt)
+        return message
+
+    def type_line(self, line: str | None) -> None:
+        """Answer the debugger's prompt; None is the end of all input."""
+        self.send(DebugInput(self.seq, line))
+
+    def debug(self, *lines: str) -> list[DebugPrompt]:
+        """Type lines for the running cell, each at a prompt; return the prompts, also the one after the last line."""
+        prompts = [self.prompt()]
+        for line in lines:
+            self.type_line(line)
+            prompts.append(self.prompt())
+        return prompts
+
     def wait_for_output(self, seq: int, text: str) -> None:
         """Wait until the cell, running or ended, has written `text` to stdout or stderr."""
         said = ""
@@ -213,6 +240,35 @@ class SimulatedLaunches:
         return self._names.get("awaited")
 
 
+class _Inbox:
+    """Messages that arrive on a pipe; a rank's debugger reads its lines there, too."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._rest = fd, bytearray()
+
+    def fill(self) -> bool:
+        """Read once; return False at the end."""
+        data = os.read(self._fd, 1 << 20)
+        self._rest.extend(data)
+        return bool(data)
+
+    def take(self) -> Message | None:
+        if b"\n" not in self._rest:
+            return None
+        line, _, after = bytes(self._rest).partition(b"\n")
+        self._rest[:] = after
+        return decode([line])
+
+    def read_line(self, wake_fd: int) -> str | None:
+        while True:
+            if (message := self.take()) is not None:
+                assert isinstance(message, DebugInput)
+                return message.line
+            ready, _, _ = select.select([self._fd, wake_fd], [], [])
+            if wake_fd in ready or not self.fill():
+                return None
+
+
 async def _serve(folder: Path, generation: int, commands: int, answers: int) -> None:
     from mhnb.rank.execution.capture import Capture
     from mhnb.rank.execution.interrupts import InterruptDelivery
@@ -231,21 +287,24 @@ async def _serve(folder: Path, generation: int, commands: int, answers: int) -> 
 
     launches = SimulatedLaunches(shell.user_ns, InterruptFlag(folder, 0))
     interrupts = InterruptDelivery(launches, send=send)
+    inbox = _Inbox(commands)
     runner = CellRunner(
-        shell, capture, launches, interrupts, rank=0, generation=generation, send=send, clock=time.perf_counter
+        shell,
+        capture,
+        launches,
+        interrupts,
+        rank=0,
+        generation=generation,
+        send=send,
+        clock=time.perf_counter,
+        prompt_input=inbox,
     )
-    rest = bytearray()
     ended = asyncio.Event()
 
     def read() -> None:
-        data = os.read(commands, 1 << 20)
-        if not data:
+        if not inbox.fill():
             ended.set()
-        rest.extend(data)
-        while b"\n" in rest:
-            line, _, after = bytes(rest).partition(b"\n")
-            rest[:] = after
-            message = decode([line])
+        while (message := inbox.take()) is not None:
             assert isinstance(message, RunCell | SkipCell)
             runner.handle(message)
 

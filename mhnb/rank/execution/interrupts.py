@@ -78,6 +78,8 @@ class InterruptDelivery:
         """The main thread is between its proposal and the end of its launch: an interrupt must wait. Set by the launch gate."""
         self.is_pending = False
         """An interrupt waits for the end of that launch, or for the next launch."""
+        self.at_prompt: Callable[[], None] | None = None
+        """Called with an interrupt while the code has stopped in the debugger, where it must not be raised at any moment."""
         self.stopped_ranks: frozenset[int] | None = None
         """Ranks that stopped with this cell's main thread, each time before the same launch; None: no stop yet.
 
@@ -145,6 +147,10 @@ class InterruptDelivery:
                 raise KeyboardInterrupt
             return
         if self.is_ignored():
+            return
+        if self.at_prompt is not None:
+            self.was_requested = True
+            self.at_prompt()
             return
         if self._defer():
             self.was_requested = True

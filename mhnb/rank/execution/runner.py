@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from os import getpid
 from typing import Any, ParamSpec, TypeVar
 
@@ -35,6 +35,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import ErrorRaised
 from mhnb.rank.execution.capture import Capture
 from mhnb.rank.execution.cell_names import CELL_NAMES
+from mhnb.rank.execution.debugging import NoInput, PromptInput, RankDebugger
 from mhnb.rank.execution.exceptions import is_a
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.shell import PreparedCell, RankShell
@@ -102,6 +103,9 @@ class CellRunner:
     background_check: Callable[[], None] = lambda: None
     """Background checks. The service thread calls them all the time, as the main thread may be stuck; so does a cell's start."""
 
+    prompt_input: PromptInput = field(default_factory=NoInput)
+    """Where the lines come from that the user types in the debugger."""
+
     def __post_init__(self) -> None:
         self._next_seq = 1
         self._last_reply: CellEnded | None = None
@@ -114,6 +118,14 @@ class CellRunner:
         self.shell.attach_capture(
             self.capture, self.clock, self.interrupts, note_shown=self.launches.mismatches.note_shown
         )
+        self._debugger = RankDebugger(
+            self.interrupts,
+            rank=self.rank,
+            send=self._send,
+            source=self.prompt_input,
+            flush_output=self._flush_output,
+        )
+        self._debugger.install(self.shell)
         self._sampler = StackSampler(
             self.rank,
             _USER_CODE,
@@ -126,6 +138,8 @@ class CellRunner:
         self._logged_tracebacks: set[str] = set()
         """Tracebacks that are in the log already."""
         self._service = threading.Thread(target=self._serve, name="mhnb-output", daemon=True)
+        # For debugpy, which otherwise halts this thread with the main thread: the rank would report nothing.
+        self._service.pydev_do_not_trace = True  # type: ignore[attr-defined]
         self.interrupts.install(_USER_CODE)
         self._service.start()
 
@@ -197,6 +211,8 @@ class CellRunner:
         self.interrupts.begin_cell(message.seq)
         place = CellPlace(message.execution_count, message.first_line)
         cell = self.shell.prepare(message.seq, message.source, place)
+        assert self.shell.cell is not None
+        self._debugger.begin_cell(message, self.shell.cell)
         if cell.awaits:
             task = self.interrupts.task = asyncio.get_running_loop().create_task(self._user_code_async(cell))
             task.add_done_callback(self._end_task)
@@ -212,7 +228,11 @@ class CellRunner:
     def _user_code(self, cell: PreparedCell) -> ExecutionResult:
         if self.interrupts.arrived_early:
             raise KeyboardInterrupt
-        result = self.shell.run_prepared(cell)
+        try:
+            self._debugger.trace_cell()
+            result = self.shell.run_prepared(cell)
+        finally:
+            self._debugger.end_cell()
         self._show_error(result)
         self._wait_for_launches(result)
         return result
@@ -221,7 +241,11 @@ class CellRunner:
         try:
             if self.interrupts.arrived_early:
                 raise KeyboardInterrupt
-            result = await self.shell.run_prepared_async(cell)
+            try:
+                self._debugger.trace_cell()
+                result = await self.shell.run_prepared_async(cell)
+            finally:
+                self._debugger.end_cell()
             self._show_error(result)
             self._wait_for_launches(result)
         except (KeyboardInterrupt, SystemExit) as error:
@@ -349,6 +373,13 @@ class CellRunner:
             self.capture.poll()
             if events := self.capture.take():
                 self.send(OutputProduced(self.rank, running.seq, events))
+
+    def _flush_output(self) -> None:
+        """Send what the cell has printed so far, before the user reads what the debugger prints."""
+        with self._lock:
+            self.capture.poll()
+            if self._running is not None and (events := self.capture.take()):
+                self.send(OutputProduced(self.rank, self._running.seq, events))
 
     def _send_late_output(self) -> None:
         with self._lock:

@@ -117,6 +117,8 @@ class RankShell(PublicShell):
         self.clock: Callable[[], float] = float
         self.shows_exit_code = False
         """Whether a script is run: then the argument of `sys.exit` is shown, as Python writes it."""
+        self.script_name = ""
+        """The name of the script that is run, for the debugger; empty if cells are."""
         self.before_time_magic: Callable[[], None] = lambda: None
         self._interrupts = InterruptDelivery()
         self.error_shown: BaseException | None = None
@@ -375,6 +377,8 @@ class RankShell(PublicShell):
         if self.capture is None or value is None:
             super().showsyntaxerror(filename, running_compiled_code)
             return
+        # As in `showtraceback`: IPython calls this one at once if the cell itself cannot be compiled.
+        sys.last_type, sys.last_value, sys.last_traceback = type(value), value, hide_own_frames(traceback_of(value))
         self.call_error_hook(value, self._format_error(value, traceback_of(value)))
 
     def _format_error(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None = None) -> list[str]:

@@ -5,7 +5,8 @@ shows only shape and dtype, because more would need communication. Only a fully 
 and shows them first.
 
 `In` and `Out` are lists in memory, numbered by cell number. No database, no thread.
-A rank has no keyboard: code that would wait for one raises at once, with the reason and the next step.
+A rank has no keyboard: code that would wait for one raises at once, with the reason and the next step; the debugger is an
+exception (`debugging.py`).
 Libraries that draw in a browser draw what a rank can send: tqdm draws text, and matplotlib draws pictures. Widgets of a rank
 reach no browser; text bars can be folded into one.
 """
@@ -19,7 +20,6 @@ import getpass
 import importlib
 import linecache
 import os
-import pdb
 import shlex
 import sys
 import warnings
@@ -31,7 +31,6 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import IPython
-from IPython.core import debugger
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -111,44 +110,18 @@ def _print_lines(text: str, printer: Any) -> None:
 
 
 _PUSH_HINT = "Read the value in a notebook cell instead: name = {what}(...), then %mhjax push name."
-_JAX_PRINT_HINT = 'Print the value instead: jax.debug.print("{x}", x=x).'
+_DEBUG_HINT = "After an error, %mhjax debug opens the debugger."
 _PRINT_HINT = "Print the value instead, or fetch it into the notebook with %mhjax pull NAME."
 
 
 def disable_stdin(shell: InteractiveShell) -> None:
-    """Replace input, getpass, breakpoint, pdb and the debugger's magics by functions that raise."""
+    """Replace input, getpass and other functions that read from a terminal by functions that raise."""
     builtins.input = _make_refusal("input()", _PUSH_HINT.format(what="input"))
     getpass.getpass = _make_refusal("getpass()", _PUSH_HINT.format(what="getpass.getpass"))
-    sys.breakpointhook = _make_refusal("breakpoint()", _PRINT_HINT)
-    # Every other debugger, such as IPython's own or ipdb, ends in `interaction`.
-    pdb.set_trace = _make_refusal("pdb.set_trace()", _PRINT_HINT)
-    # Raise at the call itself: it would stop at the next line, which may be another function's, or not exist.
-    pdb.Pdb.set_trace = _make_refusal("pdb", _PRINT_HINT)  # type: ignore[method-assign]
     # These two would read end-of-file and continue without a message.
     code.InteractiveConsole.interact = _make_refusal("code.interact()", _PRINT_HINT)  # type: ignore[method-assign]
     IPython.embed = _make_refusal("IPython.embed()", _PRINT_HINT)
-    debugger.Pdb.__init__ = _refuse_terminal_debuggers(debugger.Pdb.__init__)  # type: ignore[method-assign]
-    pdb.Pdb.interaction = _make_refusal("pdb", _PRINT_HINT)  # type: ignore[method-assign]
-    for magic, kind in (("debug", "line_cell"), ("pdb", "line")):
-        shell.register_magic_function(_make_refusal(f"%{magic}", _PRINT_HINT), kind, magic)
-
-
-def disable_jax_breakpoint(jax: Any) -> None:
-    """Make JAX's own debugger raise when it is called. Its prompt would read end-of-file, and fail the program with that."""
-    jax.debug.breakpoint = _make_refusal("jax.debug.breakpoint()", _JAX_PRINT_HINT)
-
-
-def _refuse_terminal_debuggers(original: Callable[..., None]) -> Callable[..., None]:
-    """Make IPython's terminal debuggers raise, ipdb's included: without a terminal they cannot even be created."""
-    refuse = _make_refusal("pdb", _PRINT_HINT)
-
-    @functools.wraps(original)
-    def make(self: Any, *args: Any, **kwargs: Any) -> None:
-        if hasattr(type(self), "pt_init"):
-            refuse()
-        original(self, *args, **kwargs)
-
-    return make
+    shell.register_magic_function(_make_refusal("%pdb", _DEBUG_HINT), "line", "pdb")
 
 
 def _make_refusal(what: str, hint: str) -> Any:

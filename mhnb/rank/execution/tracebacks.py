@@ -392,6 +392,15 @@ def _fold_frames(shown: traceback.TracebackException, *, brief: bool) -> None:
             _fold_frames(other, brief=brief)
 
 
+def is_library_file(file: str) -> bool:
+    """Return whether a file belongs to this package, the standard library or an installed package.
+
+    >>> is_library_file(ast.__file__), is_library_file("<cell 3>")
+    (True, False)
+    """
+    return file.startswith("<frozen ") or bool(_library_of(file))
+
+
 def _library_of(file: str) -> str:
     if file.startswith(_MHNB_RANK_FOLDER):
         return "mhnb"

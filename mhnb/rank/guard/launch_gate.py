@@ -46,7 +46,8 @@ from mhnb.core.guard.launch_report import LaunchPlace, PendingPlace
 from mhnb.core.guard.provenance import InputRow, join_uncompared_blocks, uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.core.messages import RunCell
-from mhnb.errors import MhnbError, OrderMismatch, RanksLost
+from mhnb.core.ranks import describe_ranks
+from mhnb.errors import BreakpointRefused, MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.exceptions import cause_of, is_a, members_of
 from mhnb.rank.execution.interrupts import InterruptDelivery
@@ -217,6 +218,11 @@ _NESTED_LAUNCH = (
     "  The ranks must agree on that launch first.\n"
     "  Set a flag in the handler, and launch where the cell's own code reads the flag."
 )
+_AT_PROMPT = (
+    "{name} was not launched: it is a program of {ranks}, and the debugger has stopped this rank alone\n"
+    "  Fix: use this rank's part, such as x.addressable_shards[0].data\n"
+    "  Or: run the program in the cell's code, after c (continue)"
+)
 
 
 class LaunchGate:
@@ -373,6 +379,9 @@ class LaunchGate:
         """Check that the calling code may launch a program in which other ranks take part."""
         if self._forked:
             raise RuntimeError("a forked process is not a rank, so it cannot launch a program of several ranks")
+        if self._interrupts.at_prompt is not None and threading.current_thread() is self._main:
+            text = _AT_PROMPT.format(name=name.partition(" ")[0], ranks=describe_ranks(participants))
+            raise BreakpointRefused(text)
         if self._cell_ranks is not None and not set(participants) <= set(self._cell_ranks):
             raise OrderMismatch(format_missing_ranks(name, participants, self._cell_ranks), result=None)
         if self.is_in_launch():

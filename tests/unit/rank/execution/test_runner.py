@@ -639,15 +639,9 @@ def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
     [
         ("input('name? ')", "input()"),
         ("import getpass; getpass.getpass()", "getpass()"),
-        ("breakpoint()", "breakpoint()"),
-        ("import pdb; pdb.set_trace()", "pdb.set_trace()"),
-        ("import pdb; pdb.Pdb().set_trace()\nx = 1", "pdb"),
-        ("from IPython.core.debugger import Pdb; Pdb().set_trace()\nx = 1", "pdb"),
         ("import code; code.interact()", "code.interact()"),
         ("import IPython; IPython.embed()", "IPython.embed()"),
-        ("%debug", "%debug"),
         ("%pdb on", "%pdb"),
-        ("%%debug\nx = 1", "%debug"),
     ],
 )
 def test_keyboard_input_is_refused(rank: CellProcess, source: str, what: str) -> None:
@@ -656,15 +650,6 @@ def test_keyboard_input_is_refused(rank: CellProcess, source: str, what: str) ->
     assert (result.ended.outcome, result.error.ename) == ("error", "NoKeyboard")
     assert result.error.evalue.startswith(f"{what} is not available on a rank")
     assert "%mhjax" in result.error.evalue
-
-
-@pytest.mark.parametrize("module", ["IPython.core.debugger", "IPython.terminal.debugger", "pdb"])
-def test_debugger_is_refused_at_its_line(rank: CellProcess, module: str) -> None:
-    """The error has the line of the call, not that of a later line at which the debugger would stop."""
-    result = rank.run(f"from {module} import set_trace\ndef f():\n    set_trace()\n    return 1\nf()")
-    assert result.error.ename == "NoKeyboard"
-    error = result.error
-    assert (error.line, error.code) == (3, "set_trace()")
 
 
 def test_keyboard_input_raises_end_of_file(rank: CellProcess) -> None:

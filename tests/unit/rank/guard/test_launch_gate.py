@@ -13,8 +13,9 @@ import pytest
 from mhnb.core.guard.agreement import LAUNCH_DECISION, Decision, LaunchProposal, Vote
 from mhnb.core.guard.launch_report import PendingPlace
 from mhnb.core.messages import RunCell
-from mhnb.errors import OrderMismatch
+from mhnb.errors import BreakpointRefused, OrderMismatch
 from mhnb.rank.execution.interrupts import InterruptDelivery
+from mhnb.rank.execution.streams import CELL_NUMBER
 from mhnb.rank.guard.launch_gate import DeferredSignals, LaunchGate
 from mhnb.rank.guard.local_agreement import AgreementBackend
 
@@ -371,3 +372,37 @@ def test_rank_that_stops_alone_names_its_pending_launch() -> None:
     run_cell(interrupts, code)
     assert interrupts.stopped_ranks == frozenset()
     assert (gate.agreed_stop_number(), gate.pending_launch) == (None, PendingPlace(1, 2))
+
+
+@pytest.mark.parametrize("ranks", [None, [0]])
+def test_nothing_is_launched_at_the_debuggers_prompt(ranks: list[int] | None) -> None:
+    """A command at the prompt of one rank launches no program of several ranks, and the error says what to do.
+
+    It says so in a cell of this rank alone, too, as that of `%mhjax debug` is.
+    """
+    interrupts = InterruptDelivery()
+    gate = make_gate(QuietBackend(Decision("launch")), interrupts)
+    gate.begin_cell(RunCell(1, 1, "", "lockstep", ranks=ranks))
+    interrupts.at_prompt = lambda: None
+    with pytest.raises(BreakpointRefused, match=r"jit\(f\) was not launched: it is a program of ranks 0-1"):
+        gate.acquire("5", "jit(f) (x)", (0, 1), (2,), [])
+    interrupts.at_prompt = None
+    if ranks is None:
+        gate.acquire("5", "jit(f) (x)", (0, 1), (2,), [])
+        gate.release()
+
+
+def test_thread_of_a_failed_cell_launches_nothing() -> None:
+    """The ranks may have stopped it at different places, so it launches nothing in a later cell either."""
+    gate = make_gate(QuietBackend(Decision("launch")))
+    gate.begin_cell(RunCell(1, 1, "", "lockstep"))
+    gate.end_cell(1, "error")
+    gate.begin_cell(RunCell(1, 2, "", "lockstep"))
+    token = CELL_NUMBER.set(1)
+    try:
+        with pytest.raises(
+            OrderMismatch, match=r"belongs to a thread or task of cell 1, which did not finish normally"
+        ):
+            gate.acquire("5", "jit(f)", (0, 1), (2,), [])
+    finally:
+        CELL_NUMBER.reset(token)
