@@ -133,6 +133,9 @@ class Screen(Protocol):
     def open_region(self) -> Region | None:
         """Open an area for text that is replaced repeatedly; return None if text cannot be replaced."""
 
+    def wait_for_input(self, limit_s: float) -> None:
+        """Wait until the front end has sent a line that nobody reads; only in the thread that calls `input()`."""
+
     def write(self, text: str) -> None:
         """Print text."""
 
@@ -175,6 +178,9 @@ class TextScreen(_Streams):
     def open_region(self) -> Region | None:
         """Open an area if this is a terminal and not a file."""
         return open_region() if self.color else None
+
+    def wait_for_input(self, limit_s: float) -> None:
+        """Do nothing, because a line that was typed is for whoever reads the next one."""
 
 
 class NotebookScreen(_Streams):
@@ -240,6 +246,10 @@ class NotebookScreen(_Streams):
     def open_region(self) -> Region | None:
         """Return None, because a notebook has displays."""
         return None
+
+    def wait_for_input(self, limit_s: float) -> None:
+        """Wait for the front end's line. The kernel drops it before it asks for the next one."""
+        self._shell.kernel.stdin_socket.poll(int(limit_s * 1000))
 
 
 _MAX_RETIRED = 16

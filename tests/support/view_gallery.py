@@ -165,6 +165,14 @@ def _report(count: int) -> HangReport:
     )  # fmt: skip
 
 
+def _stop_report(count: int) -> HangReport:
+    """Return the report of the same cell, with the absent rank stopped in the debugger."""
+    report = _report(count)
+    waits, sleeps = report.places
+    places = (replace(waits, activity="agreement"), replace(sleeps, activity="stopped", what=""))
+    return replace(report, stuck=False, stopped=report.absent, places=places)
+
+
 def _table_views(count: int) -> dict[str, str]:
     ranks = tuple(
         RankInfo(rank, f"host{rank}", pid=4711 + rank, phase=PHASES[-1], devices=(DeviceRef(rank, 0), DeviceRef(rank, 1)))
@@ -275,6 +283,9 @@ def live_views(count: int) -> dict[str, dict[str, Any]]:
             replace(with_states(count), execution_count=EXECUTION_COUNT), locations
         )
         views["one rank is absent"] = build_frame(replace(_running(count), where=_report(count)), locations)
+        views["one rank is stopped in the debugger"] = build_frame(
+            replace(_running(count), where=_stop_report(count)), locations
+        )
     fixed = {"mode": "live", "blocks": MAX_BLOCKS, "draft": "mhnb-draft", "runs": True, "page": ""}
     live: dict[str, dict[str, Any]] = {name: fixed | frame_parts(frame) for name, frame in views.items()}
     result = _results(count)["one rank differs"]

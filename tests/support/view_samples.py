@@ -495,6 +495,10 @@ class RecordingScreen:
         self.regions.append(RecordingRegion(self.height))
         return self.regions[-1]
 
+    def wait_for_input(self, limit_s: float) -> None:
+        """Record a wait for the front end."""
+        self._record("wait", {"text/plain": f"{limit_s} s"}, "")
+
     def write(self, text: str) -> None:
         """Record printed text."""
         self.written.append(text)

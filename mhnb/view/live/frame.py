@@ -45,7 +45,13 @@ from mhnb.view.live.strip import (
     format_strip_text,
     is_unusual,
 )
-from mhnb.view.tables.reports import MAX_PLACES, format_hang_html, format_hang_text
+from mhnb.view.tables.reports import (
+    MAX_PLACES,
+    describe_stop,
+    format_hang_html,
+    format_hang_text,
+    format_stop_html,
+)
 
 # -- the frame and its blocks
 
@@ -87,7 +93,7 @@ class LiveFrame:
     overflow: str = ""
     """Ranks that did not fit."""
     hang_html: str = ""
-    """The hang report, as HTML."""
+    """The hang report, as HTML; only a quiet line while ranks are stopped in the debugger."""
     each_html: str = ""
     """Each rank by itself, as HTML, if that was requested."""
     has_buttons: bool = False
@@ -120,19 +126,27 @@ def build_frame(
     errors = {rank.rank: rank for rank in snapshot.ranks if rank.failure is not None}
     budget = _TEXT_BUDGET // max(1, len(shown))
     rest = sorted(rank for block in groups[len(shown) :] for rank in block.ranks)
-    report, strip = snapshot.where, build_strip(snapshot)
+    strip = build_strip(snapshot)
     return LiveFrame(
         _format_live_heading(snapshot, strip, has_strip=is_unusual(strip)),
         strip if is_unusual(strip) else (),
         tuple(_build_live_block(block, errors, known_locations, budget, labelled=len(groups) > 1) for block in shown),
         f"… and {describe_ranks(rest)}, shown when the cell ends" if rest else "",
-        format_hang_html(report, name=known_locations.cluster, max_places=None if expanded else MAX_PLACES)
-        if report and (expanded or shows_hang(report, has_recent_output=has_recent_output))
-        else "",
+        _format_hang_html(snapshot.where, known_locations, expanded=expanded, has_recent_output=has_recent_output),
         format_each_html(snapshot, known_locations) if expanded else "",
         has_buttons=snapshot.wall_s >= BUTTONS_AFTER_S,
         view=view,
     )
+
+
+def _format_hang_html(
+    report: HangReport | None, locations: RankLocations, *, expanded: bool, has_recent_output: bool
+) -> str:
+    if report is None:
+        return ""
+    if expanded or shows_hang(report, has_recent_output=has_recent_output):
+        return format_hang_html(report, name=locations.cluster, max_places=None if expanded else MAX_PLACES)
+    return format_stop_html(report) if report.stopped else ""
 
 
 def _format_live_heading(snapshot: CellResult, strip: Sequence[StatusItem], *, has_strip: bool) -> str:
@@ -368,7 +382,9 @@ def format_running_text(
     hang_lines = _format_hang(snapshot, known_locations, has_recent_output=has_recent_output)
     # The hang report has the same ranks, and more of each. Without a look at the ranks, the heading says all that is known.
     has_strip = snapshot.where is not None and is_unusual(strip) and not hang_lines
-    below = [*([format_strip_text(strip)] if has_strip else []), *_format_failures(snapshot), *hang_lines]
+    stop_lines = [describe_stop(snapshot.where)] if snapshot.where is not None and snapshot.where.stopped else []
+    strip_lines = [format_strip_text(strip)] if has_strip else []
+    below = [*strip_lines, *_format_failures(snapshot), *hang_lines, *stop_lines]
     head = _format_live_heading(snapshot, strip, has_strip=has_strip)
     lines: list[str] = []
     for tail_length in _TAIL_LENGTHS:

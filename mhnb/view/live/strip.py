@@ -43,6 +43,7 @@ class _State:
 
 
 _STATES = (
+    _State("stopped", "‖", "stopped"),
     _State("missing", "!", "absent"),
     _State("failed", "✗", "failed"),
     _State("died", "✗", "failed"),
@@ -132,10 +133,13 @@ def _find_words(report: HangReport) -> dict[int, str]:
     """Return what each rank does, as far as the report knows."""
     activities = {rank: place.activity for place in report.places for rank in place.ranks}
     words = {rank: activity for rank, activity in activities.items() if activity in ("compiling", "computing")}
-    # As long as the hang report is not shown by itself, who waits for whom is a guess.
-    words |= dict.fromkeys(report.waiting, "waiting") if report.stuck else {}
+    # As long as the hang report is not shown by itself, who waits for whom is a guess. While ranks are stopped in the
+    # debugger it is not shown, and the others may wait for as long as the user thinks.
+    is_sure = report.stuck or (report.known and bool(report.stopped))
+    words |= dict.fromkeys(report.waiting, "waiting") if is_sure else {}
     words |= {rank: "unknown" for rank, activity in activities.items() if activity in UNKNOWN_ACTIVITIES}
-    return words | (dict.fromkeys(report.absent, "missing") if report.stuck else {})
+    words |= dict.fromkeys(report.absent, "missing") if report.stuck else {}
+    return words | dict.fromkeys(report.stopped, "stopped")
 
 
 def _split_by_line(members: Sequence[_Rank]) -> list[list[_Rank]]:

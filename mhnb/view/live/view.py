@@ -25,6 +25,7 @@ from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import QUIET_STYLE, RankLocations, new_uid, wrap_html
 from mhnb.view.live.frame import LiveFrame, LiveView, build_frame, format_running_text, tail_text
+from mhnb.view.live.input_box import InputBox
 from mhnb.view.live.placeholder import PlaceholderDisplay, add_unsaved_note, format_widget_text
 from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.wait_line import WaitLine
@@ -150,7 +151,9 @@ class CellView:
         self._is_end_requested = False
         self._placeholder = PlaceholderDisplay(self._screen, self._uid, self._locations)
         self._wait_line = WaitLine(self._screen, self._uid)
+        self._input_box = InputBox(self._screen, self._uid)
         self._region: Region | None = None
+        self._is_suspended = False
         self.interrupt: Callable[[], None] | None = None
         """Interrupts the cell; a button calls it from another thread."""
         self._where_expanded, self._shows_all = False, view != "fold"
@@ -169,12 +172,45 @@ class CellView:
         with self._lock:
             if self._is_finished:
                 return
+            if self._is_suspended and not self._screen.rich:
+                self._record_stop(snapshot)
+                return
             if snapshot.waiting:
                 if not self._quiet:
                     self._run_guarded(self._wait_line.show, snapshot.waiting)
                 return
             self._run_guarded(self._wait_line.close)
             self._run_guarded(self._update, snapshot)
+
+    def suspend(self) -> None:
+        """Draw nothing in a terminal until `resume`, because the user types there. A notebook's display continues to change.
+
+        In a notebook the display opens now, however short the cell has run: it belongs above the lines that the user types.
+        Safe to call from any thread, any number of times, also after the cell's end.
+        """
+        with self._lock:
+            self._is_suspended = True
+            if self._screen.rich:
+                if not self._is_finished:
+                    if self._latest is not None and self._live is None:
+                        self._run_guarded(self._update, self._latest)
+                    self._run_guarded(self._input_box.suspend)
+            else:
+                self._run_guarded(self._wait_line.close)
+                self._run_guarded(self._close_region)
+
+    def resume(self) -> None:
+        """Draw again from the next update on."""
+        with self._lock:
+            self._is_suspended = False
+
+    def close_input(self) -> None:
+        """Remove the front end's box in which the user types for this cell, because nobody waits for the line any more.
+
+        Call it in the cell's own thread, when `input()` has raised. It waits until the page has done so, at most two seconds.
+        """
+        # Without the lock, so that a button is handled meanwhile.
+        self._run_guarded(self._input_box.close_input)
 
     def finish(self, result: CellResult) -> None:
         """Replace whatever is shown by the form that is stored."""
@@ -270,6 +306,12 @@ class CellView:
     def _record_output(self, output: object, snapshot: CellResult) -> None:
         if output != self._last_output:
             self._last_output, self._last_output_s = output, snapshot.wall_s
+        self._record_stop(snapshot)
+
+    def _record_stop(self, snapshot: CellResult) -> None:
+        """Count a rank that is stopped in the debugger like output: the ranks are not silent while the user types."""
+        if self._is_suspended or (snapshot.where is not None and snapshot.where.stopped):
+            self._last_output_s = snapshot.wall_s
 
     def _update_region(self, snapshot: CellResult) -> None:
         if self._region is None and self._is_worth_opening(snapshot):
@@ -301,7 +343,7 @@ class CellView:
                 self._run_guarded(self._update, self._latest)
 
     def _is_worth_opening(self, snapshot: CellResult) -> bool:
-        return snapshot.wall_s >= LIVE_AFTER_S or self._view != "fold"
+        return snapshot.wall_s >= LIVE_AFTER_S or self._view != "fold" or self._is_suspended
 
     def _finish(self, result: CellResult) -> None:
         if not self._screen.rich:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
 
-from mhnb.core.hang_report import UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
+from mhnb.core.hang_report import RANK_WAITS, UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
 from mhnb.core.preflight_facts import Finding, PreflightReport, ReportCell
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
@@ -220,7 +220,12 @@ _ABSENT = "missing"
 MAX_PLACES = 4
 """Number of places that are shown for each heading while the cell runs; all are shown on request."""
 _WORKING = ("compiling", "computing")
+_STOPPED = "stopped"
+"""The heading of ranks that are stopped in the debugger."""
+_MAX_STOP_LINES = 3
+"""Ranks that are stopped at more different lines are described together, with the first and the last line."""
 _ACTIVITY_WORDS = {
+    "stopped": "in the debugger",
     "ended": "ended the cell",
     "outside": "does not run this cell (--ranks)",
     "unknown": "running",
@@ -243,6 +248,8 @@ def format_hang_text(
 ) -> str:
     """Format which ranks wait where, which are missing and where those are, and how to end the cell.
 
+    While ranks are stopped in the debugger, a sentence about them comes first.
+
     Args:
         report: the hang report.
         name: the cluster's name, for the command that shows the report in a terminal.
@@ -251,7 +258,7 @@ def format_hang_text(
     """
     rows = list(_report_rows(report, max_places))
     width = max(len(row.heading) for row in rows)
-    previous, lines = "", []
+    previous, lines = "", [describe_stop(report)] if report.stopped else []
     for row in rows:
         lines.append(f"{'' if row.heading == previous else row.heading:<{width}} · {row.text}")
         previous = row.heading
@@ -264,6 +271,8 @@ def format_hang_html(report: HangReport, *, name: str = "", max_places: int | No
     It names the buttons, because a command would wait behind the cell that it should interrupt.
     """
     rows = list(_report_rows(report, max_places, where_all_are=": Where"))
+    color = "#8c8c8c" if report.stopped else "#d9822b"
+    top = format_stop_html(report) if report.stopped else ""
     body = "".join(
         _format_places_html(heading, [row.text for row in same])
         for heading, same in groupby(rows, key=lambda row: row.heading)
@@ -273,9 +282,62 @@ def format_hang_html(report: HangReport, *, name: str = "", max_places: int | No
     unbroken = "".join(f' · <span style="white-space:nowrap">{escape(word, quote=False)}</span>' for word in words)
     last = f'<tr style="background:none"><td colspan="2" style="{_PLACE_STYLE}">{escape(first, quote=False)}{unbroken}</td></tr>'
     return (
-        '<div class="mhnb-hang" style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px;font-family:monospace">'
-        f'<table style="border-collapse:collapse;border:0;margin:0;font-size:1em">{body}{last}</table></div>'
+        f'<div class="mhnb-hang" style="border-left:3px solid {color};margin:3px 0;padding-left:8px;font-family:monospace">'
+        f'{top}<table style="border-collapse:collapse;border:0;margin:0;font-size:1em">{body}{last}</table></div>'
     )
+
+
+def format_stop_html(report: HangReport) -> str:
+    """Format the sentence about ranks that are stopped in the debugger."""
+    return f'<div style="{QUIET_STYLE}">{escape(describe_stop(report), quote=False)}</div>'
+
+
+def describe_stop(report: HangReport) -> str:
+    """Describe where ranks are stopped in the debugger, and which ranks wait for them; a sentence without an end.
+
+    >>> at = RankLocation((2,), "stopped", line=4), RankLocation((0, 1, 3), "agreement", "jit(f)", 6)
+    >>> lines = {0: 6, 1: 6, 2: 4, 3: 6}
+    >>> describe_stop(HangReport(5, (0, 1, 3), (2,), "jit(f)", lines, 9.0, False, known=True, places=at, stopped=(2,)))
+    'rank 2 is stopped in the debugger at line 4; ranks 0-1,3 wait for it: jit(f), line 6'
+    """
+    return "; ".join(filter(None, (_describe_stop_lines(report), _describe_waiting(report))))
+
+
+def _describe_stop_lines(report: HangReport) -> str:
+    by_line: dict[int | None, list[int]] = {}
+    for rank in report.stopped:
+        by_line.setdefault(report.lines.get(rank), []).append(rank)
+    groups = [(ranks, [] if line is None else [line]) for line, ranks in by_line.items()]
+    if len(groups) > _MAX_STOP_LINES or (None in by_line and len(groups) > 1):
+        lines = [line for line in by_line if line is not None]
+        groups = [(list(report.stopped), [] if None in by_line else lines)]
+    (ranks, lines), *others = groups
+    verb = "is" if len(ranks) == 1 else "are"
+    first = f"{describe_ranks(ranks)} {verb} stopped in the debugger{_format_at(lines)}"
+    return ", ".join([first, *(f"{describe_ranks(ranks)}{_format_at(lines)}" for ranks, lines in others)])
+
+
+def _format_at(lines: Sequence[int]) -> str:
+    return f" at {_format_span('line', 'lines', lines)}" if lines else ""
+
+
+def _describe_waiting(report: HangReport) -> str:
+    """Describe the ranks that wait for others; empty as long as that is a guess, or if no rank is waited for."""
+    certain = {rank for place in report.places if _waits_for_ranks(place) for rank in place.ranks}
+    ranks = [rank for rank in report.waiting if rank in certain]
+    if not (report.known and ranks and report.absent):
+        return ""
+    who = describe_ranks(report.absent)
+    if report.absent == report.stopped:
+        who = "it" if len(report.absent) == 1 else "them"
+    lines = [line for rank in ranks if (line := report.lines.get(rank)) is not None]
+    where = ", ".join(filter(None, (report.launch, _format_span("line", "lines", lines) if lines else "")))
+    verb = "waits" if len(ranks) == 1 else "wait"
+    return f"{describe_ranks(ranks)} {verb} for {who}{f': {where}' if where else ''}"
+
+
+def _waits_for_ranks(place: RankLocation) -> bool:
+    return place.activity in RANK_WAITS or any(thread.activity in RANK_WAITS for thread in place.threads)
 
 
 _PLACE_STYLE = (
@@ -305,16 +367,20 @@ class _PlaceRow:
 def _report_rows(report: HangReport, max_places: int | None, where_all_are: str = "") -> Iterator[_PlaceRow]:
     """Yield each place with its heading: ranks that wait first, then the ranks they wait for, then the others.
 
+    Ranks that are stopped in the debugger come before them all, and then no rank is missing.
+
     `where_all_are` ends the row that says how many are not shown.
     """
     age = format_seconds(report.age_s)
     others = "elsewhere" if report.waiting else f"running {age}"
     headings = {rank: others for place in report.places for rank in place.ranks}
-    headings |= dict.fromkeys(report.waiting, f"waiting {age}") | dict.fromkeys(report.absent, _ABSENT)
+    absent = others if report.stopped else _ABSENT
+    headings |= dict.fromkeys(report.waiting, f"waiting {age}") | dict.fromkeys(report.absent, absent)
     headings |= {
         rank: "unknown" for place in report.places if place.activity in UNKNOWN_ACTIVITIES for rank in place.ranks
     }
-    order = [f"waiting {age}", _ABSENT, "unknown", others]
+    headings |= dict.fromkeys(report.stopped, _STOPPED)
+    order = [_STOPPED, f"waiting {age}", _ABSENT, "unknown", others]
     found = [(head, ranks, place) for place in report.places for head, ranks in _split_by_heading(place, headings)]
     found.sort(key=lambda row: (order.index(row[0]), row[1]))
     for head, same in groupby(found, key=lambda row: row[0]):
@@ -412,6 +478,10 @@ def _describe_unnamed(activity: str) -> str:
 
 def _last_words(report: HangReport, name: str, how_to_end: str) -> list[str]:
     command = [f"mhnb where {name}"] if name else []
+    if report.stopped:
+        # The others make no progress because they wait, and `stop` would be ambiguous.
+        moved = [_format_moved_ranks(report)] if report.progress else []
+        return [*moved, f"end the cell with {how_to_end}", *command]
     return [_format_progress(report), f"stop it with {how_to_end}", *command]
 
 

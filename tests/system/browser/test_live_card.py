@@ -16,7 +16,7 @@ from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from tests.support.axe import violations
 from tests.support.lab import open_chromium
 from tests.support.view_samples import cell, out, with_ranks_at_different_lines, with_states
-from tests.unit.view.tables.test_hang_report import HANG
+from tests.unit.view.tables.test_hang_report import HANG, STOP_LINE, STOPPED
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -173,6 +173,18 @@ def test_the_missing_are_first_and_in_the_error_colour(card: Card) -> None:
     assert [word for word in words if edges[word][2] == missing_color] == ["missing"]
     assert edges["computing"] == edges["compiling"] == edges["running"]
     assert len({tuple(edges[word][:2]) for word in words}) == 7
+
+
+def test_stopped_rank_has_no_colour_of_an_alarm(card: Card) -> None:
+    """The chip of a rank in the debugger differs from all others, and no text has the error colour."""
+    card.show(replace(HANGING, where=STOPPED))
+    assert card.chips.all_inner_texts()[0].split() == ["‖", "rank", "2", "stopped", "·", "line", "4"]
+    assert STOP_LINE in card.page.locator(".mhnb-live").inner_text()
+    style = "all => all.map(e => { const s = getComputedStyle(e); return [s.borderLeftColor, s.borderLeftStyle] })"
+    stopped = card.chips.evaluate_all(style)[0]
+    assert card.page.locator(".mhnb-bad").count() == 0
+    card.show(with_states(64))
+    assert stopped not in card.chips.evaluate_all(style)
 
 
 def test_nothing_moves_when_the_buttons_appear(card: Card) -> None:

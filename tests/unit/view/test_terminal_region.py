@@ -34,8 +34,45 @@ print("after", flush=True)
 """
 
 
-def run_on_terminal(code: str, **environment: str) -> str:
-    """Return the output of a process on a terminal with 24 lines of 80 characters."""
+TYPING_PROGRAM = """
+import threading
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.view.live.view import CellView
+
+def running(wall_s):
+    ranks = [RankResult(0, "running", ({"output_type": "stream", "name": "stdout", "text": "step\\n"},))]
+    return CellResult(1, "x", tuple(ranks), wall_s, done=False, process_count=1)
+
+view, is_updating, is_read = CellView(), threading.Event(), threading.Event()
+
+def update():
+    wall_s = 1.0
+    while not is_read.is_set():
+        wall_s += 0.1
+        view.update(running(wall_s))
+        is_updating.set()
+
+view.update(running(1.0))
+thread = threading.Thread(target=update)
+thread.start()
+is_updating.wait()
+view.suspend()
+is_updating.clear()
+is_updating.wait()
+line = input("rank 0 > ")
+is_read.set()
+thread.join()
+print("got", line)
+view.resume()
+view.update(running(9.0))
+print("<shown>", end="", flush=True)
+view.suspend()
+print("after", flush=True)
+"""
+
+
+def run_on_terminal(code: str, *, prompt: str = "", typed: str = "", **environment: str) -> str:
+    """Return the output of a process on a terminal with 24 lines of 80 characters; `typed` is typed once `prompt` is there."""
     terminal_fd, process_fd = os.openpty()
     os.set_blocking(terminal_fd, True)
     process = subprocess.Popen(
@@ -47,6 +84,9 @@ def run_on_terminal(code: str, **environment: str) -> str:
     try:
         while data := os.read(terminal_fd, 4096):
             output += data
+            if typed and prompt.encode() in output:
+                os.write(terminal_fd, typed.encode())
+                typed = ""
     except OSError:
         # Linux reports in this way that no process has the other end open.
         pass
@@ -90,6 +130,15 @@ def test_cursor_stays_visible() -> None:
     """The cursor stays visible, because a process that is killed would otherwise leave a terminal without one."""
     said = run_on_terminal(PROGRAM).partition("<shown>")[0]
     assert said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l")
+
+
+def test_line_that_is_typed_is_not_overwritten() -> None:
+    """While a view is suspended only the prompt and the typed line are there, although another thread updates the view."""
+    said = run_on_terminal(TYPING_PROGRAM, prompt="rank 0 > ", typed="p x\n")
+    at_prompt, _, later = said.partition("got p x\r\n")
+    assert replay(at_prompt) == ["rank 0 > p x"]
+    assert "running 9.0 s" in later
+    assert replay(said.replace("<shown>", "")) == ["rank 0 > p x", "got p x", "after"]
 
 
 def test_dumb_terminal_has_no_region() -> None:

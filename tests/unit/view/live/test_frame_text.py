@@ -10,7 +10,7 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.types import Output, RankError
 from mhnb.view.live.frame import format_running_text
 from tests.support.view_samples import cell, out
-from tests.unit.view.tables.test_hang_report import HANG
+from tests.unit.view.tables.test_hang_report import HANG, STOP_LINE, STOPPED
 
 MANY = [out("".join(f"line {number}\n" for number in range(40)))]
 
@@ -72,3 +72,15 @@ def test_hang_report_is_below() -> None:
         for talking in (False, True)
     ]
     assert report_lines[0] > report_lines[1] == 0
+
+
+def test_stop_in_the_debugger_is_one_line() -> None:
+    """The groups of ranks are shown as usual, and one line below them, whether or not something was printed recently."""
+    snapshot = replace(running([], [], [], []), where=STOPPED)
+    for has_recent_output in (False, True):
+        lines = format_running_text(snapshot, height=40, has_recent_output=has_recent_output).splitlines()
+        assert lines == [
+            "ranks 0-3 · running 2.0 s",
+            "‖ rank 2 stopped · line 4   ◌ ranks 0-1,3 waiting · line 6",
+            STOP_LINE,
+        ]

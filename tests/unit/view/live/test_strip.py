@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from mhnb.core.hang_report import HangReport, RankLocation
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.types import Outcome
 from mhnb.view.html import RankLocations
+from mhnb.view.live import strip
 from mhnb.view.live.frame import build_frame, format_running_text, frame_parts, frame_to_html
 from mhnb.view.live.strip import (
     MAX_EACH,
@@ -23,7 +25,7 @@ from mhnb.view.live.strip import (
     is_unusual,
 )
 from tests.support.view_samples import StrictPage, cell, failed, out, with_ranks_at_different_lines, with_states
-from tests.unit.view.tables.test_hang_report import HANG
+from tests.unit.view.tables.test_hang_report import HANG, STOPPED
 
 
 def texts(snapshot: CellResult) -> list[str]:
@@ -83,6 +85,24 @@ def test_without_a_hang_nobody_is_absent() -> None:
     """While ranks make progress, or were not looked at twice, it is a guess who waits for whom."""
     report = replace(HANG, stuck=False)
     assert {item.state for item in build_strip(replace(cell(*[[]] * 4, done=False), where=report))} == {"running"}
+
+
+def test_stopped_rank_comes_first_and_nobody_is_missing() -> None:
+    """The chip has its own word, sign and colour; the others wait, although the hang report is not shown by itself."""
+    snapshot = replace(cell(*[[]] * 4, done=False), where=STOPPED)
+    assert texts(snapshot) == ["‖ rank 2 stopped · line 4", "◌ ranks 0-1,3 waiting · line 6"]
+    assert [item.kind for item in build_strip(snapshot)] == ["stopped", "waiting"]
+    page = StrictPage(format_each_html(snapshot, RankLocations()))
+    assert page.text.startswith("rankstateline2‖ stopped4")
+    sampled_once = replace(snapshot, where=replace(STOPPED, known=False))
+    assert texts(sampled_once) == ["‖ rank 2 stopped · line 4", "● ranks 0-1,3 running · line 6"]
+
+
+def test_every_colour_of_a_chip_is_in_the_style_sheet() -> None:
+    """A kind without a rule would have the colour of none."""
+    css = (Path(strip.__file__).parent / "panel.css").read_text()
+    kinds = {state.kind for state in strip._STATES} - {"off"}
+    assert {kind for kind in kinds if f".mhnb-panel .mhnb-{kind} {{" not in css} == set()
 
 
 def test_rank_that_reports_nothing_is_unknown() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
+from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.view.cell.html import View
 from mhnb.view.live import view as live
 from mhnb.view.live.view import CellView
 from tests.support.view_samples import RecordingScreen, StrictPage, cell, failed, out, waiting_cell
+from tests.unit.view.tables.test_hang_report import HANG, STOP_LINE, STOPPED
 
 FINISHED = cell([out("a\n")], [out("b\n")])
 RUNNING = cell([out("a\n")], [], done=False, wall_s=0.2)
@@ -208,6 +211,156 @@ def test_long_cell_is_redrawn_in_a_terminal() -> None:
     view.finish(FINISHED)
     assert region.closed
     assert [text.splitlines()[0] for text in screen.written] == ["ranks 0-1 · 0.21 s · 2 different outputs"]
+
+
+# -- while the user types to the debugger
+
+
+def test_terminal_is_not_redrawn_while_suspended() -> None:
+    """The region is removed, so that a typed line is not overwritten; the next one is opened after `resume`."""
+    screen = RecordingScreen(terminal=True)
+    view = make_view(screen)
+    view.update(RUNNING)
+    view.suspend()
+    assert screen.regions[0].closed
+    view.update(cell([out("a\nc\n")], [], done=False, wall_s=60.0))
+    view.update(WAITING)
+    view.suspend()
+    assert len(screen.regions) == 1
+    view.resume()
+    view.resume()
+    assert len(screen.regions) == 1
+    view.update(cell([out("a\nc\n")], [], done=False, wall_s=61.0))
+    assert [region.closed for region in screen.regions] == [True, False]
+    assert screen.regions[1].texts[0].startswith("ranks 0-1 · running 1 min 1 s")
+    view.finish(FINISHED)
+    assert screen.regions[1].closed
+
+
+def test_terminal_opens_no_region_while_suspended() -> None:
+    """A rank may stop before anything was drawn; the line about a wait is removed too."""
+    screen = RecordingScreen(terminal=True)
+    view = make_view(screen)
+    view.update(WAITING)
+    view.suspend()
+    view.update(RUNNING)
+    assert [region.closed for region in screen.regions] == [True]
+
+
+def test_notebook_display_changes_while_suspended() -> None:
+    """The input has a place of its own there, and the display shows who is stopped."""
+    screen = RecordingScreen()
+    view = make_view(screen)
+    view.suspend()
+    view.update(RUNNING)
+    view.update(replace(cell(*[[]] * 4, done=False, wall_s=6.2), where=STOPPED))
+    # The first one is for the end of the input, the last one is the placeholder.
+    assert screen.call_names == ["show_late", "open", "show"]
+    assert STOP_LINE in StrictPage(screen.boxes[0].values[-1]).visible
+
+
+def test_notebook_display_opens_above_what_the_user_types() -> None:
+    """A rank may stop at once; the display would otherwise open between its first stop and the prompt."""
+    screen = RecordingScreen()
+    view = make_view(screen)
+    view.update(cell([], [], done=False, wall_s=0.01))
+    assert screen.call_names == []
+    view.suspend()
+    assert screen.call_names[0] == "open"
+    view.suspend()
+    view.resume()
+    assert screen.call_names.count("open") == 1
+
+
+def test_quiet_notebook_opens_no_display_for_the_debugger() -> None:
+    """`--quiet` shows output only if the cell fails."""
+    screen = RecordingScreen()
+    view = make_view(screen, quiet=True)
+    view.update(RUNNING)
+    view.suspend()
+    view.update(RUNNING)
+    assert "open" not in screen.call_names
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_suspended_view_ends_as_usual(terminal: bool) -> None:  # noqa: FBT001
+    """The cell's result is shown, also if nobody resumes the view; afterwards both calls do nothing."""
+    screen = RecordingScreen(terminal=terminal)
+    view = make_view(screen)
+    view.update(RUNNING)
+    view.suspend()
+    view.finish(FINISHED)
+    view.suspend()
+    view.resume()
+    view.update(RUNNING)
+    assert len(screen.written) == int(terminal)
+    assert screen.call_names == ([] if terminal else ["open", "show_late", "replace"])
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_exception_ends_a_suspended_view(terminal: bool) -> None:  # noqa: FBT001
+    """The widget or region is closed, each once."""
+    screen = RecordingScreen(terminal=terminal)
+    with suppress(KeyboardInterrupt), make_view(screen) as view:
+        view.update(RUNNING)
+        view.suspend()
+        raise KeyboardInterrupt
+    view.resume()
+    view.update(RUNNING)
+    closed = [region.closed for region in screen.regions] + [box.closed for box in screen.boxes]
+    assert closed == [True]
+
+
+def test_region_that_cannot_be_closed_does_not_fail_the_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure is reported once, as everywhere in a view."""
+    screen = RecordingScreen(terminal=True)
+    view = make_view(screen)
+    view.update(RUNNING)
+    monkeypatch.setattr(screen.regions[0], "close", lambda: 1 / 0)
+    view.suspend()
+    view.suspend()
+    view.resume()
+    assert len(screen.reported_errors) == 1
+    assert "ZeroDivisionError" in screen.reported_errors[0]
+
+
+def test_view_is_suspended_while_another_thread_updates_it() -> None:
+    """No update of the other thread draws after `suspend` has returned, however the two meet."""
+    screen = RecordingScreen(terminal=True)
+    view = make_view(screen)
+
+    def update() -> None:
+        for _ in range(200):
+            view.update(RUNNING)
+
+    thread = threading.Thread(target=update)
+    thread.start()
+    while thread.is_alive():
+        view.suspend()
+        assert all(region.closed for region in list(screen.regions))
+        view.resume()
+    thread.join()
+    assert screen.reported_errors == []
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_time_at_a_prompt_is_not_time_without_output(terminal: bool) -> None:  # noqa: FBT001
+    """Right after a stop of a minute the ranks are not reported as silent; after three more seconds they may be."""
+    idle = replace(HANG, waiting=(), absent=())
+    screen = RecordingScreen(terminal=terminal)
+    view = make_view(screen)
+
+    def shown_at(wall_s: float, report: HangReport) -> str:
+        view.update(replace(cell(*[[out("a\n")]] * 4, done=False, wall_s=wall_s), where=report))
+        return screen.regions[-1].texts[-1] if terminal else screen.boxes[0].values[-1]
+
+    assert "no progress" in (shown_at(1.0, idle), shown_at(4.5, idle))[1]
+    shown_at(5.0, STOPPED)
+    view.suspend()
+    view.update(replace(cell(*[[out("a\n")]] * 4, done=False, wall_s=65.0), where=STOPPED))
+    view.resume()
+    assert "no progress" not in shown_at(66.0, idle)
+    assert "no progress" in shown_at(69.0, idle)
 
 
 def test_silent_cell_prints_nothing_on_a_terminal() -> None:

@@ -11,7 +11,7 @@ from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import format_live_html
 from mhnb.view.live.view import CellView
-from mhnb.view.tables.reports import format_hang_html, format_hang_text
+from mhnb.view.tables.reports import describe_stop, format_hang_html, format_hang_text
 from tests.support.view_samples import RecordingScreen, StrictPage, cell, out
 
 STEP = RankLocation((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")
@@ -20,6 +20,11 @@ HANG = HangReport(
     5, (0, 1, 3), (2,), "jit(step)", {0: 4, 1: 4, 2: 3, 3: 4}, 6.2, progress=False, known=True, stuck=True,
     places=(STEP, SLEEP),
 )  # fmt: skip
+STOPPED = HangReport(
+    5, (0, 1, 3), (2,), "jit(f)", {0: 6, 1: 6, 2: 4, 3: 6}, 6.2, progress=False, known=True, stopped=(2,),
+    places=(RankLocation((0, 1, 3), "agreement", "jit(f)", 6, "f(x)"), RankLocation((2,), "stopped", "", 4, "breakpoint()")),
+)  # fmt: skip
+STOP_LINE = "rank 2 is stopped in the debugger at line 4; ranks 0-1,3 wait for it: jit(f), line 6"
 
 
 def test_hang_report_has_three_lines() -> None:
@@ -151,6 +156,81 @@ def test_absent_ranks_are_in_the_error_colour() -> None:
     assert '<span style="white-space:nowrap">mhnb where demo</span>' in rows[2]
 
 
+def stopped_at(*lines: int | None) -> HangReport:
+    """Return the report of a cell that is stopped on every rank, rank k at the k-th line."""
+    ranks = tuple(range(len(lines)))
+    return replace(
+        STOPPED, waiting=(), absent=(), launch=None, lines=dict(enumerate(lines)), stopped=ranks,
+        places=tuple(RankLocation((rank,), "stopped", "", line) for rank, line in enumerate(lines)),
+    )  # fmt: skip
+
+
+def test_report_of_a_stop_begins_with_a_sentence_about_it() -> None:
+    """The sentence names the line, and who waits for the rank; the places follow, and no rank counts as missing."""
+    assert format_hang_text(STOPPED, name="demo").splitlines() == [
+        STOP_LINE,
+        "stopped       · rank 2 in the debugger, line 4:  breakpoint()",
+        "waiting 6.2 s · ranks 0-1,3 in jit(f), line 6:  f(x)",
+        "end the cell with the stop button or %mhjax interrupt · mhnb where demo",
+    ]
+    running = RankLocation((0, 1, 3), "computing", "", 5, "g(x)")
+    report = replace(STOPPED, waiting=(), absent=(), places=(running, STOPPED.places[1]), progress=True, moved=(0,))
+    assert format_hang_text(report).splitlines() == [
+        "rank 2 is stopped in the debugger at line 4",
+        "stopped       · rank 2 in the debugger, line 4:  breakpoint()",
+        "running 6.2 s · ranks 0-1,3 computing, line 5:  g(x)",
+        "rank 0 is making progress · end the cell with the stop button or %mhjax interrupt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ((4, 4), "ranks 0-1 are stopped in the debugger at line 4"),
+        ((4, 7, 4), "ranks 0,2 are stopped in the debugger at line 4, rank 1 at line 7"),
+        ((4, 7, 9, 2), "ranks 0-3 are stopped in the debugger at lines 2-9"),
+        ((None,), "rank 0 is stopped in the debugger"),
+        ((4, None), "ranks 0-1 are stopped in the debugger"),
+    ],
+)
+def test_sentence_about_a_stop_has_the_lines(lines: tuple[int | None, ...], text: str) -> None:
+    """Up to three different lines are named, of more the first and the last; none where a rank is in no line of the cell."""
+    assert describe_stop(stopped_at(*lines)) == text
+
+
+def test_sentence_about_a_stop_names_the_ranks_that_are_waited_for() -> None:
+    """Other ranks may be waited for too, or instead; several waiting lines are a range."""
+    report = replace(STOPPED, waiting=(0, 1), lines={0: 5, 1: 6, 2: 4, 3: 9})
+    assert describe_stop(report).endswith("; ranks 0-1 wait for it: jit(f), lines 5-6")
+    assert describe_stop(replace(report, absent=(2, 3))).endswith("; ranks 0-1 wait for ranks 2-3: jit(f), lines 5-6")
+    both = replace(report, waiting=(0,), absent=(2, 3), stopped=(2, 3))
+    assert describe_stop(both).endswith("; rank 0 waits for them: jit(f), line 5")
+    assert "missing" not in format_hang_text(replace(report, absent=(2, 3)))
+
+
+def test_sentence_about_a_stop_does_not_guess_who_waits() -> None:
+    """It says so only of ranks that were sampled twice, and that are in a launch, not in a lock of their own."""
+    alone = "rank 2 is stopped in the debugger at line 4"
+    in_lock = RankLocation((0, 1, 3), "lock", "acquire", 6, "with lock:")
+    in_thread = replace(in_lock, threads=(ThreadLocation("pool", "agreement", "jit(f)", 6),))
+    assert describe_stop(replace(STOPPED, known=False)) == alone
+    assert describe_stop(replace(STOPPED, absent=())) == alone
+    assert describe_stop(replace(STOPPED, places=(in_lock, STOPPED.places[1]))) == alone
+    assert describe_stop(replace(STOPPED, places=(in_thread, STOPPED.places[1]))) == STOP_LINE
+
+
+def test_report_of_a_stop_has_no_colour_of_an_alarm() -> None:
+    """Neither the colour of errors, nor the one beside a report of ranks that hang."""
+    alarm, calm = format_hang_html(HANG), format_hang_html(STOPPED)
+    assert "mhnb-bad" in alarm
+    assert "mhnb-bad" not in calm
+    assert "#d9822b" in alarm
+    assert "#d9822b" not in calm
+    page = StrictPage(calm)
+    assert page.unclosed == []
+    assert page.visible.startswith(STOP_LINE)
+
+
 def test_report_is_below_the_running_cell() -> None:
     """The live view shows the report once ranks hang, with the command that shows it in a terminal."""
     snapshot = replace(cell([out("step 3\n")], [out("step 3\n")], wall_s=6.2, done=False), where=HANG)
@@ -158,6 +238,20 @@ def test_report_is_below_the_running_cell() -> None:
     assert page.unclosed == []
     assert page.visible.index("step 3") < page.visible.index("waiting 6.2 s")
     assert "mhnb where demo" in page.visible
+
+
+def test_stop_is_one_quiet_line_below_the_running_cell() -> None:
+    """The live view shows the sentence, and the whole report only on request."""
+    snapshot = replace(cell(*[[out("step 3\n")]] * 4, wall_s=6.2, done=False), where=STOPPED)
+    html = format_live_html(snapshot, locations=RankLocations(cluster="demo"))
+    page = StrictPage(html)
+    assert page.unclosed == []
+    assert page.visible.endswith(STOP_LINE)
+    assert 'class="mhnb-bad"' not in html
+    assert "mhnb where demo" not in page.visible
+    asked = StrictPage(format_live_html(snapshot, locations=RankLocations(cluster="demo"), expanded=True)).visible
+    assert "rank 2 in the debugger, line 4:  breakpoint()" in asked
+    assert "mhnb where demo" in asked
 
 
 def test_cell_with_progress_shows_no_report() -> None:
