@@ -14,10 +14,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 from mhnb.cluster import requests, transfer
 from mhnb.cluster.attach import ClusterRecord, write_cluster_record
+from mhnb.cluster.debugging import DebugConsole, SuspendableView, check_debug_arguments, check_stop_ranks
 from mhnb.cluster.event_loop import CellFuture, EventLoop
 from mhnb.cluster.generation import adopt_generation, create_generation, end_hosts, make_cluster_record
 from mhnb.cluster.host_monitor import HostMonitor, HostRequests, open_shared_board
@@ -30,6 +31,7 @@ from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks,
 from mhnb.core.cell_name import NO_PLACE, CellPlace
 from mhnb.core.cell_request import build_cell_request
 from mhnb.core.cluster_spec import ClusterSpec, check_initialize
+from mhnb.core.debugging import DebugRequest
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord
@@ -41,6 +43,7 @@ from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, Interru
 from mhnb.core.variables import VariableRow
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.launchers.profiles import Profile
+from mhnb.system.keyboard import can_type
 from mhnb.system.run_dir import find_cwd
 from mhnb.types import ClusterState, DeviceRef, RankInfo, StartProgress
 
@@ -70,6 +73,17 @@ class Restarter(Protocol):
 
     def __call__(self, cluster: Cluster, *, replay: bool, to: int | None) -> Cluster:
         """Return the new cluster, ready; `restart` has the arguments."""
+
+
+class FrontEnd(TypedDict, total=False):
+    """What a front end passes to `Cluster.run` about a cell that it shows."""
+
+    place: CellPlace
+    """Where the notebook shows it, for its name and its line numbers in messages."""
+    debug: DebugRequest | None
+    """Where its ranks stop for the user. The lines that the user types are read with `input()`."""
+    console: SuspendableView | None
+    """What draws in the terminal in which the user types; it pauses while a rank waits for a line."""
 
 
 class Cluster:
@@ -336,11 +350,12 @@ class Cluster:
         return submission
 
     def _make_event_factory(
-        self, source: str, *, place: CellPlace = NO_PLACE, **arguments: Any
+        self, source: str, *, place: CellPlace = NO_PLACE, debug: DebugRequest | None = None, **arguments: Any
     ) -> Callable[[int], CellSubmitted]:
         arguments["guard"] = self.options.guard if arguments["guard"] is None else arguments["guard"]
         request = build_cell_request(source, self.process_count, **arguments)
-        return partial(CellSubmitted, request=replace(request, place=place))
+        check_stop_ranks(debug, request.ranks or range(self.process_count))
+        return partial(CellSubmitted, request=replace(request, place=place, debug=debug))
 
     def follow(self, submission: CellFuture, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Wait for the end of a cell. Ctrl-C interrupts the ranks, and the result shows what that led to.
@@ -361,7 +376,7 @@ class Cluster:
         guard: str | None = None,
         timeout_s: float | None = None,
         on_snapshot: Callable[[CellResult], None] | None = None,
-        place: CellPlace = NO_PLACE,
+        **front_end: Unpack[FrontEnd],
     ) -> CellResult:
         """Run a cell on every rank, or on some, and return the result of each, also if ranks failed.
 
@@ -374,32 +389,65 @@ class Cluster:
             timeout_s: seconds after which the cell is interrupted; None for no limit.
             on_snapshot: called with the result so far while the cell runs, at most ten times per second. While it waits for
                 another cell to end, the result so far has no ranks, and `waiting` says for what.
-            place: where the notebook shows the cell, for its name and its line numbers in messages.
+            **front_end: `place`, `debug` and `console`, as in `FrontEnd`. Without `debug`, the code can stop at a breakpoint if
+                this is the main thread of a program in a terminal, and the user types there.
 
         Raises:
             ClusterError: the cluster takes no cell; nothing was sent.
             InvalidRequest: a bad argument; nothing was sent.
+            BreakpointRefused: the ranks were to stop, and cannot; nothing was sent.
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
-        event_of = self._make_event_factory(
-            source, ranks=ranks, guard=guard, timeout_s=timeout_s, on_snapshot=on_snapshot, place=place
-        )
-        return self._run(event_of, on_snapshot)
+        arguments = {"ranks": ranks, "guard": guard, "timeout_s": timeout_s, "on_snapshot": on_snapshot}
+        return self._run_cell(source, arguments, **front_end)
+
+    def _run_cell(
+        self,
+        source: str,
+        arguments: dict[str, Any],
+        *,
+        place: CellPlace = NO_PLACE,
+        debug: DebugRequest | None = None,
+        console: SuspendableView | None = None,
+    ) -> CellResult:
+        check_debug_arguments(debug, console)
+        debug = DebugRequest() if debug is None and can_type() else debug
+        event_of = self._make_event_factory(source, place=place, debug=debug, **arguments)
+        return self._run(event_of, arguments["on_snapshot"], debug=debug, console=console)
 
     def run_again(self, record: CellRecord, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Run a journaled cell again, unchanged, under its original number; `on_snapshot` is as for `run`."""
         request = CellRequest(
-            record.source, record.ranks, record.guard, record.timeout_s, replayed_seq=record.seq, place=record.place
+            record.source,
+            record.ranks,
+            record.guard,
+            record.timeout_s,
+            replayed_seq=record.seq,
+            place=record.place,
+            debug=DebugRequest(replayed_errors=frozenset(record.errors.values())),
         )
         return self._run(partial(CellSubmitted, request=request), on_snapshot)
 
     def _run(
-        self, event_of: Callable[[int], CellSubmitted], on_snapshot: Callable[[CellResult], None] | None
+        self,
+        event_of: Callable[[int], CellSubmitted],
+        on_snapshot: Callable[[CellResult], None] | None,
+        *,
+        debug: DebugRequest | None = None,
+        console: SuspendableView | None = None,
     ) -> CellResult:
         with SigintHandler() as ctrl_c:
             submission = self._event_loop.submit(event_of, live=on_snapshot is not None)
             ctrl_c.set_callback(partial(self._event_loop.post, InterruptRequested(submission.ticket)))
-            return submission.wait(on_snapshot)
+            if debug is None:
+                return submission.wait(on_snapshot)
+            return DebugConsole(
+                submission,
+                self._event_loop.post,
+                clock=time.monotonic,
+                is_post_mortem=debug.is_post_mortem,
+                view=console,
+            ).follow(on_snapshot)
 
     def interrupt(self) -> None:
         """Interrupt the running cell with KeyboardInterrupt on its ranks. A second call also interrupts their handling of the first."""

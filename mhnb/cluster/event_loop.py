@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from mhnb.cluster.host_monitor import HostMonitor, describe_orphans
 from mhnb.cluster.status import EventListener
+from mhnb.core.debugging import DebugUpdate
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import CellRecord
 from mhnb.core.messages import (
@@ -33,6 +34,7 @@ from mhnb.core.messages import (
     StopHost,
 )
 from mhnb.core.output.results import CellResult, LateOutputBuffer, RateLimiter
+from mhnb.core.state.cell import Cell
 from mhnb.core.state.events import (
     CellSubmitted,
     Command,
@@ -50,6 +52,7 @@ from mhnb.core.state.events import (
     RunPreflight,
     SendToHosts,
     SendToRank,
+    ShowDebugger,
     ShowLateOutput,
     SignalRanks,
     StopBeforeLaunch,
@@ -66,8 +69,19 @@ Update: TypeAlias = CellResult | MhnbError
 
 
 @dataclass(slots=True)
+class CellUpdates:
+    """The newest updates of a cell of each kind; None if there was none. They are complete, so older ones are not needed."""
+
+    result: Update | None = None
+    debugger: DebugUpdate | None = None
+
+
+@dataclass(slots=True)
 class CellFuture:
-    """Handle of a submitted cell: receives the results so far, then the last one, or the error that refused it."""
+    """Handle of a submitted cell: receives the results so far, then the last one, or the error that refused it.
+
+    A cell that can stop in the debugger also gets updates about that.
+    """
 
     ticket: int
     """Its number among all submissions."""
@@ -75,7 +89,9 @@ class CellFuture:
     submitted_at: float = 0.0
     next_wait_note_s: float = WAIT_NOTE_AFTER_S
     """Seconds after the submission at which the submitter gets a note on what the cell waits for, if its turn has not come."""
-    updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
+    was_shown: bool = False
+    """Whether a result so far was put into `updates`."""
+    updates: queue.SimpleQueue[Update | DebugUpdate | None] = field(default_factory=queue.SimpleQueue)
 
     def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
         """Wait for the last result, and pass earlier ones to `on_snapshot`.
@@ -84,20 +100,36 @@ class CellFuture:
             MhnbError: the cell was refused.
         """
         while True:
-            update = self._wait_newest()
+            update = self.take().result
             if isinstance(update, MhnbError):
                 raise update
+            if update is None:
+                continue
             if update.done:
                 return update
             if on_snapshot is not None:
                 on_snapshot(update)
 
-    def _wait_newest(self) -> Update:
-        """Wait for an update, and return the newest. Older ones are dropped, however slow the view is."""
-        update = self.updates.get()
-        while not self.updates.empty():
-            update = self.updates.get()
-        return update
+    def take(self, timeout_s: float | None = None) -> CellUpdates:
+        """Wait for an update, and return the newest. Older ones are dropped, however slow the view is.
+
+        Nothing is returned after `timeout_s` seconds, or if `wake` was called.
+        """
+        updates = CellUpdates()
+        try:
+            update = self.updates.get(timeout=timeout_s)
+            while True:
+                if isinstance(update, DebugUpdate):
+                    updates.debugger = update
+                elif update is not None:
+                    updates.result = update
+                update = self.updates.get_nowait()
+        except queue.Empty:
+            return updates
+
+    def wake(self) -> None:
+        """Let a `take` in another thread return without an update."""
+        self.updates.put(None)
 
 
 # -- the event-loop thread
@@ -457,7 +489,18 @@ class EventLoop:
         submission = self._submissions.get(cell.ticket)
         if submission is not None and submission.live:
             self._dirty = False
-            submission.updates.put(cell.result(now, self._state_machine.process_count))
+            self._put_snapshot(cell, submission, now)
+
+    def _put_snapshot(self, cell: Cell, submission: CellFuture, now: float) -> None:
+        submission.was_shown = True
+        submission.updates.put(cell.result(now, self._state_machine.process_count))
+
+    def _show_debugger(self, submission: CellFuture, update: DebugUpdate) -> None:
+        cell = self._state_machine.current
+        if submission.live and not submission.was_shown and cell is not None and cell.ticket == submission.ticket:
+            # A rank may stop before anything was shown, and the view belongs above the prompt.
+            self._put_snapshot(cell, submission, self._clock())
+        submission.updates.put(update)
 
     def _show_waits(self, now: float) -> None:
         for ticket, submission in self._submissions.items():
@@ -493,6 +536,8 @@ class EventLoop:
                 self._write_record(record)
             case RefuseCell(ticket, error) if error is not None:
                 self._finish(ticket, error)
+            case ShowDebugger(ticket, update) if ticket in self._submissions:
+                self._show_debugger(self._submissions[ticket], update)
             case SendToHosts(message):
                 self._host_monitor.broadcast(message)
             case StopBeforeLaunch() | SignalRanks() | DisconnectRanks() | KillRanks():

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import select
-import struct
 import subprocess
 import sys
-import termios
-import time
-from types import TracebackType
-from typing import Self
 
 import psutil
 
 from tests.support.leftovers import processes_of
+from tests.support.terminal import CTRL_C, IPYTHON, Terminal
 
 TYPED = """\
 %load_ext mhnb
@@ -37,15 +30,7 @@ print("went on")
 
 def test_terminal_output_is_text(leftovers: None, mhnb_home: str) -> None:
     """Lines that differ only in the rank are shown once and errors are short, without widgets or HTML; no process remains."""
-    command = [
-        sys.executable,
-        "-m",
-        "IPython",
-        "--simple-prompt",
-        "--no-banner",
-        "--no-confirm-exit",
-        "--colors=nocolor",
-    ]
+    command = [sys.executable, "-m", *IPYTHON]
     before = {process.pid for process in processes_of(mhnb_home)}
     done = subprocess.run(command, input=TYPED, capture_output=True, text=True, check=True, timeout=100)
     assert "mhjax · 2 ranks × 1 CPU device on this machine" in done.stdout
@@ -61,56 +46,6 @@ def test_terminal_output_is_text(leftovers: None, mhnb_home: str) -> None:
     assert psutil.wait_procs(ended, timeout=60)[1] == []
 
 
-class Terminal:
-    """`ipython` in a pseudo-terminal of 30 lines by 120 characters; types keys and reads the screen."""
-
-    LIMIT_S = 90.0
-
-    def __init__(self) -> None:
-        self._controller, terminal = os.openpty()
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
-        # A program in between makes the terminal the controlling one, which Ctrl-C needs.
-        command = [sys.executable, "-c", _CLAIM_TERMINAL, sys.executable, "-m", "IPython", "--simple-prompt"]
-        command += ["--no-banner", "--no-confirm-exit", "--colors=nocolor"]
-        self.process = subprocess.Popen(
-            command,
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            env=os.environ | {"TERM": "xterm"},
-            start_new_session=True,
-        )
-        os.close(terminal)
-        self._read = ""
-
-    def press(self, text: str) -> None:
-        """Press keys."""
-        os.write(self._controller, text.encode())
-
-    def read_until(self, text: str) -> str:
-        """Return what is shown up to and including a text."""
-        end = time.monotonic() + self.LIMIT_S
-        while text not in self._read:
-            ready, _, _ = select.select([self._controller], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"no {text!r} after {self._read[-2000:]!r}"
-            self._read += os.read(self._controller, 1 << 16).decode(errors="replace")
-        shown, _, self._read = self._read.partition(text)
-        return shown + text
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.process.terminate()
-        self.process.wait(timeout=60)
-        os.close(self._controller)
-
-
-_CLAIM_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 CATCHES_INTERRUPT = """\
 %%mhjax
 import time
@@ -136,7 +71,7 @@ def test_terminal_shows_live_output(leftovers: None, mhnb_home: str) -> None:
         terminal.read_until("In [2]: ")
         terminal.press("%mhjax start -n 2 --devices 1\n")
         terminal.read_until("starting 2 ranks · ")
-        terminal.press("\x03")
+        terminal.press(CTRL_C)
         output = terminal.read_until("In [3]: ")
         assert (
             "KeyboardInterrupt: %mhjax start was interrupted; all processes that it had started were stopped" in output
@@ -148,7 +83,7 @@ def test_terminal_shows_live_output(leftovers: None, mhnb_home: str) -> None:
         terminal.press(CATCHES_INTERRUPT)
         terminal.read_until("ranks 0-1 · running ")
         terminal.read_until("on\r")
-        terminal.press("\x03")
+        terminal.press(CTRL_C)
         ended = terminal.read_until("In [5]: ")
         # The cursor is shown again before the final text.
         final_text = ended.rpartition("\x1b[?25h")[2]

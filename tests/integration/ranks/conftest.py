@@ -16,8 +16,15 @@ from tests.support.timeouts import (
     long_agreement_timeout,
     longer_interrupt_timeouts,
 )
+from tests.support.typed_lines import user
 
-__all__ = ["long_agreement_timeout", "default_disconnect_timeout", "default_kill_timeout", "longer_interrupt_timeouts"]
+__all__ = [
+    "default_disconnect_timeout",
+    "default_kill_timeout",
+    "long_agreement_timeout",
+    "longer_interrupt_timeouts",
+    "user",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,11 +15,13 @@ from mhnb.cluster.event_loop import CellFuture, EventLoop
 from mhnb.cluster.host_monitor import HostMonitor
 from mhnb.cluster.status import ClusterListener
 from mhnb.core.codec import encode
+from mhnb.core.debugging import DebugRequest, DebugUpdate
 from mhnb.core.guard.launch_report import LaunchReport
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import CellRecord
 from mhnb.core.messages import (
     CellEnded,
+    DebugPrompt,
     Heartbeat,
     HostUp,
     Message,
@@ -286,6 +288,18 @@ def test_progress_of_a_cell_is_reported(late_rig: LateRig) -> None:
         late_rig.now[0] = now
         seen.append(submission.updates.get(timeout=WAIT_S))
     assert [round(one.wall_s, 1) for one in seen if isinstance(one, CellResult)] == [0.2, 1.3]
+
+
+def test_first_stop_comes_with_the_result_so_far(late_rig: LateRig) -> None:
+    """A rank may stop before anything was shown, and the view of the cell is drawn above the prompt. Later stops add nothing."""
+    request = CellRequest("breakpoint()", debug=DebugRequest())
+    submission = late_rig.reader.submit(lambda ticket: CellSubmitted(ticket, request), live=True)
+    seen = []
+    for peer, count in zip(late_rig.peers, (2, 1), strict=True):
+        peer.send(DebugPrompt(late_rig.peers.index(peer), 2, 1, "(Pdb) ", "> In [1], line 1\n", 1, True))
+        seen.append([type(submission.updates.get(timeout=WAIT_S)) for _ in range(count)])
+    assert seen == [[CellResult, DebugUpdate], [DebugUpdate]]
+    assert submission.updates.empty()
 
 
 def test_cell_that_waits_is_told_for_what(late_rig: LateRig) -> None:
