@@ -112,6 +112,8 @@ def _write_command(command: Any, parser: argparse.ArgumentParser) -> Iterator[st
     yield _code_block(_usage(parser, f"%mhjax {name}"))
     yield _write_aliases(command.aliases, "%mhjax")
     yield write_flags(parser)
+    if command.details:
+        yield _code_block(command.details)
 
 
 def _write_aliases(aliases: Sequence[str], program: str) -> str:

@@ -24,7 +24,8 @@ The position of SCRIPT decides whose the words after it are:
   mhnb run -n 4 train.py --lr 3      options before SCRIPT are mhnb's, everything after it belongs to the script
   mhnb run train.py -n 4 -- --lr 3   SCRIPT comes first, or the line has a --: options before -- are mhnb's,
                                      everything after it belongs to the script
-The exit status is that of the script: that of the first rank that failed, or 0."""
+The exit status is that of the script: that of the first rank that failed, or 0.
+breakpoint() in the script opens the debugger in the terminal; without a terminal it is an error of that rank."""
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -66,10 +66,12 @@ def run_script(
     cluster.run(
         f"__import__('sys').argv = {[name, *arguments]!r}; __file__ = {str(path)!r}; "
         f"__import__('sys').path.insert(0, {str(path.parent)!r}); "
-        "get_ipython().ast_node_interactivity = 'none'; get_ipython().shows_exit_code = True"
+        "get_ipython().ast_node_interactivity = 'none'; get_ipython().shows_exit_code = True; "
+        f"get_ipython().script_name = {name!r}"
     ).check()
     with CellView(locations=RankLocations(cluster=cluster.name, script_path=name)) as view:
-        result = cluster.run(source, timeout_s=timeout_s, on_snapshot=view.update)
+        # In a terminal the user types where the view draws.
+        result = cluster.run(source, timeout_s=timeout_s, on_snapshot=view.update, console=view)
         script_result = to_script_result(result, name)
         view.finish(script_result)
     if failed := [rank.rank for rank in script_result.failed]:

@@ -5,6 +5,7 @@ The help of `%mhjax`, the manual and the reference pages are all made of the tab
 
 from __future__ import annotations
 
+import re
 import shlex
 from argparse import SUPPRESS
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from mhnb.core.arguments import closest_match, format_unknown, seconds_argument,
 from mhnb.core.cell_name import join_cell_arguments
 from mhnb.core.cell_request import GUARDS
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
-from mhnb.magics import data, files, inspection, lifecycle, sharding
+from mhnb.magics import data, debugging, files, inspection, lifecycle, sharding
 from mhnb.magics.session import Command, Group, Session, list_flags
 from mhnb.magics.settings import VIEWS
 from mhnb.system.help_topics import list_topics, read_topic
@@ -39,7 +40,7 @@ __all__ = [
 GROUPS: tuple[Group, ...] = get_args(Group)
 """The groups of commands, in the order of the help."""
 
-_MODULES = (lifecycle, inspection, data, sharding, files)
+_MODULES = (lifecycle, inspection, debugging, data, sharding, files)
 
 COMMANDS: dict[str, Command] = {
     command.name: command
@@ -73,7 +74,8 @@ def list_names() -> list[str]:
 
 def strip_ipython_markup(text: str) -> str:
     """Remove the markup that IPython adds to a help text for its own manual."""
-    return text.removeprefix("::").replace("<{", "{").replace("}>", "}").strip()
+    # What follows in the line stays in its column.
+    return re.sub(r"<([{\[][^>]*[}\]])>(  )?", r"\1\2\2", text.removeprefix("::")).strip()
 
 
 class _MagicParser(MagicArgumentParser):
@@ -90,6 +92,8 @@ def command_parser(name: str) -> MagicArgumentParser | None:
     if (command := find_command(name)) is None:
         return None
     parser = _MagicParser(f"mhjax {name}", command.summary)
+    # IPython would remove the indent of a text that begins in its first line.
+    parser.epilog = f"\n{command.details}" if command.details else None
     command.add_flags(parser)
     return parser
 
@@ -125,6 +129,13 @@ def _add_cell_flags(parser: MagicArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="NAME", help="bind the CellResult to this name in the notebook")
     parser.add_argument("--view", choices=VIEWS, help="how to arrange the outputs (default: fold, or c.Mhjax.view)")
+    parser.add_argument(
+        "--debug",
+        nargs="?",
+        const="",
+        metavar="RANKS",
+        help="stop these ranks in the debugger, before the cell's first line (default: every rank of the cell)",
+    )
     parser.add_argument("--collectives", action="store_true", help="list the collectives that the cell launched")
     parser.add_argument("--quiet", action="store_true", help="show output only if the cell fails")
     parser.add_argument("--auto", action="store_true", help=SUPPRESS)  # auto mode adds this flag
@@ -206,7 +217,7 @@ def _split_line(line: str) -> list[str]:
     command = find_command(name)
     splits = "shell" if command is None else command.splits
     rest = line.strip().removeprefix(name).strip()
-    if splits == "raw" and rest and rest not in _HELP_WORDS:
+    if splits == "raw" and rest and not _is_own_flag(name, rest):
         # After `--` an argument may begin with a minus sign.
         return [name, "--", rest]
     try:
@@ -217,6 +228,11 @@ def _split_line(line: str) -> list[str]:
         return list(map(unquote, split_arguments(line))) if splits == "names" else shlex.split(line)
     except ValueError as error:
         raise UsageError(f"%mhjax {line}: {error}") from error
+
+
+def _is_own_flag(name: str, word: str) -> bool:
+    parser = command_parser(name)
+    return parser is not None and word in list_flags(parser)
 
 
 def run_command(session: Session, line: str) -> Any:

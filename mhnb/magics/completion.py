@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
 from traceback import walk_tb
+from types import TracebackType
 from typing import Any
 
 from IPython.core import page
@@ -23,15 +24,17 @@ from IPython.core.completer import (
     SimpleMatcherResult,
     context_matcher,
 )
+from IPython.core.error import UsageError
 
 from mhnb.cluster import manager
 from mhnb.core.cell_request import find_first_code, find_misplaced_magic, lift_cell_magic, route_cell
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.ranks import format_ranks
 from mhnb.core.variables import choose_description
-from mhnb.errors import CellError, ClusterError, InvalidRequest
+from mhnb.errors import CellError, ClusterError, InvalidRequest, MhnbError, NotStarted
 from mhnb.launchers.profiles import user_profiles
 from mhnb.magics.cell_place import CellTracker
 from mhnb.magics.commands import command_parser, find_command, list_names
+from mhnb.magics.debugging import can_type, debug_last_failure
 from mhnb.magics.hints import CellHints
 from mhnb.magics.session import Session
 from mhnb.system.help_topics import list_topics
@@ -76,7 +79,9 @@ def complete_line(line: str, cell_parser: argparse.ArgumentParser, names: NamePr
         return _filter_by_prefix(value, _flag_values(_find_flag(parser, flag), names)), value
     flag_action = _find_flag(parser, words[-1])
     if flag_action is not None and flag_action.nargs != 0:
-        return _filter_by_prefix(last, _flag_values(flag_action, names)), last
+        # After a flag whose value may be left out, another flag may follow.
+        others = _unused_flags(parser, words) if flag_action.nargs == "?" else ()
+        return _filter_by_prefix(last, [*_flag_values(flag_action, names), *others]), last
     return _filter_by_prefix(last, [*_positional_values(parser, command, names), *_unused_flags(parser, words)]), last
 
 
@@ -156,6 +161,7 @@ class ShellHooks:
         shell = self._shell
         self._cells.install()
         self._session.find_place = self._cells.find_place
+        self._session.can_type = functools.partial(can_type, shell)
         shell.input_transformers_cleanup.extend(self._transformers)
         shell.Completer.custom_matchers.append(self._matcher)
         for name, detail in _DETAIL_OF_PINFO.items():
@@ -242,11 +248,19 @@ class ShellHooks:
         if argument == "push":
             hidden = self._shell.user_ns_hidden
             return [name for name in self._shell.user_ns if name not in hidden and not name.startswith("_")]
-        if argument in ("--ranks", "logs"):
+        if argument == "debug":
+            return self._suggest_failed_ranks()
+        if argument in ("--ranks", "--debug", "logs"):
             return _suggest_rank_sets(manager.current().process_count) if manager.all_clusters() else []
         if argument == "--profile":
             return [*list_profiles(), *user_profiles()]
         return [cluster.name for cluster in manager.all_clusters()] if argument in ("stop", "where", "detach") else []
+
+    def _suggest_failed_ranks(self) -> list[str]:
+        """Return the ranks that `%mhjax debug` may name: each that failed alone, and all of them."""
+        failure = self._session.failures.get(manager.current()) if manager.all_clusters() else None
+        failed = [rank.rank for rank in failure.failed] if failure is not None else []
+        return [*map(str, failed[:_MAX_OFFERED_RANKS]), *([format_ranks(failed)] if len(failed) > 1 else [])]
 
     # -- ? and Shift-Tab
 
@@ -324,22 +338,21 @@ class ShellHooks:
     # -- %debug after a %%mhjax cell
 
     def _debugger(self, force: bool = False) -> None:  # noqa: FBT001, FBT002  # IPython's own signature
-        """Report where a `%%mhjax` cell raised, because the frames in this process are all mhnb's own."""
-        error = getattr(sys, "last_value", None)
-        # Compare by identity: hashing a code object hashes its constants, which may be unhashable.
-        is_rank_cell_error = any(
-            frame.f_code is Session.run_cell.__code__ for frame, _ in walk_tb(getattr(sys, "last_traceback", None))
-        )
-        if not isinstance(error, CellError) or not is_rank_cell_error:
+        """Do what `%mhjax debug` does after a `%%mhjax` cell that failed, because the frames in this process are all mhnb's own."""
+        if not _was_raised_by_ranks(getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)):
             self._original_debugger(force=force)
             return
-        # A cell that was interrupted before it was sent has no result.
-        failed = error.result.failed if error.result is not None else ()
-        failed_ranks = describe_ranks(rank.rank for rank in failed) if failed else "no rank"
-        print(
-            f"%debug cannot inspect this error: it was raised on {failed_ranks}, and ranks cannot read the keyboard."
-            " Print the values in a %%mhjax cell, or copy them here with %mhjax pull NAME."
-        )
+        is_shown_now = sys.exc_info()[1] is not None
+        try:
+            debug_last_failure(self._session)
+        except (UsageError, MhnbError) as error:
+            if is_shown_now:
+                # After `%pdb on` IPython calls this while it shows the cell's error, where nothing would catch another one.
+                print(f"%pdb: {error}", file=sys.stderr)
+            elif isinstance(error, InvalidRequest | NotStarted):
+                raise UsageError(f"%debug: {error}") from error
+            else:
+                raise
 
     def _request_one(self, verb: str, *, rank: int = 0, **arguments: Any) -> Any:
         """Send a request to one rank; return None if there is no cluster, or the rank is busy or lost."""
@@ -361,6 +374,20 @@ class ShellHooks:
         except ClusterError:
             return {}
         return {each: answer.value for each, answer in answers.items() if answer.ok}
+
+
+def _was_raised_by_ranks(error: BaseException | None, traceback: TracebackType | None) -> bool:
+    """Return whether an error is that of a cell that a magic sent to the ranks, or says why that one cannot be inspected."""
+    while error is not None:
+        codes = [frame.f_code for frame, _ in walk_tb(traceback)]
+        # Compare by identity: hashing a code object hashes its constants, which may be unhashable.
+        if any(code is debug_last_failure.__code__ for code in codes):
+            return True
+        if isinstance(error, CellError) and any(code is Session.run_cell.__code__ for code in codes):
+            return True
+        error = error.__cause__
+        traceback = None if error is None else error.__traceback__
+    return False
 
 
 def _first_code_line(source: str) -> str:

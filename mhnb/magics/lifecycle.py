@@ -277,7 +277,10 @@ def _detach(session: Session, args: argparse.Namespace) -> None:
 
 
 def _eval(session: Session, args: argparse.Namespace) -> None:
-    session.run_cell(args.expression, CellFlags(view=session.settings.view, timeout_s=session.settings.timeout_s))
+    settings = session.settings
+    session.run_cell(
+        args.expression, CellFlags(view=settings.view, timeout_s=settings.timeout_s, has_breakpoints=False)
+    )
 
 
 def _eval_flags(parser: MagicArgumentParser) -> None:

@@ -12,7 +12,7 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from mhnb.cluster.manager import is_rank_shell
 from mhnb.compiler import close_shared
 from mhnb.core.arguments import closest_match, suggest_flags
-from mhnb.core.cell_request import route_cell
+from mhnb.core.cell_request import check_guard, route_cell
 from mhnb.core.shorthand import merge_values, split_ranks_word
 from mhnb.errors import InvalidRequest, MhnbError, NotClean, NotStarted
 from mhnb.magics import commands, completion, lifecycle
@@ -50,6 +50,11 @@ def parse_cell_flags(line: str, defaults: CellFlags = _DEFAULT_FLAGS) -> CellFla
         raise UsageError(f"%%mhjax {line}: {message}{hint}\n  Help: %%mhjax?") from error
     if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
         raise UsageError(f"%%mhjax --out {args.out!r}: expected a Python name for the result")
+    if args.debug is not None and args.guard is not None and check_guard(args.guard) != "lockstep":
+        raise UsageError(
+            f"%%mhjax --debug --guard {args.guard}: without lockstep the other ranks would not wait for one that has stopped"
+            "\n  Fix: %%mhjax --debug"
+        )
     return CellFlags(
         ranks,
         args.guard,
@@ -59,6 +64,7 @@ def parse_cell_flags(line: str, defaults: CellFlags = _DEFAULT_FLAGS) -> CellFla
         args.quiet,
         args.auto,
         args.collectives,
+        args.debug,
     )
 
 
@@ -152,7 +158,8 @@ def _command_error(line: str) -> UsageError:
 def _find_meant_command(line: str) -> str | None:
     """Return the command that the first word of a `%%mhjax` line misspells; None if none is close."""
     word = line.split(maxsplit=1)[0]
-    return closest_match(word, commands.list_names()) if word.isidentifier() else None
+    # Rather similar, because the word may be a variable of code that is in the wrong line, such as `rank`.
+    return closest_match(word, commands.list_names(), similarity=0.7) if word.isidentifier() else None
 
 
 def _raise_as_usage_error(check: Any, source: str) -> None:

@@ -13,21 +13,27 @@ import re
 import sys
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
+from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster.manager import wait_for_current
 from mhnb.cluster.sharding import request_launched
 from mhnb.cluster.start_summary import NOT_INITIALISED
 from mhnb.core.cell_name import NO_PLACE, CellArgument, CellPlace, format_cell_names
+from mhnb.core.cell_request import check_breakpoints, check_guard, resolve_stop_ranks
+from mhnb.core.debugging import DebugRequest
+from mhnb.core.messages import Breakpoint
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
-from mhnb.errors import CellError, MhnbError
+from mhnb.errors import BreakpointRefused, CellError, InvalidRequest, MhnbError
 from mhnb.magics.settings import Mhjax
 from mhnb.system.processes import resident_nbytes
 from mhnb.types import RankError, RankInfo
@@ -176,6 +182,22 @@ class CellFlags:
     quiet: bool = False
     auto: bool = False
     collectives: bool = False
+    debug: str | None = None
+    """Ranks that stop before the first line; empty for every rank of the cell; None for none."""
+    has_breakpoints: bool = True
+    """Whether the breakpoints for the next cell are for this one."""
+
+
+_ORDINARY = DebugRequest()
+"""Of a cell that stops only where its own code says so."""
+
+
+def cannot_type_error(what: str) -> UsageError:
+    """Return the error for a command that needs a user who types."""
+    return UsageError(
+        f"{what}: a rank that stops waits for a line that you type, and nothing can be typed here:"
+        " in a subshell, nbconvert or papermill, or without a terminal"
+    )
 
 
 @dataclass(slots=True)
@@ -185,6 +207,8 @@ class Session:
     shell: Any
     find_place: Callable[[str], CellPlace] = lambda _: NO_PLACE
     """Returns where the notebook shows a source that runs now."""
+    can_type: Callable[[], bool] = lambda: False
+    """Returns whether the user can type a line for the code that runs now."""
     settings: Mhjax = field(default_factory=Mhjax)
     """The user's defaults."""
     is_auto_mode: bool = False
@@ -193,6 +217,10 @@ class Session:
     """Whether each cell keeps its panel widget beside its stored output."""
     persistent_panels: deque[ResultPanel] = field(default_factory=deque)
     """The panels that were kept this way, oldest first."""
+    breakpoints: list[Breakpoint] = field(default_factory=list)
+    """Where the next `%%mhjax` cell stops."""
+    failures: WeakKeyDictionary[Cluster, CellResult] = field(default_factory=WeakKeyDictionary)
+    """The last cell that failed on a rank of each cluster. A restart makes another `Cluster`, because the processes have ended."""
     _results: OrderedDict[tuple[str, int], tuple[CellResult, RankLocations]] = field(default_factory=OrderedDict)
     """Results by cluster and cell number, oldest first. The key has the cluster because each cluster numbers its own cells."""
     _running: tuple[CellResult, RankLocations] | None = None
@@ -210,24 +238,29 @@ class Session:
         Raises:
             CellError: the cell failed on a rank; its output is already shown.
             ClusterError: the cell was rejected.
+            UsageError: the cell is to stop for the debugger and cannot; nothing was sent.
         """
         # Before any wait, because a subshell may run other cells meanwhile.
         place = self.find_place(source)
-        cluster = self._wait_for_cluster()
+        cluster = self.wait_for_cluster()
+        debug = self._make_debug_request(source, flags, place.first_line, cluster.process_count)
         self._register_callbacks(cluster)
         locations = self._locations_of(cluster)
         with CellView(view=flags.view, quiet=flags.quiet, locations=locations, badge=flags.auto) as view:
             view.interrupt = cluster.interrupt
             on_snapshot = None if flags.quiet else self._make_snapshot_callback(view, locations)
             try:
-                result = cluster.run(
-                    source,
-                    ranks=flags.ranks,
-                    guard=flags.guard,
-                    timeout_s=flags.timeout_s,
-                    on_snapshot=on_snapshot,
-                    place=place,
-                )
+                with self._use_breakpoints(debug):
+                    result = cluster.run(
+                        source,
+                        ranks=flags.ranks,
+                        guard="lockstep" if debug is not None and debug.stops_for_sure else flags.guard,
+                        timeout_s=flags.timeout_s,
+                        on_snapshot=on_snapshot,
+                        place=place,
+                        debug=debug,
+                        console=view,
+                    )
             finally:
                 self._forget_running(view)
             result = self._add_hints(result)
@@ -237,13 +270,16 @@ class Session:
         self._store_view(cluster, result, view)
         if flags.collectives:
             show_launched_collectives(cluster, result)
+        if result.failed:
+            self.failures[cluster] = result
         self.store_result(cluster, result)
         self._open_persistent_panel(result, locations, flags)
         if not flags.quiet and "check(" in source:
             _call_safely(show_lesson_bar, result)
         check_result(result)
 
-    def _wait_for_cluster(self) -> Cluster:
+    def wait_for_cluster(self) -> Cluster:
+        """Return the current cluster, once no other thread starts, restarts or replays it; a line says so meanwhile."""
         lines: list[WaitLine] = []
 
         def show(text: str) -> None:
@@ -267,6 +303,53 @@ class Session:
             rank if rank.error is None else replace(rank, error=add_push_hint(rank.error, known)) for rank in result
         )
         return result if hinted == result.ranks else replace(result, ranks=hinted)
+
+    # -- the debugger
+
+    def _make_debug_request(
+        self, source: str, flags: CellFlags, first_line: int, process_count: int
+    ) -> DebugRequest | None:
+        """Return what a cell asks of the debugger; None if no line can be typed.
+
+        Raises:
+            UsageError: the cell is to stop where it cannot; the breakpoints are kept.
+            InvalidRequest: `--debug` names other ranks than those of the cell.
+        """
+        breakpoints = tuple(self.breakpoints) if flags.has_breakpoints else ()
+        can_type = self.can_type()
+        if flags.debug is None and not breakpoints:
+            return _ORDINARY if can_type else None
+        if not can_type:
+            raise cannot_type_error("%%mhjax --debug" if flags.debug is not None else "%mhjax break")
+        stop_ranks = None
+        if flags.debug is not None:
+            stop_ranks = resolve_stop_ranks(flags.debug, flags.ranks, process_count)
+        elif flags.guard is not None and check_guard(flags.guard) != "lockstep":
+            raise UsageError(
+                f"%%mhjax --guard {flags.guard}: this cell has a breakpoint of %mhjax break, and without lockstep the other ranks"
+                " would not wait there. It was not run, and the breakpoints are kept\n  Fix: %%mhjax\n  Or: %mhjax break --clear"
+            )
+        try:
+            check_breakpoints(breakpoints, source, first_line)
+        except InvalidRequest as error:
+            raise UsageError(str(error)) from error
+        return DebugRequest(stop_ranks, breakpoints)
+
+    @contextmanager
+    def _use_breakpoints(self, debug: DebugRequest | None) -> Iterator[None]:
+        """Remove the breakpoints of a cell that is sent, and put them back if it was refused."""
+        if debug is None or not debug.breakpoints:
+            yield
+            return
+        self.breakpoints = [each for each in self.breakpoints if each not in debug.breakpoints]
+        try:
+            yield
+        except BreakpointRefused as error:
+            self.breakpoints[:0] = debug.breakpoints
+            raise type(error)(f"{error}\n  Or: %mhjax break --clear", **error.parts) from None
+        except BaseException:
+            self.breakpoints[:0] = debug.breakpoints
+            raise
 
     # -- panels
 
@@ -452,6 +535,8 @@ class Command:
     """Other names of the command."""
     splits: Literal["shell", "names", "cells", "expression", "raw"] = "shell"
     """How its line is split: as a shell does; keeping the quotes of expressions; with cells as `In [7]`; or not at all."""
+    details: str = ""
+    """Text below its flags in its help, in lines as they are printed."""
 
 
 def list_flags(parser: argparse.ArgumentParser) -> list[str]:

@@ -63,6 +63,8 @@ def test_pages_have_commands() -> None:
 def test_magics_parse(line: str) -> None:
     """Each `%mhjax` line names a command, and its arguments parse."""
     name, *words = shlex.split(line)
+    if commands.takes_code(line) and words and not words[0].startswith("-"):
+        words = ["--", line.removeprefix(name).strip()]
     if name == "help":
         assert len(words) <= 1
         return
