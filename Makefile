@@ -12,6 +12,7 @@ VENV ?= .venv
 PYTEST ?=
 LAB ?=
 CELLS ?= 600
+LEAVINGS ?= 100
 SEED ?= $(shell date +%s)
 
 BIN = $(VENV)/bin
@@ -91,13 +92,15 @@ picture: $(READY) ## take the pictures of README and of the documentation from t
 gallery: $(READY) ## take a picture of every view, light and dark, narrow and wide, at 1 to 64 ranks, into build/gallery
 	MHNB_GALLERY=build/gallery $(RUN) pytest tests/system/browser/test_view_gallery.py $(PYTEST)
 
-soak: $(READY) ## run many hostile cells on real ranks; CELLS and SEED choose them
+soak: $(READY) ## run many hostile cells on real ranks, and leave the debugger many times; CELLS, SEED and LEAVINGS choose them
 	MHNB_HOSTILE_CELLS=$(CELLS) MHNB_HOSTILE_SEED=$(SEED) $(RUN) pytest tests/integration/ranks/test_hostile.py $(PYTEST)
+	MHNB_DEBUGGER_LEAVINGS=$(LEAVINGS) $(RUN) pytest tests/integration/notebook/test_debugger.py $(PYTEST)
 
 bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distributed, bare processes and other drawings
 	$(RUN) tests.bench
 	$(RUN) tests.bench.guard
 	$(RUN) tests.bench.life
+	$(RUN) tests.bench.debugger
 	$(RUN) tests.bench.collectives
 	$(RUN) tests.bench.sharding
 	$(RUN) tests.bench.outputs

@@ -2,104 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import KernelManager, start_new_kernel
 
 from tests.integration.ranks.conftest import wait_for_exit
+from tests.support.front_end import FrontEnd, message_text
 from tests.support.leftovers import processes_of
 
 ENDLESS_CELL = "%%mhjax\nprint('in the cell', flush=True)\nimport time\nwhile True: time.sleep(0.01)"
-
-
-class FrontEnd:
-    """A front end with one kernel."""
-
-    def __init__(self) -> None:
-        self.manager: KernelManager
-        self.client: BlockingKernelClient
-        self.manager, self.client = start_new_kernel()
-
-    def close(self) -> None:
-        """End the kernel, as closing a tab does."""
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-        self.manager.context.destroy()
-
-    def run(self, code: str) -> tuple[dict[str, Any], str]:
-        """Run a cell; return the reply and the shown text.
-
-        ipykernel answers a failed cell before it aborts the cells queued behind it, so a cell that follows at once is aborted too.
-        """
-        shown: list[str] = []
-        for _ in range(1000):
-            reply = self.client.execute_interactive(code, timeout=60, output_hook=lambda m: shown.append(_text(m)))
-            if reply["content"]["status"] != "aborted":
-                break
-        return reply["content"], "".join(shown)
-
-    def begin(self, code: str, until: str) -> str:
-        """Start a cell; return its message id once its widget has shown a text."""
-        sent = str(self.client.execute(code))
-        while True:
-            message = self.client.get_iopub_msg(timeout=60)
-            if message["msg_type"] in ("comm_open", "comm_msg") and until in str(message["content"]):
-                return sent
-
-    def click(self, comm_id: str, act: str) -> None:
-        """Click a button of the live widget through a separate subshell, as JupyterLab does."""
-        content = {"comm_id": comm_id, "data": {"method": "custom", "content": {"act": act}}}
-        self._send("comm_msg", content, self.create_subshell())
-
-    def create_subshell(self) -> str:
-        """Create a subshell, and return its id."""
-        self.client.control_channel.send(self.client.session.msg("create_subshell_request", {}))
-        return str(self.client.get_control_msg(timeout=30)["content"]["subshell_id"])
-
-    def begin_in(self, subshell_id: str, code: str) -> str:
-        """Start a cell in a subshell; return its message id."""
-        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": True}
-        return self._send("execute_request", content, subshell_id)
-
-    def _send(self, kind: str, content: dict[str, Any], subshell_id: str) -> str:
-        message = self.client.session.msg(kind, content)
-        message["header"]["subshell_id"] = subshell_id
-        self.client.shell_channel.send(message)
-        return str(message["header"]["msg_id"])
-
-    def wait_for_display(self, sent: str, until: str) -> None:
-        """Wait until a cell shows a text, or nothing if that is empty."""
-        while True:
-            message = self.client.get_iopub_msg(timeout=60)
-            if message["parent_header"].get("msg_id") == sent and message["msg_type"].endswith("display_data"):
-                text = message["content"]["data"].get("text/plain", "")
-                if (until and until in text) or text == until:
-                    return
-
-    def complete(self, code: str) -> list[str]:
-        """Return the code with each completion inserted."""
-        reply = self.client.complete(code, len(code), reply=True, timeout=30)["content"]
-        return [code[: reply["cursor_start"]] + word + code[reply["cursor_end"] :] for word in reply["matches"]]
-
-    def inspect(self, code: str, cursor: int | None = None) -> str:
-        """Return the text that Shift-Tab shows; an empty string if nothing is found."""
-        reply = self.client.inspect(code, cursor, reply=True, timeout=30)["content"]
-        return str(reply["data"].get("text/plain", "")) if reply["found"] else ""
-
-
-def _text(message: Any) -> str:
-    content = message["content"]
-    if message["msg_type"] == "error":
-        return "\n".join(content["traceback"])
-    return str(content.get("text") or content.get("data", {}).get("text/plain", ""))
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +110,7 @@ def test_plain_cell_gets_hint_for_rank_name(front: FrontEnd) -> None:
 def test_stop_button_interrupts_ranks(front: FrontEnd) -> None:
     """An interrupt of the kernel interrupts the ranks: the cell ends, and the next one runs."""
     sent = front.begin(ENDLESS_CELL, until="in the cell")
-    front.manager.interrupt_kernel()
+    front.interrupt()
     while (reply := front.client.get_shell_msg(timeout=100))["parent_header"]["msg_id"] != sent:
         pass
     assert reply["content"]["ename"] == "CellInterrupted"
@@ -255,7 +170,7 @@ def test_subshell_follows_the_cell_that_runs(front: FrontEnd) -> None:
     front.wait_for_display(panel, "in the cell")
     waiting = front.begin_in(subshell_id, "%%mhjax\nprint('its turn')")
     front.wait_for_display(waiting, "waiting for ")
-    front.manager.interrupt_kernel()
+    front.interrupt()
     front.wait_for_display(waiting, "")
     front.wait_for_display(waiting, "its turn")
     while front.client.get_shell_msg(timeout=60)["parent_header"]["msg_id"] != waiting:
@@ -271,13 +186,9 @@ def own_front(leftovers: None) -> Iterator[FrontEnd]:
     front.close()
 
 
-def _pid(front: FrontEnd) -> int:
-    return int(front.manager.provisioner.pid)  # type: ignore[union-attr]
-
-
 def _start_endless_cell(front: FrontEnd, home: Any) -> list[int]:
     """Start a cluster and a cell that does not end; return the ids of all processes of the cluster."""
-    before = {process.pid for process in processes_of(home)} | {_pid(front)}
+    before = {process.pid for process in processes_of(home)} | {front.pid}
     _, shown = front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
     assert "ready in" in shown
     front.begin(ENDLESS_CELL, until="in the cell")
@@ -288,10 +199,9 @@ def test_kernel_end_during_cell_ends_its_cluster(own_front: FrontEnd, mhnb_home:
     """After kill -9 or a kernel restart all processes of the cluster end within 10 s, and the next kernel can start one."""
     pids = _start_endless_cell(own_front, mhnb_home)
     assert len(pids) >= 4  # the supervisor, the hub, which has a helper, and two ranks
-    os.kill(_pid(own_front), signal.SIGKILL)
+    own_front.kill()
     assert wait_for_exit(pids) == []
-    own_front.manager.restart_kernel(now=True)
-    own_front.client.wait_for_ready(timeout=60)
+    own_front.restart()
     pids = _start_endless_cell(own_front, mhnb_home)
     own_front.manager.restart_kernel(now=True)
     assert wait_for_exit(pids) == []
@@ -310,7 +220,7 @@ def test_long_transfers_update_one_line(front: FrontEnd) -> None:
         messages: list[Any] = []
         front.client.execute_interactive(f"%mhjax {command} carried", timeout=60, output_hook=messages.append)
         messages = [message for message in messages if message["msg_type"] not in ("status", "execute_input")]
-        texts = [_text(message) for message in messages]
+        texts = [message_text(message) for message in messages]
         assert texts[0].startswith(f"mhjax · {task} · "), texts
         assert texts[-1] == outcome
         assert [m["msg_type"] for m in messages] == ["display_data", *["update_display_data"] * (len(messages) - 1)]
@@ -326,15 +236,15 @@ def test_replay_updates_one_line(own_front: FrontEnd) -> None:
         own_front.run(f"%%mhjax\n{source}")
     messages: list[Any] = []
     own_front.client.execute_interactive("%mhjax restart --replay", timeout=60, output_hook=messages.append)
-    line = [m for m in messages if "mhjax · repla" in _text(m)]
+    line = [m for m in messages if "mhjax · repla" in message_text(m)]
     assert [m["msg_type"] for m in line] == ["display_data", "update_display_data", "update_display_data"]
     assert len({m["content"]["transient"]["display_id"] for m in line}) == 1
-    first, last = (int(each) for each in re.findall(r"In \[(\d+)\]", _text(line[0])))
+    first, last = (int(each) for each in re.findall(r"In \[(\d+)\]", message_text(line[0])))
     assert last == first + 1
     # On a slow machine the time is in the line too.
-    assert _text(line[0]).startswith(f"mhjax · replaying In [{first}] of In [{last}]")
-    assert _text(line[1]).startswith(f"mhjax · replaying In [{last}] of In [{last}]")
-    assert _text(line[2]).startswith(f"mhjax · replayed In [{first}-{last}] · ")
+    assert message_text(line[0]).startswith(f"mhjax · replaying In [{first}] of In [{last}]")
+    assert message_text(line[1]).startswith(f"mhjax · replaying In [{last}] of In [{last}]")
+    assert message_text(line[2]).startswith(f"mhjax · replayed In [{first}-{last}] · ")
 
 
 def test_kept_panel_is_beside_stored_output(front: FrontEnd) -> None:

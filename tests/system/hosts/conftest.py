@@ -13,10 +13,11 @@ from mhnb.cluster.cluster import Cluster
 from tests.support.leftovers import kill_new, processes_of
 from tests.support.source import ROOT
 from tests.support.timeouts import longer_interrupt_timeouts
+from tests.support.typed_lines import user
 from tests.system.hosts.cluster import Begin
 from tests.system.hosts.hostnet import HostNet, wait_until
 
-__all__ = ["longer_interrupt_timeouts"]
+__all__ = ["longer_interrupt_timeouts", "user"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

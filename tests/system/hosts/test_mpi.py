@@ -18,7 +18,9 @@ from mhnb.errors import LaunchError, PreflightFailed
 from mhnb.types import StartProgress
 from tests.support.leftovers import no_leftovers
 from tests.support.source import ROOT
+from tests.support.typed_lines import User
 from tests.system.hosts.cluster import check_no_key_is_visible, start_and_kill_notebook
+from tests.system.hosts.debugger import check_debugger
 from tests.system.hosts.faults import (
     blocked_ports,
     emptied_folder,
@@ -115,6 +117,21 @@ def test_cluster_over_machines(begin: Begin, net: HostNet) -> None:
         )
     result = cluster.run(_PRINT_RANK).check()
     assert [rank.stdout for rank in result] == [f"{host.name} [0.0, 1.0, 2.0, 3.0]\n" for host in net]
+    cluster.stop()
+    wait_until(lambda: not any(host.pids() for host in net), "every machine is without a process of the test")
+
+
+def test_debugger_works_across_machines(
+    begin: Begin, net: HostNet, user: User, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rank on another machine stops and answers while the others wait; the cell goes on, or `q` ends it everywhere."""
+    cluster = begin(
+        hosts=[host.address for host in list(net)[:3]],
+        ranks=None,
+        extra=[*_ROOT, *_mpiexec_options(net)],
+        environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+    )
+    check_debugger(cluster, user, capsys)
     cluster.stop()
     wait_until(lambda: not any(host.pids() for host in net), "every machine is without a process of the test")
 

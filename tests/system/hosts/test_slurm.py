@@ -21,7 +21,9 @@ from mhnb.cluster.cluster import Cluster
 from mhnb.errors import LaunchError, PreflightFailed
 from mhnb.types import StartProgress
 from tests.support.leftovers import kill_new, processes_of
+from tests.support.typed_lines import User
 from tests.system.hosts.cluster import check_no_key_is_visible, check_sum, start_and_kill_notebook
+from tests.system.hosts.debugger import check_debugger
 from tests.system.hosts.faults import (
     blocked_ports,
     emptied_folder,
@@ -133,6 +135,11 @@ def test_several_ranks_per_node(begin: Begin) -> None:
     assert [rank.host for rank in cluster.ranks] == ["host0", "host0", "host1", "host1"]
     assert names[0] == names[1] != names[2] == names[3]
     assert [rank.text for rank in cluster.run("import jax; jax.process_index()").check()] == list("0123")
+
+
+def test_debugger_works_across_nodes(begin: Begin, user: User, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rank on another node stops and answers while the others wait; the cell goes on, or `q` ends it on all nodes."""
+    check_debugger(begin(3), user, capsys)
 
 
 class BlockingJob:

@@ -16,7 +16,9 @@ from mhnb.magics.session import status_from_cluster
 from mhnb.types import StartProgress
 from mhnb.view.tables.tables import format_status_text
 from tests.support.source import ROOT
+from tests.support.typed_lines import User
 from tests.system.hosts.cluster import Begin, check_no_key_is_visible, check_sum
+from tests.system.hosts.debugger import check_debugger
 from tests.system.hosts.faults import jax_metadata
 from tests.system.hosts.hostnet import HostNet, wait_until
 
@@ -175,6 +177,11 @@ def test_lockstep_works_across_hosts(begin: Begin) -> None:
     }
     assert cluster.state == "clean"
     check_sum(cluster)
+
+
+def test_debugger_works_across_hosts(begin: Begin, user: User, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rank on another host stops and answers while the others wait; the cell goes on, or `q` ends it on all hosts."""
+    check_debugger(begin(3, 1), user, capsys)
 
 
 def test_start_behind_a_firewall_is_refused(net: HostNet, begin: Begin) -> None:
