@@ -11,20 +11,32 @@ A block runs if it is one of these; all others are text for readers only:
 The `text` fence that follows a cell directly is the cell's output. A fence of the language `ipython` never runs:
 use it for cells that need other machines. A line that is only `...` in the output stands for any lines.
 In a fence that begins with ```text varies, numbers and hashes may differ: wrong numbers are not the same twice.
+An output with prompts of the debugger is a session: the lines behind its prompts are typed while the cell runs.
+The cells of a page with sessions run in a terminal; on other pages no user can type.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+from tests.support.source import ROOT
 
 _FENCE = re.compile(r"^```(?P<language>\w*)(?P<varies> varies)?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _CELL_PREFIXES = {"": "%", "python": "# in the notebook\n"}
 _COMMAND_PREFIX = "$ mhnb "
 _WATCH_PREFIX = "$ mhnb where"
 _SKIP = "..."
+_PAGE_TIMEOUT_S = 200
+_TYPED = re.compile(r"^ranks? [\d,-]+ \([^)\n]+\) > (?P<line>.*)$", re.MULTILINE)
+"""A prompt of the debugger on the ranks, such as `rank 0 (stopped 0-3) > `, and what is typed there."""
 
 _VARIABLE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
@@ -60,6 +72,11 @@ class Block:
     varies: bool = False
     """True if its numbers and hashes differ from run to run."""
 
+    @property
+    def typed(self) -> list[str]:
+        """The lines that a user types while the block runs."""
+        return [] if self.kind == "command" else [match["line"] for match in _TYPED.finditer(self.expected or "")]
+
 
 def parse_blocks(page: str) -> list[Block]:
     """Return the blocks of a page that run, in order."""
@@ -84,6 +101,23 @@ def _parse_cell(page: str, cell: re.Match[str], later: Sequence[re.Match[str]]) 
         output = next(fence for fence in later if fence["language"] == "text")
         return Block(cell["body"], "hanging cell", output["body"], output.span("body"))
     return Block(cell["body"], "cell", None, (cell.end(), cell.end()))
+
+
+def run_blocks(blocks: list[Block], folder: Path) -> list[str]:
+    """Run the blocks in a process of their own and return their outputs."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "TERM": "dumb"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.page_session"],
+        input=json.dumps([[block.source, block.kind, block.typed] for block in blocks]),
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=_PAGE_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
 
 
 def normalize(text: str) -> str:

@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.docs_pages import Block, is_same, normalize, parse_blocks, rewrite
+from tests.support.docs_pages import is_same, normalize, parse_blocks, rewrite, run_blocks
 from tests.support.source import ROOT
 
 _LOADS_EXTENSION = "%load_ext mhnb"
@@ -26,7 +23,6 @@ PAGES = [
 """A page is run if a block of it that runs loads the extension."""
 
 _RUN_DIR = re.compile(r"/[\w./-]+/mhnb_home/(?=\w+\.\d+\.\d+/)")
-_PAGE_TIMEOUT_S = 200
 
 _SAMPLE = """\
 ```
@@ -81,23 +77,6 @@ interrupted
 """
 
 
-def _run_blocks(blocks: list[Block], folder: Path) -> list[str]:
-    """Run the blocks in a process of their own and return their outputs."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.page_session"],
-        input=json.dumps([[block.source, block.kind] for block in blocks]),
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=_PAGE_TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout))
-
-
 def _tidy(text: str) -> str:
     """Return an output as a page shows it: with the default folder of logs instead of the suite's."""
     text = _RUN_DIR.sub("~/.local/state/mhnb/", text)
@@ -112,7 +91,7 @@ def test_a_page_shows_real_output(name: str, leftovers: None, tmp_path: Path) ->
     page = path.read_text(encoding="utf-8")
     blocks = parse_blocks(page)
     assert [block for block in blocks if block.expected is not None]
-    outputs = _run_blocks(blocks, tmp_path)
+    outputs = run_blocks(blocks, tmp_path)
     if os.environ.get("MHNB_WRITE_DOCS"):
         path.write_text(rewrite(page, list(zip(blocks, outputs, strict=True)), _tidy), encoding="utf-8")
         return
@@ -173,3 +152,31 @@ def test_a_shortened_output_stays_short() -> None:
     page = "```\n%mhjax start\n```\n\n```text\nold\n  ...\nend\n```\n"
     (block,) = parse_blocks(page)
     assert rewrite(page, [(block, "new\n1\n2\n3\nend")]) == page.replace("old", "new")
+
+
+_SESSION = """\
+```python
+# in the notebook
+print(input("rank 0 (stopped 0-1; waiting 2-3) > ").upper())
+```
+
+```text
+rank 0 (stopped 0-1; waiting 2-3) > p x
+P X
+```
+"""
+
+
+def test_a_session_is_typed(tmp_path: Path) -> None:
+    """What follows a prompt of the debugger is typed when the cell asks for it."""
+    (block,) = parse_blocks(_SESSION)
+    assert block.typed == ["p x"]
+    assert run_blocks([block], tmp_path) == [block.expected]
+
+
+def test_a_line_that_no_prompt_asks_for_is_a_fault(tmp_path: Path) -> None:
+    """A page that shows more typed lines than the cell asks for does not show the real output."""
+    (block,) = parse_blocks(_SESSION.replace("P X\n", "P X\nrank 0 (stopped 0-1; waiting 2-3) > c\n"))
+    (actual,) = run_blocks([block], tmp_path)
+    assert block.expected is not None
+    assert not is_same(block.expected, actual)

@@ -62,6 +62,7 @@ SAID = {
     ("07", "reveal-after_the_hang"): ["it is 'tainted'"],
     ("07", "refused"): ["NotClean", "was not run"],
     ("07", "card"): ["ranks 0-1,3 in", "missing · rank 2 in sleep, line 2", "rank 0 in the end: total 28.0"],
+    ("07", "shard"): ["rank 2", "[4.]"],
     ("07", "subset"): ["OrderMismatch", "this cell runs only on rank 0"],
     ("07", "hidden"): ["OrderMismatch"],
     ("07", "right"): ["total 28.0", "rank 0"],
