@@ -82,7 +82,7 @@ class RunCell(_Message, frozen=True):
     kernel: str = ""
     """Identifies the notebook's kernel: the number that it shows beside a cell is known to its own user only."""
     debug: DebugMode | None = None
-    """None if nobody can type where the cell was sent from."""
+    """None if nothing can be typed where the cell was sent from."""
 
 
 class DebugInput(_Message, frozen=True):
@@ -90,6 +90,8 @@ class DebugInput(_Message, frozen=True):
 
     seq: Int64
     """The cell that the rank has stopped in."""
+    stop: Int64
+    """The number of that stop, as in its prompt. A rank that has left it since, for an interrupt, drops the line."""
     line: str | None
     """Without a line end; None for the end of all input."""
 

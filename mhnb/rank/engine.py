@@ -124,8 +124,11 @@ class _Server:
     def _next_message(self) -> Message | None:
         return self._postponed.popleft() if self._postponed else self._channel.receive()
 
-    def read_line(self, wake_fd: int) -> str | None:
-        """Wait for a line that the user types for the debugger; None if the notebook is gone, or once `wake_fd` is readable.
+    def read_line(self, stop: int, wake_fd: int) -> str | None:
+        """Wait for a line that the user types at a stop of the debugger.
+
+        Returns:
+            None if the notebook is gone, or once `wake_fd` is readable.
 
         It is called on the main thread, in the middle of a cell, so the loop does not read the channel meanwhile.
         """
@@ -135,7 +138,9 @@ class _Server:
         while True:
             while (message := self._channel.receive()) is not None:
                 if isinstance(message, DebugInput):
-                    return message.line
+                    if message.stop == stop:
+                        return message.line
+                    continue
                 if not self._postponed:
                     self._loop.call_soon(self._read)
                 self._postponed.append(message)

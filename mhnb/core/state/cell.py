@@ -302,13 +302,13 @@ class Cell:
             self._stopped_s += now - self._stopped_since
             self._stopped_since = None
 
-    def take_prompt(self, rank: int) -> bool:
-        """Record that a line is sent to a rank; return False if it waits for none."""
+    def take_prompt(self, rank: int) -> int | None:
+        """Record that a line is sent to a rank, and return the number of its stop; None if it waits for no line."""
         part = self.parts.get(rank)
         if part is None or part.stop is None or not part.is_prompting:
-            return False
+            return None
         part.is_prompting = False
-        return True
+        return part.stop.stop
 
     def interrupt(self, now: float, reason: str, *, guard_available: bool, can_disconnect: bool) -> None:
         """Stop the cell; a second request, or the time limit, gives its interrupt handlers no more time."""

@@ -579,7 +579,7 @@ class ClusterStateMachine:
         return self._update_debugger(now)
 
     def _update_debugger(self, now: float) -> list[Command]:
-        """Tell the caller of a cell with a debugger what has changed in it."""
+        """Report to the caller of a cell what has changed in its debugger."""
         cell = self.current
         update = None if cell is None else cell.take_debug_update(now)
         return [] if cell is None or update is None else [ShowDebugger(cell.ticket, update)]
@@ -587,9 +587,8 @@ class ClusterStateMachine:
     def _type_debug_line(self, ticket: int, rank: int, line: str | None) -> list[Command]:
         """Send a line to a rank that waits for one. A line for a cell or a prompt that has ended is dropped."""
         cell = self.current
-        if cell is None or cell.ticket != ticket or not cell.take_prompt(rank):
-            return []
-        return [SendToRank(rank, DebugInput(cell.seq, line))]
+        stop = None if cell is None or cell.ticket != ticket else cell.take_prompt(rank)
+        return [] if cell is None or stop is None else [SendToRank(rank, DebugInput(cell.seq, stop, line))]
 
     def build_hang_report(self, now: float) -> HangReport | None:
         """Build the report of where the ranks are in the running cell; None if no cell runs."""

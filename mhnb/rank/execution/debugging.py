@@ -59,7 +59,7 @@ _HIDDEN_PACKAGES = frozenset(
 )
 """Their frames are not the user's code, and lie around it or below it."""
 _PRINT_HINT = "Print the value instead, or fetch it into the notebook with %mhjax pull NAME."
-_NO_TERMINAL = "{what} cannot stop {place}, because nobody can type where this cell was run from. " + _PRINT_HINT
+_NO_TERMINAL = "{what} cannot stop {place}, because nothing can be typed where this cell was run from. " + _PRINT_HINT
 _REFUSED = "{what} cannot stop {place}: {reason}"
 _IN_THREAD = (
     "it was called in a thread or a callback of the cell, and only the cell's main thread can wait for the user\n"
@@ -89,16 +89,16 @@ _USER_TEXTS = ("<cell ", "<captured in cell ", *TIMED_FILES)
 class PromptInput(Protocol):
     """Where the lines come from that the user types."""
 
-    def read_line(self, wake_fd: int) -> str | None:
-        """Wait for a line; None at the end of all input, or once `wake_fd` is readable."""
+    def read_line(self, stop: int, wake_fd: int) -> str | None:
+        """Wait for a line that is typed at a stop; None at the end of all input, or once `wake_fd` is readable."""
 
 
 class NoInput:
-    """Nobody types."""
+    """Nothing is typed."""
 
-    def read_line(self, wake_fd: int) -> str | None:
+    def read_line(self, stop: int, wake_fd: int) -> str | None:
         """Return the end of all input."""
-        del wake_fd
+        del stop, wake_fd
         return None
 
 
@@ -578,7 +578,7 @@ class RankDebugger:
             what: the call that asks for it, for messages.
 
         Raises:
-            NoKeyboard: nobody can type.
+            NoKeyboard: nothing can be typed.
             BreakpointRefused: the code may not stop there.
             KeyboardInterrupt: the user has left the debugger, or has interrupted the cell.
         """
@@ -593,7 +593,7 @@ class RankDebugger:
             what: the call that asks for it, for messages.
 
         Raises:
-            NoKeyboard: nobody can type.
+            NoKeyboard: nothing can be typed.
             BreakpointRefused: the code may not stop here.
             KeyboardInterrupt: the user has interrupted the cell.
         """
@@ -624,7 +624,7 @@ class RankDebugger:
         """Refuse `jax.debug.breakpoint()`.
 
         Raises:
-            NoKeyboard: nobody can type.
+            NoKeyboard: nothing can be typed.
             BreakpointRefused: always otherwise.
         """
         self._check_keyboard(frame, "jax.debug.breakpoint()")
@@ -692,21 +692,22 @@ class RankDebugger:
         is_new, self._is_new_stop = self._is_new_stop, False
         line = self._pdb.find_line()
         self._send(DebugPrompt(self.rank, self._request.seq, self._stops, prompt, text, line, is_new))
-        typed = self._source.read_line(self._wake_read)
+        typed = self._source.read_line(self._stops, self._wake_read)
         if typed is None:
             self._is_ended = True
         else:
             self.interrupts.at_prompt = self._interrupt_command
         return typed
 
-    def _wake(self) -> None:
-        """End the wait for a line; called by the signal handler."""
-        self._is_ended = True
-        os.write(self._wake_write, b"x")
+    def _wake(self, is_requested: bool) -> None:  # noqa: FBT001 - the signature of `at_prompt`
+        """End the wait for a line; called by the signal handler. A signal from elsewhere ends nothing here."""
+        if is_requested:
+            self._is_ended = True
+            os.write(self._wake_write, b"x")
 
-    def _interrupt_command(self) -> NoReturn:
+    def _interrupt_command(self, is_requested: bool) -> NoReturn:  # noqa: FBT001 - the signature of `at_prompt`
         """Interrupt the command that runs at the prompt; called by the signal handler."""
-        self._is_ended = True
+        self._is_ended = self._is_ended or is_requested
         raise KeyboardInterrupt
 
     def make_interrupt(self) -> BaseException:

@@ -78,8 +78,11 @@ class InterruptDelivery:
         """The main thread is between its proposal and the end of its launch: an interrupt must wait. Set by the launch gate."""
         self.is_pending = False
         """An interrupt waits for the end of that launch, or for the next launch."""
-        self.at_prompt: Callable[[], None] | None = None
-        """Called with an interrupt while the code has stopped in the debugger, where it must not be raised at any moment."""
+        self.at_prompt: Callable[[bool], None] | None = None
+        """Called instead of raising while the code has stopped in the debugger, where nothing may be raised at some moments.
+
+        Its argument is whether the cell was asked to stop; if not, the signal comes from elsewhere.
+        """
         self.stopped_ranks: frozenset[int] | None = None
         """Ranks that stopped with this cell's main thread, each time before the same launch; None: no stop yet.
 
@@ -142,15 +145,18 @@ class InterruptDelivery:
         if not self.is_requested():
             # mhnb signals only a cell that it has asked to stop: this signal comes from the code itself, or from a
             # shell.
-            is_user_code = not self._can_be_late() and is_within(frame, self._user_code)
-            if is_user_code and not self._defer():
+            if self._can_be_late() or not is_within(frame, self._user_code):
+                return
+            if self.at_prompt is not None:
+                self.at_prompt(False)
+            elif not self._defer():
                 raise KeyboardInterrupt
             return
         if self.is_ignored():
             return
         if self.at_prompt is not None:
             self.was_requested = True
-            self.at_prompt()
+            self.at_prompt(True)
             return
         if self._defer():
             self.was_requested = True

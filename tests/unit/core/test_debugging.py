@@ -435,7 +435,7 @@ def test_end_of_input_runs_no_unfinished_block(stopped: Ranks) -> None:
 
 
 def test_one_command_that_reads_python_code_takes_the_prompt(stopped: Ranks) -> None:
-    """Otherwise nobody could type for the other ranks that read code now."""
+    """Otherwise no line could be typed for the other ranks that read code now."""
     stopped.type("ranks 1-2 interact")
     assert stopped.answer(1, 2, prompt=">>> ").advance() == ConsoleStep("", "ranks 1-2 >>> ")
 

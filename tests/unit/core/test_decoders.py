@@ -104,7 +104,7 @@ MESSAGES: list[Message] = [
     RankExited(1, None, 9, ["x"]),
     RankReady(1, {"guard": {"available": True}}),
     RunCell(1, 1, "x = 1", debug=DebugMode("", [0], [Breakpoint(3, "rank == 2")])),
-    DebugInput(1, "p x"),
+    DebugInput(1, 1, "p x"),
     DebugPrompt(1, 1, 1, "(Pdb) ", "> In [5], line 3\n", 3, True),
     DebugResumed(1, 1, ""),
 ]

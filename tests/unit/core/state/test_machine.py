@@ -431,17 +431,17 @@ def test_waiting_cell_is_told_who_is_stopped_in_the_debugger(driver: Driver) -> 
     driver.submit(ticket=1)
     driver.submit(ticket=2)
 
-    def told() -> str:
+    def waited_for() -> str:
         return driver.machine.describe_wait(2, 12.0).partition("to end ")[2]
 
     driver(DebugPrompt(1, 1, 1, "(Pdb) ", "", line=2, is_new=True))
-    assert told() == "(rank 1 stopped in the debugger; rank 0 running 12 s)"
+    assert waited_for() == "(rank 1 stopped in the debugger; rank 0 running 12 s)"
     driver(DebugPrompt(0, 1, 1, "(Pdb) ", "", line=2, is_new=True))
-    assert told() == "(ranks 0-1 stopped in the debugger)"
+    assert waited_for() == "(ranks 0-1 stopped in the debugger)"
     driver(DebugResumed(0, 1, ""), DebugResumed(1, 1, ""))
-    assert told() == "(ranks 0-1 running 12 s)"
+    assert waited_for() == "(ranks 0-1 running 12 s)"
     driver(DebugPrompt(0, 1, 2, "(Pdb) ", "", line=3, is_new=True), ended(0))
-    assert told() == "(rank 1 running 12 s)"
+    assert waited_for() == "(rank 1 running 12 s)"
 
 
 def test_an_interrupt_of_a_cell_that_has_ended_does_nothing(driver: Driver) -> None:
@@ -802,7 +802,7 @@ def test_a_stopped_rank_prompts_and_gets_one_line(driver: Driver) -> None:
     assert update.states == {0: "running", 1: "stopped"}
     assert update.prompts[1].text == "> In [5]"
     typed = DebugLineTyped(1, 1, "p x")
-    assert driver(typed) == [SendToRank(1, DebugInput(1, "p x"))]
+    assert driver(typed) == [SendToRank(1, DebugInput(1, 1, "p x"))]
     assert driver(typed) == []
     (update,) = updates_in(driver(prompt_of(1, "7")))
     assert update.prompts[1].text == "7"
@@ -818,7 +818,7 @@ def test_a_line_for_another_caller_or_rank_is_dropped(driver: Driver) -> None:
 
 
 def test_a_rank_in_front_of_a_launch_is_waiting(driver: Driver) -> None:
-    """While one rank has stopped, the caller is told which others wait for it, and where."""
+    """While one rank has stopped, the caller learns which others wait for it, and where."""
     submit_debugged(driver)
     driver(prompt_of(1))
     status = RankStatus(0, 1, "agreement", "jit(f) (x)", 6, "", 1.0, [])

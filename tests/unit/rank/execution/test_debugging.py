@@ -346,6 +346,17 @@ def test_a_stray_signal_ends_only_the_command(rank: CellProcess) -> None:
     assert rank.finish(seq).ended.outcome == "ok"
 
 
+def test_a_stray_signal_while_the_user_thinks_ends_nothing(rank: CellProcess) -> None:
+    """There is no command to end, and a message that is being received must not be lost."""
+    seq = rank.begin("breakpoint()", debug=MAY_STOP)
+    rank.prompt()
+    os.kill(rank.process.pid, signal.SIGINT)
+    rank.type_line("p 'still here'")
+    assert rank.prompt().text == "'still here'\n"
+    rank.type_line("c")
+    assert rank.finish(seq).ended.outcome == "ok"
+
+
 def test_code_may_handle_the_interrupt(rank: CellProcess) -> None:
     """After leaving, `except KeyboardInterrupt` runs as after any interrupt."""
     answer = leave(rank, "try:\n    breakpoint()\nexcept KeyboardInterrupt:\n    print('saved')", "q")
@@ -454,7 +465,7 @@ def test_where_nobody_can_type_the_call_raises(rank: CellProcess, call: str) -> 
     """One sentence says so, with rank and line."""
     error = rank.run(f"x = 1\n{call}").error
     assert (error.ename, error.line) == ("NoKeyboard", 2)
-    assert "cannot stop rank 0 at line 2, because nobody can type" in error.evalue
+    assert "cannot stop rank 0 at line 2, because nothing can be typed" in error.evalue
 
 
 def test_post_mortem_where_nobody_can_type(rank: CellProcess) -> None:

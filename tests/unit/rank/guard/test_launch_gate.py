@@ -383,7 +383,7 @@ def test_nothing_is_launched_at_the_debuggers_prompt(ranks: list[int] | None) ->
     interrupts = InterruptDelivery()
     gate = make_gate(QuietBackend(Decision("launch")), interrupts)
     gate.begin_cell(RunCell(1, 1, "", "lockstep", ranks=ranks))
-    interrupts.at_prompt = lambda: None
+    interrupts.at_prompt = lambda _: None
     with pytest.raises(BreakpointRefused, match=r"jit\(f\) was not launched: it is a program of ranks 0-1"):
         gate.acquire("5", "jit(f) (x)", (0, 1), (2,), [])
     interrupts.at_prompt = None
