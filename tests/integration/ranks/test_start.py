@@ -20,8 +20,10 @@ import pytest
 from mhnb.cluster import manager
 from mhnb.cluster.attach import list_cluster_records
 from mhnb.cluster.cluster import Cluster
+from mhnb.core.debugging import DebugRequest
 from mhnb.errors import (
     AlreadyStarted,
+    BreakpointRefused,
     EnginesMissing,
     InvalidRequest,
     LaunchError,
@@ -33,6 +35,7 @@ from mhnb.system.run_dir import read_running_clusters
 from mhnb.transport.addresses import find_free_port
 from mhnb.types import PHASES, DeviceRef, StartProgress
 from tests.integration.ranks.conftest import is_running, list_pids, wait_for_exit
+from tests.support.typed_lines import User
 
 Fresh = Callable[..., Cluster]
 
@@ -496,7 +499,7 @@ sys.meta_path.insert(0, Finder())
 
 
 def test_jax_without_the_hooks_runs_without_a_guard(
-    fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fresh: Fresh, user: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a JAX that does not fit, the cluster starts and computes without a guard.
 
@@ -510,6 +513,14 @@ def test_jax_without_the_hooks_runs_without_a_guard(
     result = cluster.run("if jax.process_index(): raise ValueError('no')")
     assert result.state == "split"
     assert "no launch record shows if they are still in sync" in result.notes[0]
+    # Without a guard no rank is held, so none stops; what a cell has left can be inspected, also while no other cell is taken.
+    user.types("p jax.process_index()", "q")
+    assert cluster.run("%debug", ranks=[1], debug=DebugRequest(is_post_mortem=True)).ok
+    assert "rank 1 (post-mortem) > " in user.prompts
+    assert cluster.state == "split"
+    cluster.accept()
+    with pytest.raises(BreakpointRefused, match="guard is unavailable"):
+        cluster.run("1", debug=DebugRequest(stop_ranks=(0,)))
 
 
 def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,6 +17,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.core.state.events import DebugLineTyped, InterruptRequested
 from mhnb.errors import InvalidRequest, NotStarted
 from mhnb.system.keyboard import Cancelled
+from tests.support.typed_lines import Step, User
 
 TICKET = 3
 SNAPSHOT, END = CellResult(1, "", (), 0.1, done=False), CellResult(1, "", (), 0.2, done=True)
@@ -29,20 +30,13 @@ def make_stop(rank: int, count: int, text: str = "", *, stop: int = 1, ranks: in
     return DebugUpdate(states, {rank: prompt}, {}, {}, {rank: count})  # type: ignore[arg-type]
 
 
-@dataclass
-class ScriptedKeyboard:
-    """A keyboard whose lines are scripted: each step is a line, an error, or a function that returns a line."""
+class ScriptedKeyboard(User):
+    """The user's keyboard, which another thread can cancel."""
 
-    steps: Iterator[str | BaseException | Callable[[], str]]
-    prompts: list[str] = field(default_factory=list)
-    cancelled: threading.Event = field(default_factory=threading.Event)
-
-    def read(self, prompt: str) -> str:
-        self.prompts.append(prompt)
-        step = next(self.steps)
-        if isinstance(step, BaseException):
-            raise step
-        return step if isinstance(step, str) else step()
+    def __init__(self, steps: Iterable[Step]) -> None:
+        super().__init__()
+        self.types(*steps)
+        self.cancelled = threading.Event()
 
     def cancel(self) -> None:
         self.cancelled.set()
@@ -87,7 +81,7 @@ class Rig:
         is_post_mortem: bool = False,
     ) -> None:
         self.future, self.view = CellFuture(TICKET, live=True), RecordingView()
-        self.keyboard = ScriptedKeyboard(iter(steps))
+        self.keyboard = ScriptedKeyboard(steps)
         self.posted: list[object] = []
         self._replies = iter(replies)
         self.snapshots: list[CellResult] = []
@@ -265,7 +259,7 @@ def test_user_ends_the_cell(step: str | BaseException, capsys: pytest.CaptureFix
 
 
 def test_rank_that_stops_after_the_interrupt_gets_the_end_of_input() -> None:
-    """Code that handles the interrupt may have a breakpoint, and nobody types any more."""
+    """Code that handles the interrupt may have a breakpoint, and no more lines are typed."""
     rig = Rig("q", replies=(make_stop(1, 1), END))
     assert rig.follow(make_stop(0, 1)) is END
     assert rig.posted == [InterruptRequested(TICKET), DebugLineTyped(TICKET, 1, None)]
@@ -302,7 +296,7 @@ def test_failing_callback_ends_the_cell(is_post_mortem: bool) -> None:  # noqa: 
 
 
 def test_rank_that_stops_after_a_failing_callback_ends_the_cell() -> None:
-    """The cell runs on when its caller gets the error, and nobody would type for a rank that stops in it later."""
+    """The cell runs on when its caller gets the error, and no line would be typed for a rank that stops in it later."""
     rig = Rig()
     has_left = threading.Event()
 
