@@ -105,7 +105,7 @@ class DebugConsole:
         self._console, self._is_post_mortem = Console(is_post_mortem=is_post_mortem), is_post_mortem
         self._keyboard = Keyboard() if keyboard is None else keyboard
         self._is_suspended = False
-        """Whether the view was told not to draw."""
+        """Whether the view does not draw now."""
         self._has_left = False
         """Whether the user has left the debugger, and no more lines are read."""
         self._leaves_box = False
@@ -127,7 +127,7 @@ class DebugConsole:
             return result
         except BaseException as error:
             if not self._console.is_idle:
-                # Nobody answers the ranks that have stopped.
+                # The ranks that have stopped would wait forever.
                 self._carry_out(_leave())
             if not isinstance(error, MhnbError):
                 # The cell may run on, and stop later.
@@ -155,7 +155,7 @@ class DebugConsole:
         if updates.debugger is not None:
             self._console.update(updates.debugger, self._clock())
             if self._has_left:
-                # Code that handles the interrupt may stop again, and nobody types any more.
+                # Code that handles the interrupt may stop again, and no more lines are read.
                 self._carry_out(_leave())
         result = updates.result
         if isinstance(result, MhnbError):

@@ -96,7 +96,7 @@ def find_stop_refusal(guard: str, *, guard_available: bool, was_accepted: bool) 
 
 
 def make_debug_mode(request: DebugRequest | None, refusal: str, *, is_replay: bool) -> DebugMode | None:
-    """Return what the ranks are told about the debugger; None if nobody can type.
+    """Return the debugger's settings that the ranks get; None if nothing can be typed.
 
     >>> make_debug_mode(DebugRequest(stop_ranks=(2,)), "", is_replay=False)
     DebugMode(refusal='', stop_ranks=[2], breakpoints=[], is_replay=False)

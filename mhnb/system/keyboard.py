@@ -78,7 +78,7 @@ class Keyboard:
             # A handler that was not set from Python cannot be restored.
             signal.signal(signal.SIGINT, signal.default_int_handler if previous is None else previous)
             if self._has_late_ctrl_c:
-                # The line was there already, so Ctrl-C is for whoever handles it around this read.
+                # The line was there already, so Ctrl-C is for the handler around this read.
                 signal.raise_signal(signal.SIGINT)
 
     def _read_line(self, prompt: str) -> str:

@@ -134,7 +134,7 @@ class Screen(Protocol):
         """Open an area for text that is replaced repeatedly; return None if text cannot be replaced."""
 
     def wait_for_input(self, limit_s: float) -> None:
-        """Wait until the front end has sent a line that nobody reads; only in the thread that calls `input()`."""
+        """Wait until the front end has sent a line that is not read; only in the thread that calls `input()`."""
 
     def write(self, text: str) -> None:
         """Print text."""
@@ -180,7 +180,7 @@ class TextScreen(_Streams):
         return open_region() if self.color else None
 
     def wait_for_input(self, limit_s: float) -> None:
-        """Do nothing, because a line that was typed is for whoever reads the next one."""
+        """Do nothing, because a line that was typed is for the next read."""
 
 
 class NotebookScreen(_Streams):

@@ -33,7 +33,7 @@ class CellRequest:
     place: CellPlace = NO_PLACE
     """Where the notebook shows it."""
     debug: DebugRequest | None = None
-    """None if nobody can type where it is submitted."""
+    """None if nothing can be typed where it is submitted."""
 
     @property
     def is_post_mortem(self) -> bool:
@@ -206,7 +206,7 @@ class FinishCell:
 
 @dataclass(frozen=True, slots=True)
 class ShowDebugger:
-    """Tell the cell's caller which ranks have stopped in the debugger, and what they printed there."""
+    """Report to the cell's caller which ranks have stopped in the debugger, and what they printed there."""
 
     ticket: int
     update: DebugUpdate

@@ -205,9 +205,9 @@ class CellView:
             self._is_suspended = False
 
     def close_input(self) -> None:
-        """Remove the front end's box in which the user types for this cell, because nobody waits for the line any more.
+        """Remove the front end's box in which the user types for this cell, because the kernel does not wait for the line any more.
 
-        Call it in the cell's own thread, when `input()` has raised. It waits until the page has done so, at most two seconds.
+        Call it in the cell's own thread, when `input()` has raised. It waits until the page has done so, at most a second.
         """
         # Without the lock, so that a button is handled meanwhile.
         self._run_guarded(self._input_box.close_input)

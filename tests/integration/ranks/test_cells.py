@@ -150,7 +150,7 @@ def test_syntax_error_fails_everywhere_and_state_stays_clean(cluster: Cluster) -
 
 @pytest.mark.parametrize("code", ["input('? ')", "breakpoint()", "%debug", "import getpass; getpass.getpass()"])
 def test_keyboard_input_raises_at_once(cluster: Cluster, code: str) -> None:
-    """Code that needs a keyboard raises at once instead of waiting forever, where nobody can type."""
+    """Code that needs a keyboard raises at once instead of waiting forever, where nothing can be typed."""
     result = cluster.run(code, timeout_s=30)
     assert result.how == ""
     assert all(r.outcome == "error" and r.error and r.error.ename == "NoKeyboard" for r in result)

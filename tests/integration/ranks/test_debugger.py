@@ -172,7 +172,7 @@ def test_real_ctrl_c_ends_the_cell_while_others_wait(ready: Cluster, user: User)
 
 
 def test_interrupt_from_elsewhere_ends_the_read(ready: Cluster, user: User) -> None:
-    """A button, or a command in a shell, ends the cell, and nobody is asked any more."""
+    """A button, or a command in a shell, ends the cell, and no more lines are asked for."""
 
     def interrupt() -> str:
         ready.interrupt()

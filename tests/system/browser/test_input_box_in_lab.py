@@ -25,7 +25,7 @@ from mhnb.view.screen import detect_screen
 from tests.support.view_samples import cell, out
 
 def cancel(name):
-    # A pipe, which ends nothing before somebody writes.
+    # A pipe, which ends nothing before it is written to.
     open(name).read()
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 

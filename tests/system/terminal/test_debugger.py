@@ -173,7 +173,7 @@ def test_script_is_ended_at_the_prompt(script: tuple[str, ...]) -> None:
 
 
 def test_script_without_a_terminal_fails_at_once(script: tuple[str, ...]) -> None:
-    """Without a terminal a script fails at `breakpoint()` with the rank and the line, and does not wait for anybody."""
+    """Without a terminal a script fails at `breakpoint()` with the rank and the line, and does not wait."""
     done = subprocess.run(
         [sys.executable, "-m", *script],
         stdin=subprocess.DEVNULL,
@@ -184,4 +184,4 @@ def test_script_without_a_terminal_fails_at_once(script: tuple[str, ...]) -> Non
     )
     assert done.returncode == 1, done.stderr
     line = _line_of_breakpoint(script)
-    assert f"NoKeyboard: breakpoint() cannot stop rank 1 at line {line}, because nobody can type" in done.stdout
+    assert f"NoKeyboard: breakpoint() cannot stop rank 1 at line {line}, because nothing can be typed" in done.stdout

@@ -23,7 +23,7 @@ class FakeCluster:
 
 
 def test_view_makes_room_for_the_debugger() -> None:
-    """At `breakpoint()` in a terminal the user types where the view draws, so the view gets told."""
+    """At `breakpoint()` in a terminal the user types where the view draws, so the view is suspended."""
     cluster: Any = FakeCluster()
     assert run_script(cluster, "train.py", "breakpoint()", []) == 0
     script = cluster.cells[1]

@@ -160,7 +160,7 @@ def test_other_thread_cannot_read() -> None:
 
 
 def test_program_without_terminal_cannot_type(start_program: Callable[[str], Terminal]) -> None:
-    """Nobody could answer a prompt that is not seen, and a kernel's `input` is not the terminal's."""
+    """The user cannot answer a prompt that is not seen, and a kernel's `input` is not the terminal's."""
     terminal = start_program("""
 import builtins
 found = [can_type()]

@@ -284,7 +284,7 @@ def test_quiet_notebook_opens_no_display_for_the_debugger() -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_suspended_view_ends_as_usual(terminal: bool) -> None:  # noqa: FBT001
-    """The cell's result is shown, also if nobody resumes the view; afterwards both calls do nothing."""
+    """The cell's result is shown, also if the view is not resumed; afterwards both calls do nothing."""
     screen = RecordingScreen(terminal=terminal)
     view = make_view(screen)
     view.update(RUNNING)
