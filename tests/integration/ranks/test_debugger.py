@@ -12,6 +12,7 @@ import pytest
 
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.debugging import DebugRequest
+from mhnb.core.journal import AcceptRecord
 from mhnb.core.messages import Breakpoint
 from mhnb.core.output.results import CellResult
 from mhnb.errors import BreakpointRefused
@@ -25,6 +26,15 @@ z = y + 1
 total = float(add(x))
 total + z"""
 TEXTS = ["29.0", "31.0", "33.0", "35.0"]
+
+
+@pytest.fixture
+def shared(shared: Cluster, shared_clusters: list[Cluster]) -> Cluster:
+    """The shared cluster, restarted if another test has accepted a split or tainted state: after that no rank may stop."""
+    records, _ = shared.journal.read()
+    if any(isinstance(record, AcceptRecord) and record.generation == shared.generation for record in records):
+        shared_clusters.append(shared.restart())
+    return shared_clusters[-1]
 
 
 @pytest.fixture
