@@ -1,4 +1,4 @@
-"""A private JupyterLab on loopback and one page of it in Chromium.
+"""A private JupyterLab or Jupyter Notebook on loopback and one page of it in Chromium.
 
 It defines how a test acts as the user: open, run, interrupt, restart, save, look.
 It does not depend on what is in the notebooks, and uses none of the user's own Jupyter or IPython directories.
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mhnb.transport.addresses import find_free_port
 from tests.support.parts import chromium
@@ -29,7 +29,7 @@ from tests.support.timeouts import write_kernel_timeouts
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, WebSocket
 
-__all__ = ["ROOT", "KernelMessage", "Lab", "LabPage", "open_chromium", "wait_until"]
+__all__ = ["ROOT", "App", "KernelMessage", "Lab", "LabPage", "open_chromium", "wait_until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN_DIRS = (
@@ -54,6 +54,12 @@ CHROMIUM_ARGS = (
     "--disable-component-update",
 )
 TIMEOUT_S = 90.0
+App: TypeAlias = Literal["lab", "notebook"]
+"""The front end: JupyterLab, or Jupyter Notebook 7. Both have the same commands."""
+_OPTIONS: dict[App, tuple[str, ...]] = {
+    "lab": ("--LabApp.expose_app_in_browser=True", "--LabApp.news_url=", "--LabApp.extension_manager=readonly"),
+    "notebook": ("--JupyterNotebookApp.expose_app_in_browser=True",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +98,10 @@ def open_chromium() -> Iterator[Browser]:
 
 
 class Lab:
-    """A JupyterLab server with the tests' interpreter, a token, and its own directories below `root`."""
+    """A server of a front end with the tests' interpreter, a token, and its own directories below `root`."""
 
-    def __init__(self, root: Path, **env: str) -> None:
-        self.root = root
+    def __init__(self, root: Path, app: App = "lab", **env: str) -> None:
+        self.root, self.app = root, app
         self.token = secrets.token_hex(16)
         own = {name: str(root / ".own" / name.lower()) for name in OWN_DIRS}
         paths = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
@@ -117,7 +123,7 @@ class Lab:
                 self._argv(port), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env, start_new_session=True
             )
         try:
-            wait_until(self._answers, "JupyterLab answers")
+            wait_until(self._answers, "the server answers")
         except BaseException:
             self.__exit__()
             raise
@@ -125,10 +131,9 @@ class Lab:
 
     def _argv(self, port: int) -> list[str]:
         return [
-            *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
+            *(sys.executable, "-m", "jupyter", self.app, "--no-browser", "--allow-root", "--ip=127.0.0.1"),
             *(f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}"),
-            *(f"--ServerApp.root_dir={self.root}", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url="),
-            *("--LabApp.extension_manager=readonly", "--ServerApp.terminals_enabled=False"),
+            *(f"--ServerApp.root_dir={self.root}", "--ServerApp.terminals_enabled=False", *_OPTIONS[self.app]),
         ]
 
     def _answers(self) -> bool:
@@ -196,17 +201,19 @@ class LabPage:
         wait_until(holds, what, limit_s=limit_s)
 
     def open(self, path: str, *, kernel: bool = True, idle: bool = True) -> None:
-        """Open a notebook below the root, alone in a new workspace.
+        """Open a notebook below the root, in JupyterLab alone in a new workspace.
 
         Args:
             path: of the notebook.
-            kernel: whether it gets its kernel, or a new one.
+            kernel: whether it gets its kernel, or a new one; in Jupyter Notebook it always does.
             idle: whether to wait until that kernel is idle; not for one that runs a cell.
         """
-        self.page.goto(f"{self.lab.url}/lab?token={self.lab.token}&reset")
+        is_lab = self.lab.app == "lab"
+        self.page.goto(f"{self.lab.url}/{'lab' if is_lab else f'notebooks/{path}'}?token={self.lab.token}&reset")
         self.page.wait_for_function("window.jupyterapp !== undefined", timeout=TIMEOUT_S * 1000)
-        preference = {} if kernel else {"shouldStart": False, "canStart": False, "autoStartDefault": False}
-        self.command("docmanager:open", path=path, factory="Notebook", kernelPreference=preference)
+        if is_lab:
+            preference = {} if kernel else {"shouldStart": False, "canStart": False, "autoStartDefault": False}
+            self.command("docmanager:open", path=path, factory="Notebook", kernelPreference=preference)
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=TIMEOUT_S * 1000)
         if kernel and idle:
             self.wait_idle()

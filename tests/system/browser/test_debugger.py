@@ -1,4 +1,4 @@
-"""The debugger on the ranks in JupyterLab: the box in which the user types, below a cell that runs."""
+"""The debugger on the ranks in JupyterLab and Jupyter Notebook: the box in which the user types, below a cell that runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BOX = ".jp-OutputArea-stdin-item:not(.jp-OutputArea-stdin-hiding)"
 
 
 class Debugged:
-    """A notebook in JupyterLab with a cell whose rank 1 stops."""
+    """A notebook in a browser with a cell whose rank 1 stops."""
 
     def __init__(self, page: LabPage) -> None:
         self.page = page
@@ -101,14 +101,19 @@ class Debugged:
         assert find_sums(self.shown(_SUM)) == [11]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["lab", "notebook"])
 def one_debugged(
-    own_environment: None, mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory
+    own_environment: None, mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Debugged]:
-    """One page of one JupyterLab, with 2 ranks."""
+    """One page of one front end, with 2 ranks."""
     folder = tmp_path_factory.mktemp("lab")
     (folder / "nb.ipynb").write_text(notebook(*SOURCES))
-    with no_leftovers(mhnb_home), open_chromium() as browser, Lab(folder) as lab, lab.page(browser) as page:
+    with (
+        no_leftovers(mhnb_home),
+        open_chromium() as browser,
+        Lab(folder, request.param) as lab,
+        lab.page(browser) as page,
+    ):
         page.open("nb.ipynb")
         page.begin_cell(_START)
         page.wait_idle()
