@@ -152,9 +152,9 @@ class Slurm:
             gateway=self._net.gateway,
             folder=self.folder,
             nodes="\n".join(nodes),
-            # Concurrent sessions use different ports.
-            ctld_port=16000 + self._net.number,
-            slurmd_port=16200 + self._net.number,
+            # Concurrent sessions use different ports. They are below those of clusters on this machine: hubs have ports from 12000 on.
+            ctld_port=11000 + self._net.number,
+            slurmd_port=11200 + self._net.number,
         )
         (self.folder / "slurm.conf").write_text(text)
 
