@@ -94,10 +94,12 @@ def hidden_clusters() -> Iterator[None]:
 
 
 @pytest.fixture(scope="package")
-def one_shell(own_environment: None) -> Iterator[InteractiveShell]:
+def one_shell(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
     """Create an IPython shell with the magics, as a script would. Clusters of other test folders are hidden from it."""
     config = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}})
-    with hidden_clusters():
+    with hidden_clusters(), pytest.MonkeyPatch.context() as patch:
+        # A kernel that a test kills may leave half a file in the cache that all processes share, and then Tab finds nothing.
+        patch.setattr("jedi.settings.cache_directory", str(tmp_path_factory.mktemp("jedi")))
         shell = InteractiveShell.instance(config=config)
         shell.run_cell("%load_ext mhnb")
         yield shell

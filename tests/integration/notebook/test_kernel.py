@@ -18,10 +18,12 @@ ENDLESS_CELL = "%%mhjax\nprint('in the cell', flush=True)\nimport time\nwhile Tr
 
 
 @pytest.fixture(scope="module")
-def front(mhnb_home: Path) -> Iterator[FrontEnd]:
+def front(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
     """A kernel with a cluster of 2 x 2 and a few names on either side. Both have ended before the next module starts."""
     before = {process.pid for process in processes_of(mhnb_home)}
     front = FrontEnd()
+    # See `one_shell` in conftest.py.
+    front.run(f"import jedi; jedi.settings.cache_directory = {str(tmp_path_factory.mktemp('jedi'))!r}")
     front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 2")
     # A loaded machine may need longer for an answer than a user should wait.
     front.run("import mhnb.magics.completion; mhnb.magics.completion._ANSWER_TIMEOUT_S = 30.0")
