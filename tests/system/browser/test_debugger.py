@@ -141,6 +141,22 @@ def test_user_types_into_the_box(debugged: Debugged) -> None:
     assert _STOPPED not in debugged.shown(_STOPS)
 
 
+def test_long_session_is_folded_below_complete_results(debugged: Debugged) -> None:
+    """The page folds what follows about 25 typed lines, but no result; a click shows the rest."""
+    debugged.stop()
+    for number in range(25):
+        debugged.type(f"p 'answer', {number}")
+    debugged.answer("q")
+    debugged.check_ended()
+    shown = debugged.shown(_STOPS)
+    assert all(f"rank {rank} host{rank}" in shown for rank in (0, 1))
+    assert "('answer', 10)" in shown
+    assert "details above" not in shown
+    debugged.page.cell(_STOPS).get_by_text("Show more outputs").click()
+    wait_until(lambda: "details above" in debugged.shown(_STOPS), "the end of the session is shown")
+    assert "('answer', 24)" in debugged.shown(_STOPS)
+
+
 def test_live_view_goes_on_beside_the_box(debugged: Debugged) -> None:
     """While the user types, the live view says who has stopped and who waits, and its updates leave the typed text alone."""
     debugged.stop()
