@@ -93,8 +93,8 @@ gallery: $(READY) ## take a picture of every view, light and dark, narrow and wi
 	MHNB_GALLERY=build/gallery $(RUN) pytest tests/system/browser/test_view_gallery.py $(PYTEST)
 
 soak: $(READY) ## run many hostile cells on real ranks, and leave the debugger many times; CELLS, SEED and LEAVINGS choose them
-	MHNB_HOSTILE_CELLS=$(CELLS) MHNB_HOSTILE_SEED=$(SEED) $(RUN) pytest tests/integration/ranks/test_hostile.py $(PYTEST)
-	MHNB_DEBUGGER_LEAVINGS=$(LEAVINGS) $(RUN) pytest tests/integration/notebook/test_debugger.py $(PYTEST)
+	MHNB_HOSTILE_CELLS=$(CELLS) MHNB_HOSTILE_SEED=$(SEED) $(RUN) pytest tests/integration/ranks/test_hostile.py -o faulthandler_timeout=0 $(PYTEST)
+	MHNB_DEBUGGER_LEAVINGS=$(LEAVINGS) $(RUN) pytest tests/integration/notebook/test_debugger.py -o faulthandler_timeout=0 $(PYTEST)
 
 bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distributed, bare processes and other drawings
 	$(RUN) tests.bench

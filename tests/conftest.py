@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.leftovers import no_leftovers
 from tests.support.timeouts import write_kernel_timeouts
 
-pytest_plugins = ["tests.support.parts", "tests.support.split_hosts"]
+pytest_plugins = ["tests.support.parts", "tests.support.split_hosts", "tests.support.teardown_limits"]
 
 # A stall of a loaded machine is not a defect of the code under test.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -147,3 +147,64 @@ def test_directories_belong_to_the_session(own_folders: Path) -> None:
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "MHNB_HOME"):
         assert Path(os.environ[name]).parent == own_folders
     assert not [name for name in os.environ if name.startswith(("JAX_", "XLA_"))]
+
+
+_HANGING_TEARDOWNS = """
+import threading
+import pytest
+
+@pytest.fixture
+def inner():
+    yield
+    threading.Event().wait()
+
+@pytest.fixture
+def outer():
+    yield
+    threading.Event().wait()
+
+def test_failed(outer, inner): assert False
+
+def test_after(): pass
+"""
+
+
+def test_a_hanging_teardown_of_a_failed_test_ends(tmp_path: Path) -> None:
+    """After a failure, pytest-timeout has no limit any more: each finalizer gets one, and the tests go on."""
+    (tmp_path / "test_made_up.py").write_text(_HANGING_TEARDOWNS)
+    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    plugins = ["-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "tests.support.teardown_limits"]
+    options = ["--timeout", "60", "-o", "teardown_timeout=1", "--rootdir", str(tmp_path), "-c", os.devnull]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, *options, str(tmp_path)],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "1 failed, 1 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("this test, which had failed before, took too long") >= 2
+
+
+def test_a_teardown_stuck_in_c_code_ends_with_its_tracebacks(tmp_path: Path) -> None:
+    """Where no Python code runs any more, the process ends, and the threads are printed."""
+    stuck = "def inner():\n    yield\n    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})\n    threading.Event().wait()\n"
+    sample = (
+        f"import signal, threading\nimport pytest\n\n@pytest.fixture\n{stuck}\ndef test_failed(inner): assert False\n"
+    )
+    (tmp_path / "test_made_up.py").write_text(sample)
+    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    options = [
+        "-p",
+        "tests.support.teardown_limits",
+        "-o",
+        "teardown_timeout=0.2",
+        "--rootdir",
+        str(tmp_path),
+        "-c",
+        os.devnull,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(tmp_path)],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Timeout (0:00:01)!" in done.stderr
+    assert "in inner" in done.stderr
