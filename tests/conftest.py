@@ -16,7 +16,12 @@ from hypothesis import HealthCheck, settings
 from tests.support.leftovers import no_leftovers
 from tests.support.timeouts import write_kernel_timeouts
 
-pytest_plugins = ["tests.support.parts", "tests.support.split_hosts", "tests.support.teardown_limits"]
+pytest_plugins = [
+    "tests.support.parts",
+    "tests.support.split_hosts",
+    "tests.support.teardown_limits",
+    "tests.support.workers",
+]
 
 # A stall of a loaded machine is not a defect of the code under test.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,19 +37,6 @@ _DIRECTORY_VARIABLES = (
     "MHNB_HOME",
     "MPLCONFIGDIR",
 )
-_XDIST_GROUPS = {"hosts": "hosts", "ranks": "ranks", "browser": "ranks"}
-"""The xdist group of a test by its first matching mark; one worker runs a group's tests one after the other."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that start ranks in one xdist worker, because there are already more ranks than cores.
-
-    Tests on simulated machines have another group: they mostly wait, for example for a lost network, and the machines exist only once.
-    """
-    for item in items:
-        group = next((group for mark, group in _XDIST_GROUPS.items() if item.get_closest_marker(mark)), None)
-        if group is not None and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

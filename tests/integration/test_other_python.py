@@ -18,7 +18,6 @@ def _versions(python: str) -> str:
 
 
 @pytest.mark.ranks
-@pytest.mark.xdist_group("hosts")  # with -n: not in the worker of the ranks, which takes longer
 @pytest.mark.requires_part("other_python")
 @pytest.mark.timeout(1800)
 def test_sample_passes_on_the_other_python() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.leftovers import no_leftovers, processes_of
 from tests.support.source import ROOT
+from tests.support.workers import MACHINES, RANKS, find_group
 from tests.system.hosts import hostnet
 
 _SAMPLE_PARTS = """
@@ -79,6 +80,44 @@ def test_a_required_part_that_passes_is_enough(tmp_path: Path, workers: tuple[st
     """A run in which the required part's test passes succeeds, in one process and with workers."""
     done = _run_sample_tests(tmp_path, "here", "-k", "test_here", *workers)
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
+
+
+def test_ranks_and_machines_have_one_worker_each(request: pytest.FixtureRequest) -> None:
+    """Every collected test that starts ranks is in the group of the ranks or of the machines."""
+    marks = {"ranks": RANKS, "browser": RANKS, "hosts": MACHINES}
+    for item in request.session.items:
+        names = {mark.name for mark in item.iter_markers()} & marks.keys()
+        assert find_group(item.nodeid) in (RANKS, MACHINES) if names else True, item.nodeid
+
+
+def test_a_group_has_one_worker(tmp_path: Path) -> None:
+    """Of two workers one runs all tests of a group, in whatever files they are."""
+    test = "def test_it(worker_id, number): print('in', __name__, worker_id)"
+    for name in ("ranks/test_a", "notebook/test_b", "lessons/test_c"):
+        path = tmp_path / "tests" / "integration" / f"{name}.py"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"import pytest\n@pytest.mark.parametrize('number', range(4))\n{test}\n")
+    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    options = [
+        "-p",
+        "xdist",
+        "-p",
+        "tests.support.workers",
+        "-n",
+        "2",
+        "-rP",
+        "--rootdir",
+        str(tmp_path),
+        "-c",
+        os.devnull,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "tests"],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    shown = {line.split()[-1] for line in done.stdout.splitlines() if line.startswith("in test_")}
+    assert "12 passed" in done.stdout, done.stdout + done.stderr
+    assert len(shown) == 1, done.stdout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is the reason")

@@ -1,0 +1,44 @@
+"""Which worker runs which tests, with pytest-xdist: one has those that start ranks, another those that use made-up machines.
+
+Two clusters at a time on two cores take twice as long as one after the other, because ranks that wait for each other are busy. Tests on
+made-up machines mostly wait, for example for a lost network, and the machines exist only once. All other tests go where there is room.
+
+pytest-xdist has groups of its own for this (`--dist=loadgroup`), but with pytest 9.2 it ignores them (pytest-dev/pytest-xdist#1386).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+RANKS, MACHINES = "ranks", "machines"
+_FOLDERS = {
+    "tests/system/hosts/": MACHINES,
+    # Not in the worker of the ranks, which takes longer.
+    "tests/integration/test_other_python.py": MACHINES,
+    "tests/integration/": RANKS,
+    "tests/system/": RANKS,
+    "tests/unit/cluster/test_transfer.py": RANKS,
+    "tests/unit/rank/requests/test_handlers.py": RANKS,
+    "tests/unit/rank/test_jax_private.py": RANKS,
+    "tests/unit/view/test_sanitize.py": RANKS,
+}
+"""The group of tests, by the beginning of their path; the first one that fits counts."""
+
+
+def find_group(nodeid: str) -> str:
+    """Return the name of the tests that must run one after the other in one worker: a group, or the file."""
+    return next((group for folder, group in _FOLDERS.items() if nodeid.startswith(folder)), nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute the tests by group, the largest group first."""
+    from xdist.scheduler import LoadScopeScheduling  # not installed where only one worker runs
+
+    class GroupScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return find_group(nodeid)
+
+    return GroupScheduling(config, log)
