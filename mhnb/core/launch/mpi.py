@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mhnb.core.launch.tasks import TASK_SCRIPT
+from mhnb.core.launch.tasks import HOLD_FOR_TIME, make_task_script
 from mhnb.errors import InvalidRequest, LaunchError
 
-_FILE_SCRIPT = f'unset SLURM_PROCID; exec < "$0" || exit; {TASK_SCRIPT}'
+_FILE_SCRIPT = f'unset SLURM_PROCID; exec < "$0" || exit; {make_task_script(HOLD_FOR_TIME)}'
 """Run first by each process; the file's name follows. `read` leaves the text after its line unread.
 
 In a batch job of Slurm every process has the task number of the script, which is not its own.

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mhnb.core.launch.tasks import TASK_SCRIPT
+from mhnb.core.launch.tasks import HOLD_FOR_INPUT, make_task_script
 from mhnb.errors import InvalidRequest
 
 QUEUE_FORMAT = "%i|%T|%r|%P|%j"
@@ -120,7 +120,7 @@ def srun_command(
     arguments += list(placement_args(options, tasks, ranks_per_task))
     # Every task reads the same input, its lines in the log have its number, and a task that ends with a failure ends all.
     arguments += ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
-    return [*arguments, *(options.extra if extra is None else extra), "sh", "-c", TASK_SCRIPT]
+    return [*arguments, *(options.extra if extra is None else extra), "sh", "-c", make_task_script(HOLD_FOR_INPUT)]
 
 
 def allocation_args(options: SlurmOptions) -> Iterator[str]:

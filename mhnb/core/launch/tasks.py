@@ -15,15 +15,26 @@ from mhnb.errors import LaunchError
 
 _NUMBER = "${SLURM_PROCID-${OMPI_COMM_WORLD_RANK-${PMIX_RANK-$PMI_RANK}}}"
 _HOLD_S = 60
-TASK_SCRIPT = (
-    'IFS= read -r line && (eval "$line") || { code=$?; '
-    f'echo "mhnb-task {_NUMBER} failed $code $(uname -n)"; timeout {_HOLD_S} cat >/dev/null; exit $code; }}'
-)
-"""Run by each task: it runs what a line on standard input says.
 
-A task that fails reports it and waits a while, at most until the end of its input: at its end the launcher ends the other tasks,
-which are to report before. A job that is kept must not go on by the wait alone.
-"""
+
+def make_task_script(hold: str) -> str:
+    """Return what each task runs: it does what a line on standard input says.
+
+    A task that fails reports it and waits a while: at its end the launcher ends the other tasks, which are to report before.
+
+    Args:
+        hold: the command that waits.
+    """
+    return (
+        'IFS= read -r line && (eval "$line") || { code=$?; '
+        f'echo "mhnb-task {_NUMBER} failed $code $(uname -n)"; {hold}; exit $code; }}'
+    )
+
+
+HOLD_FOR_INPUT = f"timeout {_HOLD_S} cat >/dev/null"
+"""Waits at most until the end of standard input: a job that is kept must not go on by the wait alone."""
+HOLD_FOR_TIME = f"n={_HOLD_S}; while [ $n -gt 0 ]; do sleep 1; n=$((n-1)); done"
+"""For tasks whose standard input is a file. Many short waits, because the one that runs outlives a shell that is killed."""
 
 _TAG = re.compile(r"\s*(?:\[\d+,(\d+)\]<\w+>:\s?|\[(\d+)\] ?|(\d+): )")
 _FAILED = re.compile(r"mhnb-task (\d+) failed (\d+) (\S*)")

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.mpi import MpiOptions, mpiexec_command
 from mhnb.core.launch.ssh import LOGGED_IN, SshOptions
-from mhnb.core.launch.tasks import TASK_SCRIPT, TaskOutput
+from mhnb.core.launch.tasks import HOLD_FOR_INPUT, TaskOutput, make_task_script
 from mhnb.core.messages import HostSpec
 from mhnb.errors import HostUnfit, LaunchError
 from mhnb.launchers.base import FailureReporter
@@ -53,7 +55,7 @@ def tasks(tmp_path: Path) -> Iterator[Callable[[str], TaskHosts]]:
 
         def start(line: str) -> TaskHosts:
             command_spec = CommandSpec(
-                ["env", "SLURM_PROCID=0", "sh", "-c", TASK_SCRIPT],
+                ["env", "SLURM_PROCID=0", "sh", "-c", make_task_script(HOLD_FOR_INPUT)],
                 f"{line}\n".encode(),
                 "the command",
                 tmp_path / "log",
@@ -72,6 +74,23 @@ def test_task_that_fails_waits_and_is_named(tasks: Callable[[str], TaskHosts]) -
     wait_until(lambda: bool(hosts.start_failures()), "the failure is read")
     assert "ended with exit code 127" in str(hosts.start_failures()[0])
     assert not hosts.has_exited()
+
+
+def test_task_that_reads_a_file_waits_too(tmp_path: Path) -> None:
+    """mpiexec passes no input on: the end of the file that a task reads is not the end of its wait."""
+    start = tmp_path / "mpi.start"
+    start.write_text("echo 'mhnb: no python: py' >&2; exit 127\nthe spec\n")
+    remote = mpiexec_command(MpiOptions(), "openmpi", 1, file=str(start))
+    command = ["env", "PMI_RANK=0", *remote[remote.index("sh") :]]
+    hosts = TaskHosts(CommandSpec(command, b"", "mpiexec", tmp_path / "log", "".join), [0], SshOptions())
+    try:
+        wait_until(lambda: bool(hosts.start_failures()), "the failure is read")
+        assert not hosts.has_exited()
+        # Its child is a wait of one second: without a wait it would have ended, and so would the shell.
+        shell = next(p for p in psutil.Process(hosts.pid).children(recursive=True) if p.name() == "sh")
+        wait_until(lambda: [child.name() for child in shell.children()] == ["sleep"], "it waits")
+    finally:
+        hosts.wait(())
 
 
 def test_task_that_runs_has_not_failed(tasks: Callable[[str], TaskHosts], tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.launch.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
-from mhnb.core.launch.tasks import TASK_SCRIPT
+from mhnb.core.launch.tasks import HOLD_FOR_TIME, make_task_script
 from mhnb.errors import InvalidRequest, LaunchError
 
-_REMOTE_SHELL = ["sh", "-c", f'unset SLURM_PROCID; exec < "$0" || exit; {TASK_SCRIPT}', "/run/it's mine/mpi.start"]
+_SCRIPT = f'unset SLURM_PROCID; exec < "$0" || exit; {make_task_script(HOLD_FOR_TIME)}'
+_REMOTE_SHELL = ["sh", "-c", _SCRIPT, "/run/it's mine/mpi.start"]
 _FILE = _REMOTE_SHELL[-1]
 
 

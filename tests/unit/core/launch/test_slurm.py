@@ -22,11 +22,11 @@ from mhnb.core.launch.slurm import (
     srun_command,
     step_command,
 )
-from mhnb.core.launch.tasks import TASK_SCRIPT
+from mhnb.core.launch.tasks import HOLD_FOR_INPUT, make_task_script
 from mhnb.errors import InvalidRequest
 from mhnb.launchers.profiles import format_restart_note, load_profile
 
-_REMOTE_SHELL = ["sh", "-c", TASK_SCRIPT]
+_REMOTE_SHELL = ["sh", "-c", make_task_script(HOLD_FOR_INPUT)]
 _FIXED_OPTIONS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
 _ALL_OPTIONS = SlurmOptions(
     partition="debug", account="it's mine", qos="high", time="1-12", nodes=4, cpus_per_rank=8, gpus_per_rank=1, memory="16G",
