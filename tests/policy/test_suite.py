@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.leftovers import no_leftovers, processes_of
 from tests.support.source import ROOT
-from tests.support.workers import MACHINES, RANKS, find_group
+from tests.support.workers import FRONT_ENDS, MACHINES, RANKS, find_group
 from tests.system.hosts import hostnet
 
 _SAMPLE_PARTS = """
@@ -82,20 +82,19 @@ def test_a_required_part_that_passes_is_enough(tmp_path: Path, workers: tuple[st
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
 
 
-def test_ranks_and_machines_have_one_worker_each(request: pytest.FixtureRequest) -> None:
-    """Every collected test that starts ranks is in the group of the ranks or of the machines."""
-    marks = {"ranks": RANKS, "browser": RANKS, "hosts": MACHINES}
+def test_tests_with_ranks_are_in_groups(request: pytest.FixtureRequest) -> None:
+    """Every collected test that starts ranks is in one of the groups."""
     for item in request.session.items:
-        names = {mark.name for mark in item.iter_markers()} & marks.keys()
-        assert find_group(item.nodeid) in (RANKS, MACHINES) if names else True, item.nodeid
+        if {"ranks", "browser", "hosts"} & {mark.name for mark in item.iter_markers()}:
+            assert find_group(item.nodeid) in (RANKS, FRONT_ENDS, MACHINES), item.nodeid
 
 
 def test_a_group_has_one_worker(tmp_path: Path) -> None:
     """Of two workers one runs all tests of a group, in whatever files they are."""
     test = "def test_it(worker_id, number): print('in', __name__, worker_id)"
-    for name in ("ranks/test_a", "notebook/test_b", "lessons/test_c"):
+    for name in ("ranks/test_a", "lessons/test_b", "test_c"):
         path = tmp_path / "tests" / "integration" / f"{name}.py"
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"import pytest\n@pytest.mark.parametrize('number', range(4))\n{test}\n")
     environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
     options = [

@@ -1,7 +1,8 @@
-"""Which worker runs which tests, with pytest-xdist: one has those that start ranks, another those that use made-up machines.
+"""Which worker runs which tests, with pytest-xdist: tests that start ranks run one after the other, in three groups.
 
-Two clusters at a time on two cores take twice as long as one after the other, because ranks that wait for each other are busy. Tests on
-made-up machines mostly wait, for example for a lost network, and the machines exist only once. All other tests go where there is room.
+Many clusters at a time on two cores take more than twice as long as one after the other, because ranks that wait for each other are busy.
+So of the tests on bare clusters one runs at a time, and beside it one of a front end or of made-up machines. Those often wait, for a
+page, or for a lost network, and the machines exist only once. All other tests go where there is room.
 
 pytest-xdist has groups of its own for this (`--dist=loadgroup`), but with pytest 9.2 it ignores them (pytest-dev/pytest-xdist#1386).
 """
@@ -12,13 +13,13 @@ from typing import Any
 
 import pytest
 
-RANKS, MACHINES = "ranks", "machines"
+RANKS, FRONT_ENDS, MACHINES = "ranks", "front ends", "machines"
 _FOLDERS = {
     "tests/system/hosts/": MACHINES,
-    # Not in the worker of the ranks, which takes longer.
     "tests/integration/test_other_python.py": MACHINES,
+    "tests/integration/notebook/": FRONT_ENDS,
+    "tests/system/": FRONT_ENDS,
     "tests/integration/": RANKS,
-    "tests/system/": RANKS,
     "tests/unit/cluster/test_transfer.py": RANKS,
     "tests/unit/rank/requests/test_handlers.py": RANKS,
     "tests/unit/rank/test_jax_private.py": RANKS,
