@@ -153,6 +153,7 @@ def test_replay_summary(fresh_session: Session) -> None:
     assert output.endswith(f"\n  left out · In [{first + 2}]: split, then accepted\n")
     # A replayed cell keeps its number, and its result takes the place of the earlier one.
     assert str(manager.current().ranks[1].pid) in fresh_session.run(f"%mhjax panel In [{first}]").out
+    fresh_session.run("%mhjax panel off")
     assert "  8\n" in fresh_session.run("%%mhjax\nx").out
     output = fresh_session.run(f"%mhjax restart --replay --to {first}").out
     assert f"replayed In [{first}]" in output
