@@ -39,13 +39,28 @@ def _run_sample_tests(tmp_path: Path, required: str, *arguments: str) -> subproc
     """Run the sample tests in a session of their own, with MHNB_REQUIRE set."""
     (tmp_path / "made_up_parts.py").write_text(_SAMPLE_PARTS)
     (tmp_path / "test_made_up.py").write_text(_SAMPLE_TESTS)
-    environ = {**os.environ, "MHNB_REQUIRE": required, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # only one plugin is tested, the suite's own
-    plugins = ["-p", "no:cacheprovider", "-p", "made_up_parts", "-p", "tests.support.parts"]
-    command = [sys.executable, "-m", "pytest", "-rs", *plugins, "--rootdir", str(tmp_path), "-c", os.devnull]
-    return subprocess.run(
-        [*command, *arguments, str(tmp_path)], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    return _run_pytest(
+        tmp_path, "-rs", "-p", "made_up_parts", "-p", "tests.support.parts", *arguments, MHNB_REQUIRE=required
     )
+
+
+def _run_pytest(folder: Path, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a folder with the plugins in `options` alone, without this project's settings."""
+    paths = f"{ROOT}{os.pathsep}{folder}"
+    environ = {**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environ}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(folder),
+        "-c",
+        os.devnull,
+        *options,
+    ]
+    return subprocess.run([*command, str(folder)], cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
 
 def test_an_absent_part_is_skipped_with_its_reason(tmp_path: Path) -> None:
@@ -96,24 +111,7 @@ def test_a_group_has_one_worker(tmp_path: Path) -> None:
         path = tmp_path / "tests" / "integration" / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"import pytest\n@pytest.mark.parametrize('number', range(4))\n{test}\n")
-    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
-    options = [
-        "-p",
-        "xdist",
-        "-p",
-        "tests.support.workers",
-        "-n",
-        "2",
-        "-rP",
-        "--rootdir",
-        str(tmp_path),
-        "-c",
-        os.devnull,
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "tests"],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = _run_pytest(tmp_path, "-p", "xdist", "-p", "tests.support.workers", "-n", "2", "-rP")
     shown = {line.split()[-1] for line in done.stdout.splitlines() if line.startswith("in test_")}
     assert "12 passed" in done.stdout, done.stdout + done.stderr
     assert len(shown) == 1, done.stdout
@@ -210,13 +208,8 @@ def test_after(): pass
 def test_a_hanging_teardown_of_a_failed_test_ends(tmp_path: Path) -> None:
     """After a failure, pytest-timeout has no limit any more: each finalizer gets one, and the tests go on."""
     (tmp_path / "test_made_up.py").write_text(_HANGING_TEARDOWNS)
-    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
-    plugins = ["-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "tests.support.teardown_limits"]
-    options = ["--timeout", "60", "-o", "teardown_timeout=1", "--rootdir", str(tmp_path), "-c", os.devnull]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, *options, str(tmp_path)],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    plugins = ["-p", "pytest_timeout", "-p", "tests.support.teardown_limits"]
+    done = _run_pytest(tmp_path, *plugins, "--timeout", "60", "-o", "teardown_timeout=1")
     assert "1 failed, 1 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("this test, which had failed before, took too long") >= 2
 
@@ -228,21 +221,7 @@ def test_a_teardown_stuck_in_c_code_ends_with_its_tracebacks(tmp_path: Path) -> 
         f"import signal, threading\nimport pytest\n\n@pytest.fixture\n{stuck}\ndef test_failed(inner): assert False\n"
     )
     (tmp_path / "test_made_up.py").write_text(sample)
-    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
-    options = [
-        "-p",
-        "tests.support.teardown_limits",
-        "-o",
-        "teardown_timeout=0.2",
-        "--rootdir",
-        str(tmp_path),
-        "-c",
-        os.devnull,
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(tmp_path)],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = _run_pytest(tmp_path, "-p", "tests.support.teardown_limits", "-o", "teardown_timeout=0.2")
     assert done.returncode == 1
     assert "Timeout (0:00:01)!" in done.stderr
     assert "in inner" in done.stderr

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 RANKS, FRONT_ENDS, MACHINES = "ranks", "front ends", "machines"
-_FOLDERS = {
+_GROUPS = {
     "tests/system/hosts/": MACHINES,
     "tests/integration/test_other_python.py": MACHINES,
     "tests/integration/notebook/": FRONT_ENDS,
@@ -30,7 +30,7 @@ _FOLDERS = {
 
 def find_group(nodeid: str) -> str:
     """Return the name of the tests that must run one after the other in one worker: a group, or the file."""
-    return next((group for folder, group in _FOLDERS.items() if nodeid.startswith(folder)), nodeid.partition("::")[0])
+    return next((group for path, group in _GROUPS.items() if nodeid.startswith(path)), nodeid.partition("::")[0])
 
 
 @pytest.hookimpl(optionalhook=True)
