@@ -71,8 +71,16 @@ def wait_for_report(cluster: Cluster, condition: Callable[[HangReport], bool], l
 
 
 def _has_settled(report: HangReport) -> bool:
-    """Check that ranks wait and no rank makes progress any more: on a slow machine they arrive one after another."""
+    """Check that ranks wait and no rank makes progress any more."""
     return report.stuck and not report.progress
+
+
+def _only_waits(*ranks: int) -> Callable[[HangReport], bool]:
+    """Make the condition that these ranks wait and no rank makes progress any more.
+
+    On a loaded machine ranks arrive one after another, and one may have no processor time for so long that nothing seems to move.
+    """
+    return lambda report: _has_settled(report) and report.waiting == ranks
 
 
 def _compiles(report: HangReport) -> bool:
@@ -118,12 +126,11 @@ CASES = {
 def test_report_names_waiting_and_missing_ranks(prepared: Cluster, flag: Path, case: str) -> None:
     """While one rank is missing, the report names the waiting ranks, their launch and line, and where the missing rank is."""
     code, launch = CASES[case]
-    with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\n{code}", flag):
-        report = wait_for_report(prepared, _has_settled, 30)
-        text = format_hang_text(report, name="shared")
     # In a ring only the ranks that send to the late rank, or receive from it, have to wait.
     waiting = (0, 2) if case == "ppermute" else (0, 2, 3)
-    assert report.waiting == waiting, text
+    with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\n{code}", flag):
+        report = wait_for_report(prepared, _only_waits(*waiting), WAIT_S)
+        text = format_hang_text(report, name="shared")
     assert report.absent == (LATE,), text
     assert report.launch == launch, text
     assert report.lines == {LATE: 2, 3: None if case == "ppermute" else 3} | dict.fromkeys(waiting, 3), text
@@ -145,7 +152,7 @@ def test_ranks_that_wait_for_a_lock_are_reported(prepared: Cluster, flag: Path) 
             pass
     """
     with running(prepared, source, flag):
-        report = wait_for_report(prepared, _has_settled, WAIT_S)
+        report = wait_for_report(prepared, _only_waits(0, 2, 3), WAIT_S)
     assert (report.waiting, report.absent) == ((0, 2, 3), (LATE,))
     assert [place.activity for place in report.places] == ["lock", "sleep"]
     assert report.lines[0] == 6
@@ -162,7 +169,7 @@ def test_rank_in_a_lock_is_missing_from_the_launch(prepared: Cluster, flag: Path
     float(add(x))
     """
     with running(prepared, source, flag):
-        report = wait_for_report(prepared, _has_settled, WAIT_S)
+        report = wait_for_report(prepared, _only_waits(0, 2, 3), WAIT_S)
     assert (report.waiting, report.absent) == ((0, 2, 3), (LATE,))
     assert (report.places[1].activity, report.places[1].what, report.lines[LATE]) == ("lock", "acquire", 5)
 
@@ -175,7 +182,7 @@ def test_rank_with_fewer_launches_is_missing(prepared: Cluster, flag: Path) -> N
         if me == {LATE}: come_late({str(flag)!r})
     """
     with running(prepared, source, flag):
-        report = wait_for_report(prepared, _has_settled, WAIT_S)
+        report = wait_for_report(prepared, _only_waits(0, 2, 3), WAIT_S)
     assert (report.waiting, report.absent) == ((0, 2, 3), (LATE,))
 
 
@@ -184,7 +191,7 @@ def test_rank_that_ended_the_cell_is_missing(fresh: Callable[..., Cluster], defa
     cluster = fresh(3, 1)
     cluster.run(PREPARE).check()
     future = run_in_thread(lambda: cluster.run("if me != 1:\n    float(add(x))", guard="parity"))
-    report = wait_for_report(cluster, _has_settled, WAIT_S)
+    report = wait_for_report(cluster, _only_waits(0, 2), WAIT_S)
     assert (report.waiting, report.absent, report.lines[1]) == ((0, 2), (1,), None)
     assert "rank 1 ended the cell" in format_hang_text(report)
     cluster.interrupt()
@@ -229,7 +236,6 @@ def test_compiling_rank_is_missing_from_the_launch(prepared: Cluster, flag: Path
     """A rank for which XLA compiles is missing from the launch of the other ranks, and is reported as compiling."""
     source = f"{COMPILING}if me == {LATE}: compile_until({str(flag)!r})\nfloat(add(x))"
     with running(prepared, source, flag):
-        # On a loaded machine the ranks reach it one after another.
         report = wait_for_report(prepared, lambda card: card.stuck and card.waiting == (0, 2, 3), WAIT_S)
     assert report.absent == (LATE,)
     assert {place.ranks: place.activity for place in report.places}[LATE,] == "compiling"
@@ -287,7 +293,7 @@ def test_where_command_prints_the_report(prepared: Cluster, flag: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\nfloat(add(x))", flag):
-        wait_for_report(prepared, _has_settled, 30)
+        wait_for_report(prepared, _has_settled, WAIT_S)
         # The file is written once per second, and may be that much behind.
         deadline = time.monotonic() + WAIT_S
         while "waiting" not in (completed := run_where("shared")).stdout:
