@@ -22,7 +22,7 @@ _WITH_SESSION = [path for path in lessons() if any(_sessions(read_lesson(path)))
 
 
 @pytest.mark.ranks
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("path", _WITH_SESSION, ids=lambda path: path.stem)
 def test_a_lesson_shows_a_real_session(path: Path, leftovers: None, answers_home: Path) -> None:
     """A new cell below the text, after all cells above it, gives the output that the text shows."""

@@ -83,7 +83,7 @@ def _tidy(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_real_output(name: str, leftovers: None, tmp_path: Path) -> None:
     """Each block of a page has the output that the page shows below it."""

@@ -202,7 +202,7 @@ x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda in
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_ranks_on_shared_hosts_report_like_the_notebook(fresh: Callable[..., Cluster]) -> None:
     """With two ranks on each of two hosts, a rank reports the same hosts and inter-host bytes as the notebook."""
     cluster = fresh(2, 1, ranks_per_host=2)

@@ -315,7 +315,7 @@ params.sharding.devices_indices_map(params.shape)
     ranks.run(fixes).check()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 def test_collective_on_one_rank_gets_a_hint(fresh: Fresh) -> None:
     """Row 10: the first use of some devices by only one of their ranks fails after half a minute, and the hint says why."""
     cluster = fresh(2, 2)

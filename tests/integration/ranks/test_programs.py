@@ -78,7 +78,7 @@ def _sort_debug_prints(source: str, text: str) -> str:
     return "".join(sorted(text.splitlines(keepends=True))) if "jax.debug.print" in source else text
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize(
     "program",
     [pytest.param(name, marks=[pytest.mark.other_python] if name in SMALL else []) for name in PROGRAMS],

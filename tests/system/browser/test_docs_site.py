@@ -21,7 +21,7 @@ from tests.support.source import ROOT
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Request
 
-pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.mark.timeout(900)]
 
 # Generated, and without text of ours.
 _OTHER_PAGES = ("genindex.html", "py-modindex.html", "search.html")

@@ -14,7 +14,7 @@ from tests.support.lab import Lab, LabPage, open_chromium
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator
 
-pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.mark.timeout(480)]
 
 SETUP = """\
 import os, signal, threading

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.ranks,
     pytest.mark.requires_part("browser"),
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(480),
 ]
 
 START = "%load_ext mhnb\n%mhjax start -n 2 --devices 1"

@@ -15,7 +15,7 @@ from tests.support.lab import Lab, LabPage, open_chromium, wait_until
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
-pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.mark.timeout(480)]
 
 PLAN = "%load_ext mhnb\n%mhjax plan --hosts 4"
 LAYOUT = (

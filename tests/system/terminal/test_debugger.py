@@ -15,7 +15,7 @@ import pytest
 from tests.support.debugger_cells import SETUP, STOPS_ALL, STOPS_RANK_1, bare, find_sums
 from tests.support.terminal import CTRL_C, CTRL_D, IPYTHON, Terminal, without_codes
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(480)]
 
 START = "%mhjax start -n 2 --devices 1"
 FULL_IPYTHON = tuple(word for word in IPYTHON if word != "--simple-prompt")

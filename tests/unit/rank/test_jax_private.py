@@ -27,7 +27,7 @@ from mhnb.rank.guard.launch_recorder import LaunchRecorder
 from mhnb.transport.addresses import find_free_port
 from tests.support.source import ROOT
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(480)]
 
 RANKS = 3
 Answers = dict[str, dict[int, dict[str, Any]]]
