@@ -68,10 +68,10 @@ lab: $(READY_LESSONS) ## open the tour in JupyterLab; LAB="..." are options for 
 	$(RUN) mhnb lab $(LAB)
 
 test: $(READY) other-python ## everything that can run here
-	$(RUN) pytest -m "not bench" $(PYTEST)
+	$(RUN) pytest -m "not (bench or soak)" $(PYTEST)
 
 quick: $(READY) ## the tests that start no cluster, and those that read the source, in a few minutes
-	$(RUN) pytest mhnb tests/unit tests/policy -m "not (ranks or browser or hosts or bench)" $(PYTEST)
+	$(RUN) pytest mhnb tests/unit tests/policy -m "not (ranks or browser or hosts or bench or soak)" $(PYTEST)
 
 check: $(READY) ## style, types, layers, words
 	$(BIN)/ruff check
@@ -92,7 +92,8 @@ picture: $(READY) ## take the pictures of README and of the documentation from t
 gallery: $(READY) ## take a picture of every view, light and dark, narrow and wide, at 1 to 64 ranks, into build/gallery
 	MHNB_GALLERY=build/gallery $(RUN) pytest tests/system/browser/test_view_gallery.py $(PYTEST)
 
-soak: $(READY) ## run many hostile cells on real ranks, and leave the debugger many times; CELLS, SEED and LEAVINGS choose them
+soak: $(READY) ## run the cases that `make test` leaves out, many hostile cells on real ranks, and many ways out of the debugger; CELLS, SEED and LEAVINGS choose them
+	$(RUN) pytest -m soak $(PYTEST)
 	MHNB_HOSTILE_CELLS=$(CELLS) MHNB_HOSTILE_SEED=$(SEED) $(RUN) pytest tests/integration/ranks/test_hostile.py -o faulthandler_timeout=0 $(PYTEST)
 	MHNB_DEBUGGER_LEAVINGS=$(LEAVINGS) $(RUN) pytest tests/integration/notebook/test_debugger.py -o faulthandler_timeout=0 $(PYTEST)
 

@@ -18,6 +18,7 @@ from tests.support.timeouts import write_kernel_timeouts
 
 pytest_plugins = [
     "tests.support.parts",
+    "tests.support.samples",
     "tests.support.split_hosts",
     "tests.support.teardown_limits",
     "tests.support.workers",

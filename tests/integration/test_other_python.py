@@ -25,7 +25,7 @@ def test_sample_passes_on_the_other_python() -> None:
     # Only the folders that have some: collecting all tests takes half a minute. Whole folders, because files import tests from others.
     files = (other_python.ROOT / "tests").rglob("test_*.py")
     folders = {str(path.parent) for path in files if "mark.other_python" in path.read_text()}
-    options = ["-q", "-p", "no:cacheprovider", "-m", "other_python"]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "other_python and not soak"]
     command = [str(other_python.interpreter()), "-m", "pytest", *options, *sorted(folders)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MHNB_REQUIRE"))}
     done = subprocess.run(command, cwd=other_python.ROOT, env=environ, capture_output=True, text=True, check=False)

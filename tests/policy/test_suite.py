@@ -117,6 +117,36 @@ def test_a_group_has_one_worker(tmp_path: Path) -> None:
     assert len(shown) == 1, done.stdout
 
 
+_SAMPLED_TESTS = """
+import pytest
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("number", range(6))
+def test_cases(number): print("case", number)
+
+@pytest.mark.sample(2)
+def test_one(): pass
+
+@pytest.mark.soak
+def test_slow(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "cases", "count"),
+    [(("-m", "not soak"), ["0", "3"], 3), (("-m", "soak"), ["1", "2", "4", "5"], 5), ((), [*"012345"], 8)],
+    ids=["make test", "make soak", "by hand"],
+)
+def test_some_cases_are_left_to_make_soak(
+    tmp_path: Path, options: tuple[str, ...], cases: list[str], count: int
+) -> None:
+    """Of a test with the mark `sample` so many cases run, evenly spread; without a selection all of them do."""
+    (tmp_path / "test_made_up.py").write_text(_SAMPLED_TESTS)
+    done = _run_pytest(tmp_path, "-p", "tests.support.samples", "-rP", *options)
+    assert f"{count} passed" in done.stdout, done.stdout + done.stderr
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("case ")] == cases
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is the reason")
 def test_reason_why_hosts_are_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without root, or without the packages, the reason names what is missing."""

@@ -120,6 +120,7 @@ def make_equal_launches(way: str, launches: int) -> str:
     return programs + (loop if launches else "")
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("way", "launches"),
     [(way, n) for way in LAUNCH_WAYS for n in (0, 1, 3, 1000) if n in (0, 3) or way in REPEATED_WAYS],
@@ -136,6 +137,7 @@ def test_change_on_one_rank_is_refused(ready: Cluster, way: str, launches: int) 
     assert {rank.text for rank in ready.run("float(add(x))").check()} == {"28.0"}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("way", LAUNCH_WAYS)
 def test_difference_inside_a_loop_is_refused(ready: Cluster, way: str) -> None:
     """One iteration of ten that differs is refused, on one line, for programs that all ranks have launched."""
@@ -206,6 +208,7 @@ ARGUMENT_CASES = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("given", "launches"), [(given, n) for given in ARGUMENT_CASES for n in (3, 100) if n == 3 or given != NEW_LAMBDA]
 )
@@ -308,6 +311,7 @@ for n in range(3):
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("warm", "fault", "take"), DIVERGENCES.values(), ids=DIVERGENCES.keys())
 def test_divergence_is_refused_before_the_collective(ready: Cluster, warm: str, fault: str, take: str) -> None:
     """Ranks that diverged are refused before the collective, although the programs are equal and were launched before."""

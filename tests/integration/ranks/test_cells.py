@@ -475,6 +475,7 @@ DEATHS = {
 """The kernel of a machine that runs out of memory sends SIGKILL."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("idle", [False, True], ids=["in a cell", "idle"])
 @pytest.mark.parametrize(("act", "cause"), DEATHS.values(), ids=DEATHS.keys())
 def test_dead_rank_is_reported_with_cause(

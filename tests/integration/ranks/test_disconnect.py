@@ -158,6 +158,7 @@ asleep = jax.jit(jax.shard_map(slow, mesh=mesh, in_specs=P("x"), out_specs=P(), 
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("code", HANGING_LAUNCHES.values(), ids=HANGING_LAUNCHES.keys())
 def test_agreed_launch_that_hangs_taints(fresh: Fresh, default_disconnect_timeout: None, code: str) -> None:
     """A launch that all ranks agreed on and that never ends is disconnected, and the state is tainted.

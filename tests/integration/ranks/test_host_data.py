@@ -84,6 +84,7 @@ again = {k: half_of(own[k]) for k in names}
 """
 
 
+@pytest.mark.sample(4)
 @pytest.mark.other_python
 @pytest.mark.parametrize("use", SWAPPED.values(), ids=SWAPPED.keys())
 def test_sharded_host_data_in_different_orders_is_refused(ready: Cluster, use: str) -> None:
@@ -184,6 +185,7 @@ made = [jax.device_put(np.ones(8, kind), s) for kind in kinds for s in (rows, wh
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize(("make", "use"), ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_host_data_used_in_the_same_way_is_accepted(ready: Cluster, make: str, use: str, guard: str) -> None:
@@ -331,6 +333,7 @@ product = jax.jit(lambda w, a: number(w).astype(jnp.float32).sum() * a.sum())
 """
 
 
+@pytest.mark.sample(6)
 @pytest.mark.other_python
 @pytest.mark.parametrize("make", REPLICAS.values(), ids=REPLICAS.keys())
 def test_replicas_are_compared_however_they_are_made(ready: Cluster, make: str) -> None:
@@ -357,6 +360,7 @@ LOCAL_RESULTS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("look", LOCAL_RESULTS.values(), ids=LOCAL_RESULTS.keys())

@@ -133,6 +133,7 @@ def test_different_replicas_taint_and_are_located(ready: Cluster, code: str) -> 
     assert "rank 1 has hash" in ready.reason or "ranks 1,3 have hash" in ready.reason
 
 
+@pytest.mark.sample(6)
 @pytest.mark.other_python
 @pytest.mark.parametrize(
     ("name", "guard"),
@@ -178,6 +179,7 @@ def test_notes_describe_different_inputs(ready: Cluster) -> None:
     assert "If each rank has its own data, use jax.make_array_from_process_local_data. · clean" in second
 
 
+@pytest.mark.sample(8)
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("code", LEGAL.values(), ids=LEGAL.keys())

@@ -109,6 +109,7 @@ ON_SOME_RANKS = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.other_python
 @pytest.mark.parametrize(("code", "wanting"), ON_SOME_RANKS.values(), ids=ON_SOME_RANKS.keys())
 def test_launch_that_some_ranks_never_make_raises(ready: Cluster, code: str, wanting: tuple[int, ...]) -> None:
@@ -273,6 +274,7 @@ _SWALLOWED = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("code", _SWALLOWED.values(), ids=_SWALLOWED)
 def test_mismatch_swallowed_by_ipython_fails_the_cell(ready: Cluster, tmp_path: Path, code: str) -> None:
     """A mismatch that IPython shows and passes over fails the cell, because no cell with a mismatch may succeed.
@@ -637,6 +639,7 @@ w = w * 2"""
     assert ready.run(code, guard=guard).check().notes == ()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("look", ["jnp.linalg.norm(w, 2)", "jax.lax.top_k(w[0], 2)", "jnp.linalg.inv(w)", "said(w)"])
 def test_one_rank_may_inspect_a_replica_by_library_calls(ready: Cluster, look: str, guard: str) -> None:

@@ -188,6 +188,7 @@ def hints(result: CellResult) -> list[str | None]:
     return [rank.error.hint for rank in result if rank.error]
 
 
+@pytest.mark.sample(18)
 @pytest.mark.other_python
 @pytest.mark.parametrize("pitfall", PITFALLS)
 def test_known_mistake_gets_its_hint(ranks: Cluster, pitfall: Pitfall) -> None:
@@ -546,6 +547,7 @@ def suggestion(hint: str, begins: str) -> str:
     raise AssertionError(hint)
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("cured", FIXES, ids=[f"{cured.fails} by {cured.begins}" for cured in FIXES])
 def test_suggested_sharding_fix_works(ranks: Cluster, cured: Fix) -> None:
     """The line that a hint suggests, in place of what failed, makes the cell succeed on every rank."""

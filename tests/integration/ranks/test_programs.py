@@ -19,7 +19,11 @@ from tests.integration.ranks import plain_rank
 
 RANKS, DEVICES = 4, 2
 PROGRAMS = sorted(path.stem for path in plain_rank.PROGRAMS.glob("[!_]*.py") if path.stem != "conftest")
-SMALL = ("first_steps", "host_utils")
+MARKS = {
+    "explicit_axes": pytest.mark.soak,
+    "first_steps": pytest.mark.other_python,
+    "host_utils": pytest.mark.other_python,
+}
 Outputs = dict[str, list[list[dict[str, str | None]]]]
 """Outputs by program, rank and cell."""
 
@@ -81,7 +85,7 @@ def _sort_debug_prints(source: str, text: str) -> str:
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize(
     "program",
-    [pytest.param(name, marks=[pytest.mark.other_python] if name in SMALL else []) for name in PROGRAMS],
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in PROGRAMS],
 )
 def test_program_output_equals_plain_processes(program: str, cluster: Cluster, plain: Outputs) -> None:
     """For every cell and rank, stdout and the last expression are the same, and the cluster stays clean throughout."""

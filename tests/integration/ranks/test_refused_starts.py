@@ -20,6 +20,7 @@ _NETWORK_INTERFACE = (
 )
 
 
+@pytest.mark.sample(1)
 @NAMESPACES
 @pytest.mark.parametrize(
     "address", ["", "203.0.113.5 boxy", "192.0.2.7 boxy"], ids=["unresolved", "elsewhere", "the network"]
@@ -146,6 +147,7 @@ def test_limit_on_file_sizes_is_reported(tmp_path: Path, nbytes: int) -> None:
     assert f"a file can have at most {nbytes} bytes here (ulimit -f)" in started.text
 
 
+@pytest.mark.sample(2)
 @NAMESPACES
 @pytest.mark.parametrize("count", [1, 2, 4, 12, 48])
 def test_limit_on_processes_is_reported(tmp_path: Path, count: int) -> None:
@@ -205,6 +207,7 @@ def test_sitecustomize_that_ends_python_is_reported(tmp_path: Path, text: str, e
     assert "the cause and start again" in started.text
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "text", ["raise ValueError('broken')", "def f(:", "print('hello')"], ids=["raises", "syntax", "prints"]
 )
@@ -224,6 +227,7 @@ def test_module_that_hides_a_standard_one_is_reported(tmp_path: Path) -> None:
     assert "my json" in started.text
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("file", ["ipython_config.py", "ipython_kernel_config.py", "startup/00.py"])
 def test_broken_ipython_profile_stops_nothing(tmp_path: Path, file: str) -> None:
     """A broken IPython profile stops nothing, because the ranks have a profile of their own."""
@@ -234,6 +238,7 @@ def test_broken_ipython_profile_stops_nothing(tmp_path: Path, file: str) -> None
     assert (started.kind, started.text) == ("", "3.0\n")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "folder", ["/nonexistent", "a" * 120, "file"], ids=["missing", "too long for a socket", "a file"]
 )

@@ -48,6 +48,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("argument", "status", "expected"),
     [

@@ -141,6 +141,7 @@ def test_user_types_into_the_box(debugged: Debugged) -> None:
     assert _STOPPED not in debugged.shown(_STOPS)
 
 
+@pytest.mark.sample(1)
 def test_long_session_is_folded_below_complete_results(debugged: Debugged) -> None:
     """The page folds what follows about 25 typed lines, but no result; a click shows the rest."""
     debugged.stop()
@@ -190,6 +191,7 @@ def _press_interrupt_of_the_card(debugged: Debugged) -> None:
     debugged.page.cell(_STOPS).get_by_role("button", name="Interrupt").click()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("interrupt", [_press_stop, _press_interrupt_of_the_card], ids=["stop button", "card"])
 def test_interrupt_removes_the_box(debugged: Debugged, interrupt: Callable[[Debugged], None]) -> None:
     """The stop button and the button of the live view end the cell while the box is open, and the box goes with it."""
@@ -199,6 +201,7 @@ def test_interrupt_removes_the_box(debugged: Debugged, interrupt: Callable[[Debu
     debugged.wait_for_view("CellInterrupted")
 
 
+@pytest.mark.sample(1)
 def test_box_goes_when_a_rank_dies(debugged: Debugged) -> None:
     """If a rank is killed while the box is open, the box goes, the cell names the rank, and the ranks can be restarted."""
     debugged.stop()

@@ -90,6 +90,7 @@ def run_next(page: LabPage, index: int) -> str:
     return page.cell(index).locator(".jp-Cell-outputArea").inner_text()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("source", "name"), [(WITH_WIDGET, "widget"), (AFTER_MANY_OUTPUTS, "many")], ids=["widget", "many"]
 )

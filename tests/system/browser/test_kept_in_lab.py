@@ -115,6 +115,7 @@ def test_panel_without_kernel_is_text(kept: Kept) -> None:
         assert "loss 0.7 ← 0.3 elsewhere" in page.readable(SOURCES.index(PANEL))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("source", "living", "left"),
     [

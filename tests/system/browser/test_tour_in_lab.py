@@ -151,6 +151,7 @@ def test_reopened_without_a_kernel(ran: TourRun) -> None:
         assert_readable(page, ran)
 
 
+@pytest.mark.soak
 def test_reopened_untrusted(ran: TourRun, tmp_path: Path) -> None:
     """The saved tour, opened in another JupyterLab that does not trust it, shows every rank's output."""
     shutil.copy(ran.saved, tmp_path / "theirs.ipynb")

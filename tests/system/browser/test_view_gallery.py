@@ -32,7 +32,8 @@ def browser() -> Iterator[Browser]:
 @pytest.mark.parametrize(
     ("count", "theme", "width"),
     [
-        (1, "light", 1600), (4, "light", 700), (4, "dark", 1600), (16, "dark", 700), (64, "light", 1600),
+        (4, "light", 700), (4, "dark", 1600), (64, "light", 1600),
+        *(pytest.param(*case, marks=pytest.mark.soak) for case in [(1, "light", 1600), (16, "dark", 700)]),
         *([(4, "light", 1600), (4, "dark", 700), (16, "light", 1600), (64, "dark", 700), (64, "light", 700)] if PICTURES else []),
     ],
 )  # fmt: skip

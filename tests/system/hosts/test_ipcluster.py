@@ -148,6 +148,7 @@ def test_slurm_profile(tmp_path: Path, made_up_net: HostNet, mhnb_home: Path, mo
         )
 
 
+@pytest.mark.soak
 @pytest.mark.requires_part("mpi")
 def test_mpi_profile(tmp_path: Path, mhnb_home: Path) -> None:
     """With mpiexec each engine id is the process's number and the rank."""
@@ -159,6 +160,7 @@ def test_mpi_profile(tmp_path: Path, mhnb_home: Path) -> None:
         assert numbers == ["0", "1"]
 
 
+@pytest.mark.soak
 def test_kubernetes_profile(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
     """Ranks run in pods, in the order of the pods' numbers; the API server is a fake."""
     if reason := kube.why_absent():
@@ -176,6 +178,7 @@ def test_kubernetes_profile(tmp_path: Path, net: HostNet, mhnb_home: Path) -> No
             assert _check_engines(client, 2) == [host.name for host in list(net)[:2]]
 
 
+@pytest.mark.soak
 def test_tpu_profile(tmp_path: Path, net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks run on the workers of a TPU VM, with one gcloud each; the API is a fake, and no TPU was available."""
     if reason := tpu.why_absent():
