@@ -116,6 +116,7 @@ def test_user_types_in_a_terminal(prompts: Prompts) -> None:
     for base, leave in enumerate(("q\n", CTRL_C, CTRL_D)):
         prompts.type(STOPS_RANK_1)
         prompts.read_states("stopped 1; waiting 0")
+        prompts.terminal.wait_until_blocked()
         prompts.terminal.press(leave)
         prompts.wait_for("CellInterrupted")
         assert prompts.sum_of(f"me + {base}") == 2 * base + 1
