@@ -42,8 +42,9 @@ def _keep_sample(value_hash: int, array_bytes: ArrayBytes) -> None:
     if (known := _samples.pop(value_hash, None)) is not None:
         # The oldest go first, and this one is used again.
         _samples[value_hash] = known
-    if known is not None or array_bytes.dtype is None:
+    if array_bytes.dtype is None or (known is not None and known.dtype == array_bytes.dtype):
         return
+    # Not known, or of a value with the same bytes and another type, such as four bytes that are 0 and the number 0.0.
     if len(_samples) >= _MOST_SAMPLES:
         # Another thread may remove some, too.
         for old in list(_samples)[: _MOST_SAMPLES // 2]:
@@ -122,7 +123,8 @@ class HostArray:
             & HASH_MASK
         )
         if words and (sample := _samples.get(words[0][1])) is not None:
-            _samples[value] = sample
+            # The value includes the kind, and so is of one type: the first sample stays.
+            _samples.setdefault(value, sample)
         return value
 
 

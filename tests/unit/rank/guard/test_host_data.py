@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow, compare_host_data
+from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow, compare_host_data, read_sample
 from mhnb.core.guard.provenance import ANY, uncompared_blocks
 from mhnb.core.guard.threads import UNKNOWN_THREAD
 from mhnb.core.messages import MAX_NAME_CHARS, RunCell
@@ -388,6 +388,16 @@ def test_pieces_span_the_whole_array() -> None:
     """Pieces are cut on the device, even while a program is traced; what is in the host's memory is read completely."""
     ran = subprocess.run([sys.executable, "-c", SAMPLE_PIECES], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_sample_is_of_the_values_type() -> None:
+    """Of two values with the same bytes and different types, each is described by its own elements."""
+    values = {"u8[4]": np.array([0, 0, 0, 63], np.uint8), "f32[]": np.array(0.5, np.float32)}
+    for kind, expected in (("u8[4]", [0, 0, 0, 63]), ("f32[]", [0.5]), ("u8[4]", [0, 0, 0, 63])):
+        array = HostArray(kind, values[kind].dtype, {"": values[kind]})
+        assert array.hash_parts(lambda part, dtype: ArrayBytes(part.tobytes(), dtype))
+        assert list(read_sample(sample_of(array.part_hashes[""]))) == expected
+        assert list(read_sample(sample_of(array.tag_value))) == expected
 
 
 def test_sample_of_complex_values_survives_the_limit_of_texts() -> None:
