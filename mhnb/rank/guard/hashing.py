@@ -44,7 +44,7 @@ def _keep_sample(value_hash: int, array_bytes: ArrayBytes) -> None:
         _samples[value_hash] = known
     if array_bytes.dtype is None or (known is not None and known.dtype == array_bytes.dtype):
         return
-    # Not known, or of a value with the same bytes and another type, such as four bytes that are 0 and the number 0.0.
+    # Values of different types may have the same bytes: four bytes that are 0, and the number 0.0.
     if len(_samples) >= _MOST_SAMPLES:
         # Another thread may remove some, too.
         for old in list(_samples)[: _MOST_SAMPLES // 2]:
