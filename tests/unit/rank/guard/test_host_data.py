@@ -392,7 +392,7 @@ def test_pieces_span_the_whole_array() -> None:
 
 def test_sample_is_of_the_values_type() -> None:
     """Of two values with the same bytes and different types, each is described by its own elements."""
-    values = {"u8[4]": np.array([0, 0, 0, 63], np.uint8), "f32[]": np.array(0.5, np.float32)}
+    values: dict[str, np.ndarray] = {"u8[4]": np.array([0, 0, 0, 63], np.uint8), "f32[]": np.array(0.5, np.float32)}
     for kind, expected in (("u8[4]", [0, 0, 0, 63]), ("f32[]", [0.5]), ("u8[4]", [0, 0, 0, 63])):
         array = HostArray(kind, values[kind].dtype, {"": values[kind]})
         assert array.hash_parts(lambda part, dtype: ArrayBytes(part.tobytes(), dtype))
