@@ -54,7 +54,7 @@ def print_status(args: argparse.Namespace) -> int:
 
 
 def _read_status(record: RunRecord) -> dict[str, Any]:
-    answer = _ask(record, "status", _ANSWER_S) if has_live_notebook(record) and has_owner(record) else None
+    answer = ask_notebook(record, "status", _ANSWER_S) if has_live_notebook(record) and has_owner(record) else None
     if answer is not None and answer.outcome == "failed":
         raise ClusterError(f"the notebook of cluster {record.name!r} could not report its status: {answer.text}")
     if answer is not None:
@@ -145,7 +145,7 @@ def _describe_silence(record: RunRecord) -> str:
     )
 
 
-def _ask(record: RunRecord, action: str, limit_s: float) -> ShellAnswer | None:
+def ask_notebook(record: RunRecord, action: str, limit_s: float) -> ShellAnswer | None:
     """Send a request to the notebook's process; None if it does not answer.
 
     Args:
@@ -163,7 +163,7 @@ def interrupt(args: argparse.Namespace) -> int:
     """Interrupt the running cell of a cluster."""
     record = find_cluster(args.name)
     if has_owner(record):
-        return _report(record, "interrupt", _ask(record, "interrupt", _INTERRUPT_S))
+        return _report(record, "interrupt", ask_notebook(record, "interrupt", _INTERRUPT_S))
     _check_detachable(record)
     from mhnb.cluster.manager import attach
 
@@ -178,7 +178,7 @@ def restart(args: argparse.Namespace) -> int:
     """Replace the processes of a cluster."""
     record = find_cluster(args.name)
     if has_owner(record):
-        return _report(record, "restart", _ask(record, "restart", _RESTART_S))
+        return _report(record, "restart", ask_notebook(record, "restart", _RESTART_S))
     _check_detachable(record)
     from mhnb.cluster.manager import attach
 

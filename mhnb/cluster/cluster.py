@@ -21,7 +21,7 @@ from mhnb.cluster.attach import ClusterRecord, write_cluster_record
 from mhnb.cluster.debugging import DebugConsole, SuspendableView, check_debug_arguments, check_stop_ranks
 from mhnb.cluster.event_loop import CellFuture, EventLoop
 from mhnb.cluster.generation import adopt_generation, create_generation, end_hosts, make_cluster_record
-from mhnb.cluster.host_monitor import HostMonitor, HostRequests, open_shared_board
+from mhnb.cluster.host_monitor import HostMonitor, HostRequests
 from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
 from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.options import StartOptions, check_detachable
@@ -32,6 +32,7 @@ from mhnb.core.cell_name import NO_PLACE, CellPlace
 from mhnb.core.cell_request import build_cell_request
 from mhnb.core.cluster_spec import ClusterSpec, check_initialize
 from mhnb.core.debugging import DebugRequest
+from mhnb.core.flight import FlightReport, build_report
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord
@@ -40,6 +41,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import pluralize, resolve_ranks
 from mhnb.core.replay import ReplayReport
 from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, RunPreflight, StopRequested
+from mhnb.core.stragglers import Lateness
 from mhnb.core.variables import VariableRow
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.launchers.profiles import Profile
@@ -157,7 +159,8 @@ class Cluster:
     def _make_shell_requests(self) -> ShellRequests:
         """Return what a shell may request while this process has the cluster."""
         actions = {"status": self._report_to_shell, "interrupt": self._interrupt_for_shell}
-        return ShellRequests(self._resources.run_dir, actions, {"restart": self._restart_for_shell}, time.time)
+        long_actions = {"restart": self._restart_for_shell, "flight": self._copy_flights_for_shell}
+        return ShellRequests(self._resources.run_dir, actions, long_actions, time.time)
 
     def _report_to_shell(self) -> tuple[str, Mapping[str, Any]]:
         return "", status_values(self)
@@ -177,17 +180,21 @@ class Cluster:
         )
         return f"{pluralize(fresh.process_count, 'rank')} restarted", {"generation": fresh.generation}
 
+    def _copy_flights_for_shell(self) -> tuple[str, Mapping[str, Any]]:
+        """Copy the recordings of ranks on other machines to this one, where the shell reads them."""
+        self.flight()
+        return "", {}
+
     def _launch(self, profile: Profile) -> None:
         self._resources.launch(self.shape, self.options, profile, self.cwd)
 
     def _serve(self) -> None:
         transport, listener, write_record = self._resources.transport, self._listener, self.journal.write
-        board = partial(open_shared_board, self._resources.run_dir, self.process_count)
         self._host_monitor = HostMonitor(
             transport,
             self.launched,
             timeout_s=self.options.host_timeout_s,
-            open_board=board,
+            run_dir=self._resources.run_dir,
             run_preflight=self._run_preflight,
         )
         self._event_loop = EventLoop(
@@ -456,6 +463,17 @@ class Cluster:
     def where(self) -> HangReport | None:
         """Return where every rank is in the running cell; None if no cell runs. Works from any thread, at once."""
         return self._event_loop.hang_report()
+
+    def flight(self) -> FlightReport:
+        """Return what the flight recorders of the ranks hold: the last 4,096 events of each, and how the ranks compare.
+
+        Ranks on other machines are asked through their hosts. A rank whose recording cannot be read has the reason in its place.
+        """
+        return build_report(self.name, self._host_monitor.read_flights(self._state_machine.registry))
+
+    def stragglers(self) -> Lateness | None:
+        """Return how late each rank came to the launches of the last cell that had any under lockstep; None without such a cell."""
+        return self._state_machine.measure_lateness()
 
     def accept(self) -> None:
         """Continue with a split or tainted cluster as it is."""

@@ -479,6 +479,8 @@ class EventLoop:
                 self._listener.on_hang_report(None)
         elif self._next_hang_report is None or now >= self._next_hang_report:
             self._next_hang_report = now + _HANG_REPORT_EVERY_S
+            registry = self._state_machine.registry
+            self._state_machine.record_last_events(self._host_monitor.read_last_events(registry))
             self._listener.on_hang_report(self._state_machine.build_hang_report(now))
 
     def _show_snapshot(self, now: float) -> None:

@@ -12,12 +12,16 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from mhnb.core.flight import FlightEvent, RankFlight, decode_flight, parse_flight
 from mhnb.core.messages import (
     CheckHost,
     CloseConnections,
@@ -41,10 +45,11 @@ from mhnb.core.state.events import (
     StopBeforeLaunch,
 )
 from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR, HeartbeatMonitor, SuspendDetector
-from mhnb.core.state.rank_registry import RankRegistry
+from mhnb.core.state.rank_registry import RankEntry, RankRegistry
 from mhnb.errors import LaunchError, MhnbError
 from mhnb.launchers.base import FailureReporter, Host, QueuedHost, ReportObserver
 from mhnb.rank.guard.shared_board import SharedBoard
+from mhnb.system.flight import flight_path, read_flight, read_last_event, write_flight_copy
 from mhnb.system.processes import find_exit_status, is_stopped
 from mhnb.system.waiting import wait_until
 from mhnb.transport.base import Transport, supervisor_peer
@@ -58,6 +63,9 @@ _KILL_CONFIRM_S = 5.0
 """A remote host that was ordered to kill ranks must give a sign of life within this time, or is lost."""
 _IMPORT_ALLOWANCE_S = 60.0
 """While it imports JAX, a supervisor is silent, and a busy file system delays it beyond the usual limit."""
+_FLIGHT_ANSWER_S = 20.0
+_FLIGHT_REQUEST = 1 << 32
+"""The numbers of the checks' requests are lower."""
 _read_real_clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -69,7 +77,7 @@ class HostMonitor:
         hosts: their processes.
         timeout_s: a remote supervisor that is silent for longer is lost.
         real_clock: seconds, which advance also while this machine sleeps.
-        open_board: opens the shared board of the ranks on this machine, so that they can be reached without their supervisor.
+        run_dir: of the generation, on this machine.
         run_preflight: checks the hosts, in a thread of its own; returns what prevents a start, or None.
     """
 
@@ -80,7 +88,7 @@ class HostMonitor:
         *,
         timeout_s: float = 20.0,
         real_clock: Callable[[], float] = _read_real_clock,
-        open_board: Callable[[], SharedBoard | None] = lambda: None,
+        run_dir: Path = Path(),
         run_preflight: Callable[[RunPreflight, HostRequests], MhnbError | None] = lambda _command, _requests: None,
     ) -> None:
         self._transport, self._hosts = transport, list(hosts)
@@ -93,8 +101,14 @@ class HostMonitor:
         self._timeout_s, self._real_clock = timeout_s, real_clock
         self._is_stopping = self._is_detachable = False
         self._heartbeats_requested_at = self._halted_checked_at = 0.0
-        self._open_board, self._run_preflight = open_board, run_preflight
+        self._run_dir, self._run_preflight = run_dir, run_preflight
+        # The checks close theirs when the start ends; later answers must not be taken for theirs.
         self._requests = HostRequests(lambda supervisor, request: self._send_to([supervisor], request))
+        self._flight_requests = HostRequests(
+            lambda supervisor, request: self._send_to([supervisor], request), first_number=_FLIGHT_REQUEST
+        )
+        """Requests for what flight recorders on other machines have."""
+        self._flight_lock = threading.Lock()
         self._halted: set[int] = set()
         """Supervisors on this machine that were halted at the last sample."""
         self._importing: set[int] = set()
@@ -104,7 +118,9 @@ class HostMonitor:
 
     def broadcast(self, message: Message) -> None:
         """Send the same message to every supervisor; each applies what concerns its own ranks."""
-        self._is_stopping = self._is_stopping or isinstance(message, StopHost)
+        if isinstance(message, StopHost):
+            self._is_stopping = True
+            self._flight_requests.close()
         if isinstance(message, StartRanks):
             self._importing = set(self._monitored_remote)
             self._heartbeats.allow_silence(_IMPORT_ALLOWANCE_S)
@@ -135,16 +151,17 @@ class HostMonitor:
             entry.rank: entry.pid for entry in registry.entries if entry.supervisor in halted and entry.exit is None
         }
         if pid_by_rank:
-            self._act_for_halted(command, pid_by_rank)
+            self._act_for_halted(command, pid_by_rank, len(registry.entries))
 
     def _act_for_halted(
         self,
         command: StopBeforeLaunch | SignalRanks | DisconnectRanks | KillRanks,
         pid_by_rank: Mapping[int, int | None],
+        process_count: int,
     ) -> None:
         """Do what the halted supervisor of these ranks would do; `pid_by_rank` has their process ids."""
         if isinstance(command, StopBeforeLaunch | DisconnectRanks):
-            if (board := self._open_board()) is not None:
+            if (board := _open_shared_board(self._run_dir, process_count)) is not None:
                 if isinstance(command, StopBeforeLaunch):
                     board.request_interrupt(command.seq)
                 else:
@@ -226,8 +243,8 @@ class HostMonitor:
         threading.Thread(target=work, name="mhnb-preflight", daemon=True).start()
 
     def deliver(self, message: HostChecked) -> None:
-        """Pass an answer to the checks."""
-        self._requests.deliver(message)
+        """Pass an answer to the thread that waits for it."""
+        (self._requests if message.request_id < _FLIGHT_REQUEST else self._flight_requests).deliver(message)
 
     def stop_checks(self) -> None:
         """End checks that wait for answers, because the start has ended."""
@@ -242,6 +259,61 @@ class HostMonitor:
                     self._transport.send(
                         supervisor_peer(supervisor), Heartbeat(supervisor, outlives_notebook=self._is_detachable)
                     )
+
+    def read_last_events(self, registry: RankRegistry) -> dict[int, FlightEvent]:
+        """Return what the flight recorders of ranks on this machine have last; supervisors elsewhere send it with each heartbeat."""
+        here = [entry.rank for entry in registry.entries if entry.supervisor not in self._all_remote]
+        read = ((rank, read_last_event(flight_path(self._run_dir, rank))) for rank in here)
+        return {rank: event for rank, event in read if event is not None}
+
+    def read_flights(self, registry: RankRegistry) -> list[RankFlight]:
+        """Return what the flight recorders of all ranks have; supervisors elsewhere are asked. Not for the event loop's thread."""
+        flights = {}
+        waiting: dict[int, list[RankEntry]] = {}
+        silent: set[int] = set()
+        for entry in registry.entries:
+            if problem := str(entry.facts.get("flight", "")):
+                flights[entry.rank] = RankFlight(entry.rank, problem=problem)
+            elif entry.supervisor not in self._all_remote:
+                flights[entry.rank] = read_flight(flight_path(self._run_dir, entry.rank), entry.rank)
+            elif entry.supervisor in registry.lost_supervisors or self._is_stopping:
+                flights[entry.rank] = RankFlight(
+                    entry.rank, problem=_describe_unread(entry, "cannot be asked any more")
+                )
+            else:
+                waiting.setdefault(entry.supervisor, []).append(entry)
+        with self._flight_lock:
+            # One rank of each host at a time, so that no message is large.
+            for entries in zip_longest(*waiting.values()):
+                flights |= self._ask_for_flights([entry for entry in entries if entry is not None], silent)
+        return [flights[entry.rank] for entry in registry.entries]
+
+    def _ask_for_flights(self, entries: Sequence[RankEntry], silent: set[int]) -> dict[int, RankFlight]:
+        """Ask the hosts of these ranks. A host that does not answer in time is added to `silent`, and not asked any more."""
+        requests = {entry.supervisor: {"rank": entry.rank} for entry in entries if entry.supervisor not in silent}
+        try:
+            answers = self._flight_requests.ask("flight", requests, timeout_s=_FLIGHT_ANSWER_S) if requests else {}
+        except ChecksStopped:
+            # The cluster was stopped meanwhile.
+            answers = {}
+        silent |= {host for host in requests if host not in answers and not self._flight_requests.find_error(host)}
+        return {entry.rank: self._take_flight(entry, answers.get(entry.supervisor), silent) for entry in entries}
+
+    def _take_flight(self, entry: RankEntry, answer: Any, silent: Container[int]) -> RankFlight:
+        """Read the answer of a host, and keep a copy for `mhnb flight`."""
+        if answer is None:
+            error = "" if entry.supervisor in silent else self._flight_requests.find_error(entry.supervisor)
+            return RankFlight(entry.rank, problem=error or _describe_unread(entry, "did not answer"))
+        try:
+            data = decode_flight(str(answer))
+        except ValueError as error:
+            return RankFlight(entry.rank, problem=f"its host sent a recording that cannot be read: {error}")
+        flight = parse_flight(entry.rank, data)
+        try:
+            write_flight_copy(self._run_dir, entry.rank, data)
+        except OSError as error:
+            flight = structs.replace(flight, problem=flight.problem or f"no copy for `mhnb flight` was kept: {error}")
+        return flight
 
     def is_remote(self, supervisor: int) -> bool:
         """Whether the supervisor is on another machine; those get heartbeat requests as long as they live."""
@@ -363,6 +435,7 @@ class HostMonitor:
     def _mark_lost(self, supervisor: int, cause: str, error: LaunchError | None = None) -> HostExited:
         self._heartbeats.remove(supervisor)
         self._requests.mark_lost(supervisor)
+        self._flight_requests.mark_lost(supervisor)
         self._monitored_remote.discard(supervisor)
         self._unconfirmed.discard(supervisor)
         return HostExited(supervisor, cause, error)
@@ -380,7 +453,13 @@ def _describe_halted(pid: int, ranks: Sequence[int]) -> str:
     )
 
 
-def open_shared_board(run_dir: Path, process_count: int) -> SharedBoard | None:
+def _describe_unread(entry: RankEntry, why: str) -> str:
+    # `machine:/run/log/rank3.log`
+    folder = entry.log_path.rpartition("/log/")[0]
+    return f"its host ({entry.host}) {why}; its recording is {flight_path(Path(folder), entry.rank)}"
+
+
+def _open_shared_board(run_dir: Path, process_count: int) -> SharedBoard | None:
     """Open the shared board of a cluster whose ranks are all on this machine; None if it has none (an engine-only profile)."""
     try:
         return SharedBoard(run_dir, process_count)
@@ -412,16 +491,19 @@ class HostRequests:
     Args:
         send: sends a message to a supervisor, from any thread.
         clock: seconds since 1970.
+        first_number: of the requests.
     """
 
-    def __init__(self, send: Callable[[int, CheckHost], None], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, send: Callable[[int, CheckHost], None], clock: Callable[[], float] = time.time, *, first_number: int = 1
+    ) -> None:
         self._send, self._clock = send, clock
         self._changed = threading.Condition()
         self._answers: dict[int, tuple[Any, float]] = {}
         """Supervisor -> its answer to the latest request, and when it came."""
         self._errors: dict[int, str] = {}
         """Supervisor -> why it cannot answer the latest request."""
-        self._request_id = 0
+        self._request_id = first_number - 1
         self._lost: set[int] = set()
         self._is_closed = False
 

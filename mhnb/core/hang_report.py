@@ -13,8 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from mhnb.core.flight import FlightEvent
 from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.guard.launches import has_collectives
 from mhnb.core.messages import RankStatus
@@ -26,6 +28,7 @@ _SILENT_S = 3.0
 RANK_WAITS = ("launch", "agreement", "barrier")
 """Activities of a rank that waits for other ranks."""
 _LOCAL_WAITS = ("lock", "blocked", "await")
+_NO_EVENTS: Mapping[int, FlightEvent] = MappingProxyType({})
 UNKNOWN_ACTIVITIES = ("silent", "unseen")
 """Activities of a rank whose location is unknown."""
 
@@ -168,9 +171,18 @@ class HangReport:
     """Memory that each process used at its latest sample."""
     stopped: tuple[int, ...] = ()
     """Ranks that are stopped in the debugger."""
+    last_events: Mapping[int, FlightEvent] = field(default_factory=dict)
+    """What the flight recorders of ranks that wait for no other have last in this cell."""
 
 
-def build_hang_report(seq: int, source: str, snapshots: Sequence[RankSnapshot], *, age_s: float) -> HangReport:
+def build_hang_report(
+    seq: int,
+    source: str,
+    snapshots: Sequence[RankSnapshot],
+    *,
+    age_s: float,
+    last_events: Mapping[int, FlightEvent] = _NO_EVENTS,
+) -> HangReport:
     """Build the hang report.
 
     Args:
@@ -178,6 +190,7 @@ def build_hang_report(seq: int, source: str, snapshots: Sequence[RankSnapshot], 
         source: its text, with the line numbers that the notebook shows.
         snapshots: every rank of the cluster, in order.
         age_s: how long the cell has run.
+        last_events: what the flight recorders of ranks have last, if that is known.
 
     >>> build_hang_report(5, "f()", [RankSnapshot(0, "ok"), RankSnapshot(1)], age_s=9.0).places[1].activity
     'silent'
@@ -209,6 +222,9 @@ def build_hang_report(seq: int, source: str, snapshots: Sequence[RankSnapshot], 
         places=_merge_locations(snapshots, source.splitlines(), age_s),
         memory_nbytes={one.rank: one.latest.memory_nbytes for one in snapshots if one.latest is not None},
         stopped=stopped,
+        last_events={
+            rank: event for rank, event in last_events.items() if event.cell == seq and rank not in (*waiting, *stopped)
+        },
     )
 
 

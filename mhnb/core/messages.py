@@ -11,13 +11,14 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from mhnb.core.flight import FlightEvent
 from mhnb.core.guard.launch_report import LaunchReport
 from mhnb.core.output.events import ErrorRaised, OutputEvent
 from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Outcome, Phase
 
-PROTOCOL_VERSION = 20
+PROTOCOL_VERSION = 21
 """Raise it with every change of what is sent, because long-lived processes may meet newer ones."""
 
 Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -140,7 +141,10 @@ class StopHost(_Message, frozen=True):
 
 
 class CheckHost(_Message, frozen=True):
-    """Check this host before its ranks start: `check` names a function of `system/host_checks.py`."""
+    """Answer a question about this host. Before its ranks start: `check` names a function of `system/host_checks.py`.
+
+    At any time: `flight`, for the file of a rank's flight recorder (`rank/flight.py`).
+    """
 
     request_id: Int64
     check: str
@@ -175,6 +179,8 @@ class Heartbeat(_Message, frozen=True):
     """Ranks whose process a signal or a debugger has halted."""
     is_hub_halted: bool = False
     """Whether the hub's process is halted, if this supervisor started it."""
+    last_events: dict[str, FlightEvent] = field(default_factory=dict)
+    """What the flight recorder of each rank has last, by its number as text."""
 
 
 # -- from a rank
@@ -372,6 +378,8 @@ class RankExited(_Message, frozen=True):
     signum: Int64 | None
     last_lines: list[str]
     """Its output since its latest cell began, without frames of C++ stacks; all of its output if it never became ready."""
+    last_event: FlightEvent | None = None
+    """What its flight recorder has last; None if it has none."""
 
 
 class HubExited(_Message, frozen=True):

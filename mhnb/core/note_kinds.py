@@ -26,6 +26,7 @@ NOTE_KINDS: Mapping[str, str] = MappingProxyType(
         "output-shortened": "The notebook stores only the beginning and the end of long output.",
         "waiting-cell": "A cell waits for its turn behind another cell, a start, a restart or a replay.",
         "hang-card": "Ranks wait in a launch that other ranks have not reached.",
+        "straggler": "One rank came to launches so late that the others waited for it.",
         # an interrupt
         "interrupt-steps": "An interrupt escalates from an agreed stop over signals to a kill.",
         "abandoned-collective": "A rank was interrupted inside a collective, which may still be waiting.",

@@ -129,10 +129,10 @@ def describe_many_ranks(ranks: Iterable[int]) -> str:
 def pluralize(count: int, noun: str) -> str:
     """Format a number with its noun.
 
-    >>> pluralize(1, "rank"), pluralize(4, "CPU device")
-    ('1 rank', '4 CPU devices')
+    >>> pluralize(1, "rank"), pluralize(4, "CPU device"), pluralize(2, "launch")
+    ('1 rank', '4 CPU devices', '2 launches')
     """
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def group_ranks(keys: Mapping[int, _K]) -> tuple[tuple[tuple[int, ...], _K], ...]:

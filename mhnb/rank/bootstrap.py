@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from IPython.core.getipython import get_ipython
@@ -18,9 +19,11 @@ from IPython.core.getipython import get_ipython
 from mhnb.core.messages import HostSpec, Message, RunCell
 from mhnb.rank.execution.debugging import disable_jax_breakpoint
 from mhnb.rank.execution.interrupts import InterruptDelivery
+from mhnb.rank.flight import identify_clock, make_header
 from mhnb.rank.guard.launch_recorder import LaunchRecorder
 from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
 from mhnb.rank.network_abort import CollectiveSockets
+from mhnb.system.flight import flight_path
 from mhnb.transport.addresses import wait_for_port
 from mhnb.types import Phase
 
@@ -62,6 +65,8 @@ class Bootstrap:
         self.collective_sockets = CollectiveSockets(requests)
         self.interrupts = InterruptDelivery(requests, rank=rank, send=send)
         self.guard: dict[str, Any] = {}
+        self._flight_problem = ""
+        """Why the rank has no flight recorder; empty if it has one."""
         self._abandoned_count = 0
         self._awaits_init = not spec.init
         """Whether a cell has yet to initialise JAX."""
@@ -112,6 +117,7 @@ class Bootstrap:
         from mhnb.rank.guard.array_hooks import ProcessJax, install_array_hooks
 
         backend = connect_agreement(self._spec, self._rank)
+        self._open_flight()
         self.recorder = LaunchRecorder(ProcessJax(), backend, self.interrupts, process_count=self._spec.process_count)
         self.recorder.gate.signals.install()
         status = jax_private.install(self.recorder)
@@ -119,6 +125,14 @@ class Bootstrap:
         if status.available:
             install_array_hooks(self.recorder.host_data)
             jax_private.hook_argument_layout()
+
+    def _open_flight(self) -> None:
+        """Record events from now on. Without room for the file, the rank starts all the same, and the report says why it has none."""
+        path = flight_path(Path(self._spec.run_dir), self._rank)
+        try:
+            self.interrupts.flight.open(path, make_header(self._rank, self._spec.generation, self._spec.process_count))
+        except OSError as error:
+            self._flight_problem = f"{path}: {error}"
 
     def _arguments(self, initialize: Callable[..., None]) -> dict[str, Any]:
         address = self._spec.coordinator_address
@@ -261,6 +275,8 @@ class Bootstrap:
             "guard": self.guard,
             "frees": self.collective_sockets.is_available,
             "left": self.recorder.abandoned.count_running(),
+            "clock": identify_clock(),
+            "flight": self._flight_problem,
             "process_index": jax.process_index(),
             "process_count": jax.process_count(),
             "devices": devices,

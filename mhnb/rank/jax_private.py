@@ -485,6 +485,7 @@ def _hook_load(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any
     def load_recorded(unloaded: Any) -> Any:
         __tracebackhide__ = True
         executable = load(unloaded)
+        _record_compilation(unloaded)
         participants = tuple(sorted({device.process_index for device in unloaded.device_list}))
         if len(participants) > 1:
             program = _describe(unloaded, participants)
@@ -494,6 +495,11 @@ def _hook_load(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any
         return executable
 
     return load_recorded
+
+
+def _record_compilation(unloaded: Any) -> None:
+    if _recorder is not None:
+        _recorder.flight.record("compilation", _recorder.seq, _recorder.find_line(), format_program_name(unloaded))
 
 
 def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:

@@ -28,6 +28,7 @@ import psutil
 from msgspec import structs
 
 from mhnb.core.addresses import parse_address
+from mhnb.core.flight import encode_flight
 from mhnb.core.launch.environment import add_to_no_proxy
 from mhnb.core.launch.ssh import CANNOT_START
 from mhnb.core.messages import (
@@ -61,6 +62,7 @@ from mhnb.rank.host_setup import (
 )
 from mhnb.rank.spawn import CheckProcess, preload, spawn_agreement_server, spawn_hub, spawn_rank
 from mhnb.system.capacity import raise_open_file_limit
+from mhnb.system.flight import flight_path, read_last_event
 from mhnb.system.host_checks import CONNECT_S, find_connect_error
 from mhnb.system.private_files import open_private, touch_private
 from mhnb.system.processes import PROCESS_UNREADABLE, is_stopped, resident_nbytes
@@ -397,7 +399,10 @@ class Supervisor:
                 self._is_detachable = self._is_detachable or (message.outlives_notebook and self._spec.is_detachable)
                 self._send(self._make_heartbeat())
             if isinstance(message, CheckHost):
-                self._check(message)
+                if message.check == "flight":
+                    self._send(self._read_flight(message))
+                else:
+                    self._check(message)
             if isinstance(message, StartRanks):
                 self._begin_ranks(message)
             if isinstance(message, StopHost):
@@ -410,12 +415,25 @@ class Supervisor:
                 self._signal(message.rank, message.signum)
         return False
 
+    def _read_flight(self, request: CheckHost) -> HostChecked:
+        """Return the answer to a request for the flight recorder of a rank, whose process may have ended."""
+        supervisor, rank = self._spec.supervisor or 0, request.arguments.get("rank")
+        if rank not in self._spec.ranks:
+            return HostChecked(supervisor, request.request_id, None, f"rank {rank} is not on this host")
+        path = flight_path(Path(self._spec.run_dir), rank)
+        try:
+            return HostChecked(supervisor, request.request_id, encode_flight(path.read_bytes()))
+        except OSError as error:
+            return HostChecked(supervisor, request.request_id, None, f"{path}: {error.strerror}")
+
     def _make_heartbeat(self) -> Heartbeat:
         measured = ((rank, resident_nbytes(pid)) for pid, rank in self._ranks.items())
         nbytes = {str(rank): nbytes for rank, nbytes in measured if nbytes is not None}
         stopped = [rank for pid, rank in self._ranks.items() if is_stopped(pid)]
         hub_halted = self._hub is not None and is_stopped(self._hub)
-        return Heartbeat(self._spec.supervisor or 0, nbytes, self._is_detachable, stopped, hub_halted)
+        read = ((rank, read_last_event(flight_path(Path(self._spec.run_dir), rank))) for rank in self._ranks.values())
+        events = {str(rank): event for rank, event in read if event is not None}
+        return Heartbeat(self._spec.supervisor or 0, nbytes, self._is_detachable, stopped, hub_halted, events)
 
     def _signal(self, rank: int, signum: int) -> None:
         for pid, known in self._ranks.items():
@@ -441,8 +459,10 @@ class Supervisor:
             self._hub = None
             self._send_exited(HubExited(code, signum, read_hub_lines(Path(self._spec.run_dir), _LAST_LINES)))
         elif (rank := self._ranks.pop(pid, None)) is not None:
-            last = RankPaths(Path(self._spec.run_dir), rank).read_last_lines(_LAST_LINES)
-            self._send_exited(RankExited(rank, code, signum, last))
+            run_dir = Path(self._spec.run_dir)
+            last = RankPaths(run_dir, rank).read_last_lines(_LAST_LINES)
+            event = read_last_event(flight_path(run_dir, rank))
+            self._send_exited(RankExited(rank, code, signum, last, event))
         elif self._agreement_host is not None and pid == self._agreement_host.server_pid:
             self._agreement_host.mark_server_lost(status)
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from msgspec import structs
+
 import mhnb.view.live
+from mhnb.core.flight import EventKind, FlightEvent, FlightHeader, FlightReport, RankFlight, build_report
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.hang_report import HangReport, RankLocation
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
-from mhnb.core.ranks import describe_ranks, pluralize
+from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
+from mhnb.core.stragglers import Arrival, Lateness, measure_lateness
 from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.layout import Layout
@@ -28,6 +33,7 @@ from mhnb.view.live.results_panel import ResultPanel, build_panel_state
 from mhnb.view.sharding.layout import format_layout_html
 from mhnb.view.sharding.mesh import format_mesh_html
 from mhnb.view.sharding.plan import format_plan_html, format_reshard_html
+from mhnb.view.tables.flight import format_flight_html, format_flights_html, format_stragglers_html
 from mhnb.view.tables.reports import format_collectives_html, format_hang_html, format_preflight_html
 from mhnb.view.tables.start import StartSummary, format_start_html, format_summary_html
 from mhnb.view.tables.tables import Status, format_check_html, format_status_html, format_vars_html
@@ -201,7 +207,48 @@ def _table_views(count: int) -> dict[str, str]:
         "check": format_check_html(checks),
         "preflight": format_preflight_html(preflight),
         "a hang": wrap_html(format_hang_html(_report(count), name="demo")) if count > 1 else "",
+        "flight recorder": format_flight_html(_recorded(count)) if count > 1 else "",
+        "events of a rank": format_flights_html(_recorded(count), (0,)) if count > 1 else "",
+        "stragglers": format_stragglers_html(_lateness(count)) if count > 1 else "",
     }
+
+
+def _lateness(count: int) -> Lateness:
+    """Return the lateness of ranks of which one comes 50 ms late to each of 20 launches, and the others with some noise."""
+    chance, late = random.Random(1), count // 2  # noqa: S311  # not for secrets
+    everyone = format_ranks(tuple(range(count)))
+    arrivals: dict[int, list[Arrival]] = {rank: [] for rank in range(count)}
+    for launch in range(1, 21):
+        came_ms = {
+            rank: 60.0 * launch + abs(chance.gauss(0, 2)) + (50.0 if rank == late else 0.0) for rank in range(count)
+        }
+        for rank, ms in came_ms.items():
+            decided_ms = max(came_ms.values()) + 0.2
+            arrivals[rank].append(Arrival(everyone, (1, launch), round(ms * 1e6), round(decided_ms * 1e6)))
+    hosts = {rank: f"host{rank}" for rank in range(count)}
+    lateness = measure_lateness(arrivals, dict.fromkeys(range(count), "clock"), hosts)
+    assert lateness is not None
+    return structs.replace(lateness, cell_name=f"In [{EXECUTION_COUNT}]")
+
+
+def _recorded(count: int) -> FlightReport:
+    """Return the recordings of ranks of which one ended a cell without the launch in which the others wait."""
+    odd, everyone = count // 2, format_ranks(tuple(range(count)))
+    flights = []
+    for rank in range(count):
+        header = FlightHeader(rank, 1, count, 4711 + rank, f"host{rank}", "clock", 1_795_000_000_000_000_000, 0)
+        program = "jit(step) f32[64,6] → f32[]"
+        begin = FlightEvent(1, 10_000_000, "cell", 1, program=f"In [{EXECUTION_COUNT}] lockstep")
+        compiled = FlightEvent(2, 90_000_000, "compilation", 1, 3, program="jit_step")
+        kinds: list[tuple[EventKind, int]] = [("proposal", 1), ("agreement", 1), ("launch", 1), ("proposal", 2)]
+        launches = [
+            FlightEvent(number, 95_000_000 + number * 1_700_000, kind, 1, 2 + at, at, 77, program, everyone)
+            for number, (kind, at) in enumerate(kinds, 3)
+        ]
+        end = FlightEvent(6, 118_000_000, "end", 1, program="ok")
+        events = (begin, compiled, *(launches[:-1] if rank == odd else launches), *([end] if rank == odd else []))
+        flights.append(RankFlight(rank, header, events))
+    return build_report("demo", flights)
 
 
 def _communication(count: int) -> Report:

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 from mhnb.core.guard.host_data import HostDataRow
 from mhnb.core.guard.provenance import InputRow
+from mhnb.core.stragglers import ArrivalLog
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -73,6 +74,8 @@ class LaunchReport(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """The arrays for which a launch was refused."""
     host_arrays: list[HostDataRow] = field(default_factory=list)
     """The arrays that the cell made from host data."""
+    arrivals: ArrivalLog = ArrivalLog()
+    """When the rank came to each launch on which the ranks agreed."""
 
     def __post_init__(self) -> None:
         if self.order and not 0 <= min(self.order) <= max(self.order) < len(self.rows):

@@ -6,11 +6,12 @@ Finished cells are retained because late output, or an update of a display that 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from mhnb.core.cell_name import format_cell_name
 from mhnb.core.debugging import DebugUpdate, RankDebugState
+from mhnb.core.flight import FlightEvent
 from mhnb.core.guard.agreement import remove_cluster_state
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
 from mhnb.core.guard.launches import MAY_DIFFER, STILL_ABANDONED, note_swallowed_mismatches
@@ -217,6 +218,8 @@ class Cell:
         self.state: ClusterState = "running"
         self.notes: tuple[str, ...] = ()
         self.carried: CarriedNote | None = None
+        self.last_events: Mapping[int, FlightEvent] = {}
+        """What the flight recorders of ranks had last, when they were read."""
         self.abandoned_by: tuple[int, ...] = ()
         """Ranks with an abandoned collective of an earlier cell: because of them the cell runs in lockstep, whatever guard was
         requested.
@@ -509,7 +512,13 @@ class Cell:
     def build_hang_report(self, now: float, process_count: int) -> HangReport:
         """Build the report of where every rank of the cluster is."""
         snapshots = [self._snapshot_rank(rank, now) for rank in range(process_count)]
-        return build_hang_report(self.seq, self.request.numbered_source, snapshots, age_s=now - self.started_at)
+        return build_hang_report(
+            self.seq,
+            self.request.numbered_source,
+            snapshots,
+            age_s=now - self.started_at,
+            last_events=self.last_events,
+        )
 
     def _snapshot_rank(self, rank: int, now: float) -> RankSnapshot:
         part = self.parts.get(rank)

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from mhnb.core.cell_name import CellNames, CellPlace
 from mhnb.core.debugging import find_stop_refusal, make_debug_mode
+from mhnb.core.flight import FlightEvent
 from mhnb.core.guard.launches import IN_SYNC_NOTE, MAY_DIFFER, REPLAY_COMMAND
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord, Record, ReplayRecord
@@ -73,6 +74,7 @@ from mhnb.core.state.events import (
 )
 from mhnb.core.state.rank_registry import RankRegistry, ended_the_same
 from mhnb.core.state.verdict import classify_death, judge_cell
+from mhnb.core.stragglers import CellArrivals, ClockBounds, Lateness, describe_standing_out
 from mhnb.core.waiting import format_cell_wait
 from mhnb.errors import BreakpointRefused, CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.types import ClusterState, RankError
@@ -279,6 +281,10 @@ class ClusterStateMachine:
         self.current: Cell | None = None
         self._judging: Cell | None = None
         self.guard_available = True
+        self.arrivals: CellArrivals | None = None
+        """When the ranks came to the launches of the last cell that had any on which they agreed."""
+        self._clock_bounds: ClockBounds = {}
+        """What the launches of all cells say about the clocks of the hosts."""
         self._queued: deque[CellSubmitted] = deque()
         self._next_seq = 1
         self._finished_cells = FinishedCells()
@@ -542,10 +548,39 @@ class ClusterStateMachine:
         if any(MAY_DIFFER in note for note in rank_notes):
             # The note on the interrupt says the same, with the reason.
             notes = tuple(note for note in notes if note != IN_SYNC_NOTE)
-        cell.notes = (*notes, *rank_notes)
+        cell.notes = (*notes, *rank_notes, *self._note_straggler(cell))
         if state != "clean":
             for part in cell.parts.values():
                 part.remove_cluster_state()
+
+    def _note_straggler(self, cell: Cell) -> tuple[str, ...]:
+        """Return a note on a rank that came to the launches of a cell so late that it stands out."""
+        logs = {rank: part.report.arrivals for rank, part in cell.parts.items() if part.report.arrivals.packed}
+        if not logs:
+            return ()
+        arrivals = CellArrivals(cell.seq, logs)
+        clocks = self._identify_clocks()
+        if len(set(clocks.values())) > 1:
+            self._clock_bounds = arrivals.bound_clocks(clocks, self._clock_bounds)
+        self.arrivals = arrivals
+        lateness = self.measure_lateness() if arrivals.may_stand_out() else None
+        text = "" if lateness is None else describe_standing_out(lateness)
+        return (f"{text} · %mhjax stragglers",) if text else ()
+
+    def _identify_clocks(self) -> dict[int, str]:
+        return {entry.rank: str(entry.facts.get("clock", entry.host)) for entry in self.registry.entries}
+
+    def measure_lateness(self) -> Lateness | None:
+        """Measure how late the ranks came to the launches of the last cell that had any; None without such a cell.
+
+        Works from any thread.
+        """
+        arrivals, bounds = self.arrivals, self._clock_bounds
+        if arrivals is None:
+            return None
+        hosts = {entry.rank: str(entry.facts.get("hostname", entry.host)) for entry in self.registry.entries}
+        lateness = arrivals.measure(self._identify_clocks(), hosts, bounds)
+        return None if lateness is None else replace(lateness, cell_name=self.cell_names.format_name(arrivals.cell))
 
     # -- output
 
@@ -589,6 +624,14 @@ class ClusterStateMachine:
         cell = self.current
         stop = None if cell is None or cell.ticket != ticket else cell.take_prompt(rank)
         return [] if cell is None or stop is None else [SendToRank(rank, DebugInput(cell.seq, stop, line))]
+
+    def record_last_events(self, events: Mapping[int, FlightEvent]) -> None:
+        """Record what the flight recorders of ranks have last, for the hang report of the running cell."""
+        self.registry.record_last_events(events)
+        if self.current is not None:
+            self.current.last_events = {
+                entry.rank: entry.last_event for entry in self.registry.entries if entry.last_event is not None
+            }
 
     def build_hang_report(self, now: float) -> HangReport | None:
         """Build the report of where the ranks are in the running cell; None if no cell runs."""
@@ -656,7 +699,7 @@ class ClusterStateMachine:
         elif self.state != "dead":
             # Set the reason before the state, because others check the state. For ranks that are stopped later the
             # reason is already known.
-            self.reason = self.registry.describe_death(first)
+            self.reason = self.registry.describe_death(first, self.cell_names.format_name)
             self.state = "dead"
         # A rank of a cluster that was taken over has died meanwhile: the journal's cells can be replayed all the same.
         ready_commands = [ReportReady(), *self._refuse_queued()] if was_starting else []
@@ -677,7 +720,10 @@ class ClusterStateMachine:
             cell.mark_rank_lost(exited.rank, "killed", RankError(RANK_STOPPED, f"stopped because {lost} was lost"))
 
     def _format_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
-        return self.registry.format_death(first, slow) + self._replay_estimate.recovery_command()
+        return (
+            self.registry.format_death(first, self.cell_names.format_name, slow)
+            + self._replay_estimate.recovery_command()
+        )
 
     def _on_service_lost(self, event: HubExited | HostExited, now: float) -> list[Command]:
         if isinstance(event, HostExited):

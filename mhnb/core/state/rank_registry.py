@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mhnb.core.flight import FlightEvent, NameCell, describe_event
 from mhnb.core.launch.environment import find_shared_gpu
 from mhnb.core.messages import (
     CellEnded,
@@ -128,6 +129,8 @@ class RankEntry:
     last_cell: tuple[int, Outcome] | None = None
     """The last cell that it ended, and how."""
     exit: RankExited | None = None
+    last_event: FlightEvent | None = None
+    """What its flight recorder had last, when that was read."""
 
 
 def describe_exit(exited: RankExited) -> str:
@@ -246,10 +249,9 @@ class RankRegistry:
         return 0 <= number < len(self.entries)
 
     def _is_beat(self, beat: Heartbeat) -> bool:
-        known = all(rank.isdecimal() and self._is_rank(int(rank)) for rank in beat.memory_nbytes if len(rank) < 10)
-        return (
-            known and all(len(rank) < 10 for rank in beat.memory_nbytes) and all(map(self._is_rank, beat.halted_ranks))
-        )
+        named = (*beat.memory_nbytes, *beat.last_events)
+        known = all(len(rank) < 10 and rank.isdecimal() and self._is_rank(int(rank)) for rank in named)
+        return known and all(map(self._is_rank, beat.halted_ranks))
 
     def name_peer(self, peer: str) -> str:
         """Return a peer's name for messages to the user."""
@@ -356,10 +358,16 @@ class RankRegistry:
         """
         for rank, nbytes in beat.memory_nbytes.items() if is_repeated else ():
             self.entries[int(rank)].nbytes = nbytes
+        self.record_last_events({int(rank): event for rank, event in beat.last_events.items()})
         if beat.supervisor == self._hub_supervisor:
             self.hub_is_halted = beat.is_hub_halted
         for held in self.ranks_of(beat.supervisor):
             self.entries[held].is_halted = held in beat.halted_ranks
+
+    def record_last_events(self, events: Mapping[int, FlightEvent]) -> None:
+        """Record what the flight recorders of ranks have last."""
+        for rank, event in events.items():
+            self.entries[rank].last_event = event
 
     @staticmethod
     def _advance(entry: RankEntry, phase: Phase) -> None:
@@ -399,25 +407,30 @@ class RankRegistry:
         """Check whether every rank knows which of its connections carry collectives, and could close those."""
         return all(entry.facts.get("frees", False) for entry in self.entries)
 
-    def describe_death(self, exited: RankExited, ending: str = "") -> str:
-        """Describe which rank died, how (`ending` if that is known better than from its exit), and its last output."""
+    def describe_death(self, exited: RankExited, name_cell: NameCell, ending: str = "") -> str:
+        """Describe which rank died, how (`ending` if that is known better than from its exit), its last output and its last event."""
         entry = self.entries[exited.rank]
         if exited.rank in self._refused_ranks:
             ending = "was stopped by mhnb because it sent an invalid message"
         line = pick_error_line(exited.last_lines)
         last = f' · last line: "{line}"' if line else ""
+        if exited.last_event is not None and exited.last_event.kind not in ("cell", "end"):
+            last += f" · last event: {describe_event(exited.last_event, name_cell)}"
         # If the rank died before this notebook attached, its pid may be unknown.
         who = entry.host if entry.pid is None else f"{entry.host}, pid {entry.pid}"
         when = ", before this notebook attached," if self.is_takeover and entry.phase != "ready" else ""
         return f"rank {entry.rank} ({who}){when} {ending or describe_exit(exited)}{last} · log {entry.log_path}"
 
-    def format_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
+    def format_death(self, first: RankExited, name_cell: NameCell, slow: Collection[int] = ()) -> str:
         """Describe which rank died first and what happened to the others; the caller appends the way out.
 
         Args:
+            first: the end of that rank.
+            name_cell: names a cell by its number.
             slow: ranks that were killed because they did not end their cell.
         """
-        return f"{self.describe_death(first, KILLED_AFTER_INTERRUPT if first.rank in slow else '')}\n  {self.format_others(first, slow)}"
+        ending = KILLED_AFTER_INTERRUPT if first.rank in slow else ""
+        return f"{self.describe_death(first, name_cell, ending)}\n  {self.format_others(first, slow)}"
 
     def format_others(self, first: RankExited, slow: Collection[int] = ()) -> str:
         """Describe what happened to the others after a rank died first, as sentences to which the caller adds one."""

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from mhnb.core.messages import InterruptDelivered, Message
 from mhnb.rank.execution.tracebacks import print_unraisable
+from mhnb.rank.flight import FlightRecorder
 
 _SAME_INTERRUPT_S = 1.0
 """Time after the report to the notebook in which an arriving interrupt counts as the same one: it was on its way."""
@@ -61,6 +62,10 @@ class InterruptDelivery:
         self._requests, self._rank, self._send, self._clock = requests, rank, send, clock
         self.lock = threading.RLock()
         """Held while anything is sent to the notebook."""
+        self.flight = FlightRecorder()
+        """Records what happens to the rank."""
+        self.find_line: Callable[[], int | None] = lambda: None
+        """Finds the line of the cell that the calling thread runs."""
         self._pid = getpid()
         self._user_code: Sequence[CodeType] = ()
         self._seq, self._is_running = 0, False
@@ -210,6 +215,7 @@ class InterruptDelivery:
     def _mark_delivered(self) -> None:
         """Record that the cell's code receives one now. Report it here if possible: the code may let no other thread run."""
         self.was_requested = True
+        self.flight.record("interrupt", self._seq, self.find_line())
         # An interrupt after the reported one is reported again, because the notebook waits for a report of each.
         self._is_delivered, self._is_reported = True, False
         # The holder of the lock may wait for what this thread holds: then the thread beside it reports.

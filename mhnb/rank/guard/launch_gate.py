@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from mhnb.core.cell_name import number_lines
+from mhnb.core.flight import EventKind
 from mhnb.core.guard.agreement import (
     ENDINGS,
     LINE_LIMIT,
@@ -52,6 +53,7 @@ from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.exceptions import cause_of, is_a, members_of
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.streams import current_cell, current_thread, weak_callback
+from mhnb.rank.flight import ArrivalRecorder, LaunchId
 from mhnb.rank.guard.hashing import sample_of
 from mhnb.rank.guard.local_agreement import AgreementBackend
 from mhnb.rank.guard.provenance import (
@@ -238,6 +240,10 @@ class LaunchGate:
         self, backend: AgreementBackend, interrupts: InterruptDelivery, count_launches: Callable[[], int]
     ) -> None:
         self._backend, self._interrupts, self._count_launches = backend, interrupts, count_launches
+        self.arrivals = ArrivalRecorder()
+        """When this rank came to each launch of the cell."""
+        self._arrived_ns = 0
+        """When it first proposed the launch that it proposes now."""
         self._main = threading.main_thread()
         self._turn_lock = threading.Lock()
         self._seq = 1
@@ -320,7 +326,7 @@ class LaunchGate:
     def describe_program(self, fingerprint: str, outline: str) -> None:
         """Record the outline of a program that this rank has compiled, for the text of a mismatch."""
         if not self._forked:
-            self._backend.describe_program(_parse_fingerprint(fingerprint), outline)
+            self._backend.describe_program(parse_fingerprint(fingerprint), outline)
 
     # -- a launch
 
@@ -497,6 +503,8 @@ class LaunchGate:
         backend, tags = self._backend, read_tags(inputs)
         proposal = self._make_proposal(fingerprint, name, participants, lines, combine_tags(tags, uncompared_mask))
         deferred_error: BaseException | None = None
+        if not uncompared_mask:
+            self._arrived_ns = self._record_step("proposal", proposal)
         try:
             backend.propose(proposal)
             self.undecided_launch = name, participants, proposal.line
@@ -513,6 +521,7 @@ class LaunchGate:
             backend.stop_waiting()
         try:
             decision = backend.take_decision()
+            self._record_decision(decision, proposal)
             if decision.kind == "again":
                 self._retry_counts[participants] += 1
                 uncompared_mask = join_uncompared_blocks(stand.provenance for stand in decision.votes)
@@ -544,7 +553,7 @@ class LaunchGate:
         thread = current_thread()
         return LaunchProposal(
             self._seq,
-            _parse_fingerprint(fingerprint),
+            parse_fingerprint(fingerprint),
             name,
             participants,
             tuple(line for line in lines[:MAX_LINES] if line < LINE_LIMIT),
@@ -558,6 +567,27 @@ class LaunchGate:
         # Until `deliver_deferred`: from here on this rank does what all ranks do.
         if threading.current_thread() is self._main:
             self.signals.is_deferring = True
+
+    def _record_step(self, kind: EventKind, proposal: LaunchProposal) -> int:
+        launch = LaunchId(proposal.participants, self._count_agreed(proposal) + 1, proposal.fingerprint)
+        return self._interrupts.flight.record(kind, proposal.seq, proposal.line, proposal.name, launch)
+
+    def _record_decision(self, decision: Decision, proposal: LaunchProposal) -> None:
+        if decision.kind == "launch":
+            times_ns = self._arrived_ns, self._record_step("agreement", proposal)
+            self.arrivals.add(proposal.seq, proposal.participants, self._count_agreed(proposal) + 1, times_ns)
+        elif decision.kind not in ("again", "interrupt"):
+            self._record_step("refusal", proposal)
+
+    def _count_agreed(self, proposal: LaunchProposal) -> int:
+        """Return on how many launches of a proposal's cell and participants the ranks have agreed."""
+        return self._agreed_counts[proposal.participants] if self._agreed_seq == proposal.seq else 0
+
+    def find_agreed(self, participants: tuple[int, ...]) -> tuple[int, int] | None:
+        """Return the cell, and the number in it, of the launch on which this thread has agreed and that it now makes."""
+        if self._turn_holder != threading.get_ident():
+            return None
+        return self._agreed_seq, self._agreed_counts[participants]
 
     def _record_agreed(self, proposal: LaunchProposal) -> OutputProvenance:
         if self._agreed_seq != proposal.seq:
@@ -649,7 +679,7 @@ class LaunchGate:
         return self._stopped_before if self._interrupts.stopped_ranks else None
 
 
-def _parse_fingerprint(fingerprint: str) -> int:
+def parse_fingerprint(fingerprint: str) -> int:
     """Return the fingerprint as the ranks exchange it."""
     return int(fingerprint, 16) & ~(1 << 63) | 1
 

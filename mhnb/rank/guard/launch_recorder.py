@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from types import FrameType
 from typing import Any, Protocol, cast
 
+from mhnb.core.flight import format_cell_begin
 from mhnb.core.guard.agreement import MAX_LINES
 from mhnb.core.guard.launch_report import LaunchPlace, LaunchReport, LaunchRow, merge_equal_rows
 from mhnb.core.guard.launches import has_collectives
@@ -26,9 +27,10 @@ from mhnb.core.hang_report import PendingLaunch, count_launches
 from mhnb.core.messages import RunCell
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.tracebacks import RunningCell
+from mhnb.rank.flight import LaunchId
 from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
-from mhnb.rank.guard.launch_gate import LaunchGate, Mismatches
+from mhnb.rank.guard.launch_gate import LaunchGate, Mismatches, parse_fingerprint
 from mhnb.rank.guard.local_agreement import NO_AGREEMENT, AgreementBackend
 from mhnb.rank.guard.pending_work import AbandonedLaunches, LocalArrays, poll_pauses_s
 from mhnb.types import Outcome
@@ -315,6 +317,8 @@ class LaunchRecorder:
         self._full_sweep_at = _FULL_SWEEP_AT
         self._skipped_sweeps, self._sweeps_to_skip = 0, 1
         self._collective_count = 0
+        self._launch_numbers = Counter[tuple[int, ...]]()
+        """How many launches the cell has made without an agreement, by participants."""
         self._failure: Exception | None = None
         self._failed_numbers: list[int] = []
         self._failed_in_callback: list[int] = []
@@ -325,7 +329,10 @@ class LaunchRecorder:
         """Results that programs of this process alone have yet to compute."""
         self.host_data = HostDataRecorder(self.find_line, self.count_collectives, jax.read_value)
         """Arrays that the cell built from host data."""
-        self.gate = LaunchGate(backend, interrupts or InterruptDelivery(), self.count_launches)
+        interrupts = interrupts or InterruptDelivery()
+        interrupts.find_line = self.find_line
+        self.flight = interrupts.flight
+        self.gate = LaunchGate(backend, interrupts, self.count_launches)
         """Gate at which the ranks agree before each launch."""
         self._counted_rows = 0
         """How many of the rows `_counts` includes already."""
@@ -354,6 +361,8 @@ class LaunchRecorder:
         is_direct = cell.guard != "lockstep" and cell.ranks is None and not self.abandoned.has_running()
         self.select_dispatch(cell.guard, is_direct=is_direct)
         self._cell = RunningCell(cell.seq, cell.source, self._clock(), cell.first_line)
+        self._launch_numbers.clear()
+        self.flight.record("cell", cell.seq, program=format_cell_begin(cell.execution_count, cell.guard))
         self._is_cell_by_file.clear()
         for part in self._parts:
             part.begin_cell(cell)
@@ -365,6 +374,7 @@ class LaunchRecorder:
     def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
         """Notify the other ranks that this rank makes no more launches in this cell."""
         self.select_dispatch(self.guard, is_direct=False)
+        self.flight.record("end", seq, program=outcome)
         self.gate.end_cell(seq, "left" if self.abandoned.has_refused_launch and outcome == "error" else outcome)
 
     def find_line(self) -> int | None:
@@ -428,10 +438,19 @@ class LaunchRecorder:
             self._release_finished()
             self._collective_count += 1
             row = self._count_row(fingerprint, name, participants, line)
+            self._record_flight(fingerprint, name, participants, line)
             launch = Launch(row, self._collective_count, outputs)
             self._running.append(launch)
             self._sweeps_to_skip = 1
         return launch
+
+    def _record_flight(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> None:
+        agreed = self.gate.find_agreed(participants)
+        if agreed is None:
+            self._launch_numbers[participants] += 1
+        seq, number = agreed or (self.seq, self._launch_numbers[participants])
+        launch = LaunchId(participants, number, parse_fingerprint(fingerprint))
+        self.flight.record("launch", seq, line, name, launch)
 
     def withdraw(self, launch: Launch) -> None:
         """Remove a launch that was recorded and then refused before anything ran."""
@@ -441,6 +460,8 @@ class LaunchRecorder:
                 return
             self._running.remove(launch)
             self._forget_counts()
+            if not launch.is_agreed:
+                self._launch_numbers[launch.row.participants] -= 1
             launch.row.count -= 1
             self.host_data.undo_count(launch.row.participants, is_agreed=launch.is_agreed)
             if launch.row.count == 0:
@@ -529,6 +550,7 @@ class LaunchRecorder:
             ignored_refusals=ignored_refusals,
             refused_inputs=refused_inputs,
             host_arrays=host_arrays,
+            arrivals=self.gate.arrivals.take(seq),
         )
         return report, notes
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
 
+from mhnb.core.flight import describe_event
 from mhnb.core.hang_report import RANK_WAITS, UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
 from mhnb.core.preflight_facts import Finding, PreflightReport, ReportCell
-from mhnb.core.ranks import describe_ranks, pluralize
+from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
 from mhnb.view.html import QUIET_STYLE, format_seconds, wrap_html
@@ -393,9 +394,19 @@ def _report_rows(report: HangReport, max_places: int | None, where_all_are: str 
             for thread in each.first.threads:
                 thread_label = f"thread {thread.name}" if thread.count == 1 else f"{thread.count} threads {thread.name}"
                 yield _PlaceRow(head, f"  {thread_label} {_describe_location(thread)}")
+            if head in (_ABSENT, "unknown"):
+                yield from (_PlaceRow(head, f"  {text}") for text in _describe_last_events(report, each.ranks))
         if len(merged) > len(merged[:max_places]):
             more = pluralize(len(merged) - len(merged[:max_places]), "more place")
             yield _PlaceRow(head, f"… and {more}{where_all_are}")
+
+
+def _describe_last_events(report: HangReport, ranks: Sequence[int]) -> list[str]:
+    events = {rank: describe_event(report.last_events[rank]) for rank in ranks if rank in report.last_events}
+    return [
+        f"last event{'' if len(own) == len(ranks) else f' of {describe_ranks(own)}'}: {text}"
+        for text, own in ranks_by_key(events).items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

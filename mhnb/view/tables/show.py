@@ -12,9 +12,11 @@ from dataclasses import replace
 from html import escape
 from typing import Self
 
+from mhnb.core.flight import FlightReport
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.core.replay import ReplayStep, format_step
+from mhnb.core.stragglers import Lateness
 from mhnb.core.variables import VariableRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Report
@@ -23,6 +25,14 @@ from mhnb.view.html import format_seconds, new_uid, wrap_html
 from mhnb.view.live.widget import warm_up
 from mhnb.view.mime import format_pre
 from mhnb.view.screen import Region, Screen, detect_screen
+from mhnb.view.tables.flight import (
+    format_flight_html,
+    format_flight_text,
+    format_flights_html,
+    format_flights_text,
+    format_stragglers_html,
+    format_stragglers_text,
+)
 from mhnb.view.tables.reports import (
     format_collectives_html,
     format_collectives_text,
@@ -256,4 +266,17 @@ def show_collectives(reports: Sequence[Report], *, why: bool = False, screen: Sc
 def show_preflight(report: PreflightReport, screen: Screen | None = None) -> None:
     """Show the preflight report."""
     data = {"text/html": format_preflight_html(report), "text/plain": format_preflight_text(report)}
+    (screen or detect_screen()).show(data, new_uid())
+
+
+def show_flight(report: FlightReport, ranks: Sequence[int] | None = None, screen: Screen | None = None) -> None:
+    """Show how the recorded events of the ranks compare; or the last events of the given ranks."""
+    html = format_flight_html(report) if ranks is None else format_flights_html(report, ranks)
+    text = format_flight_text(report) if ranks is None else format_flights_text(report, ranks)
+    (screen or detect_screen()).show({"text/html": html, "text/plain": text}, new_uid())
+
+
+def show_stragglers(lateness: Lateness, screen: Screen | None = None) -> None:
+    """Show how late the ranks came to launches."""
+    data = {"text/html": format_stragglers_html(lateness), "text/plain": format_stragglers_text(lateness)}
     (screen or detect_screen()).show(data, new_uid())

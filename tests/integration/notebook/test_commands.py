@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -291,6 +293,9 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("auto maybe", "choose from"),
         ("pull", "the following arguments are required"),
         ("pull x --ranks 9", "unknown rank 9"),
+        ("flight --rank 9", "unknown rank 9"),
+        ("flight 2", "unrecognized arguments: 2"),
+        ("stragglers --rank 1", "unrecognized arguments: --rank 1"),
         ("pull not-a-name", "not-a-name"),
         ("pull params['a b']", "expected names of variables, got \"params['a b']\""),
         ("push params['w']", "expected names of variables, got \"params['w']\""),
@@ -402,6 +407,57 @@ def test_where_prints_hang_report(
         thread.join()
     assert "ranks 0-1 in sleep, line 2:  while not os.path.exists" in output
     assert "mhnb where default" in output
+
+
+TOTAL = """%%mhjax
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import numpy as np
+mesh = Mesh(np.array(jax.devices()), ("x",))
+x = jax.device_put(jnp.ones(8), NamedSharding(mesh, PartitionSpec("x")))
+for step in range(3):
+    float(jnp.sum(x))
+"""
+
+
+def test_flight_shows_what_each_rank_did_last(nb: Session, tmp_path: Path) -> None:
+    """`%mhjax flight` compares the ranks, `--rank` lists the events of one, and `--json` writes all of them."""
+    nb.run(TOTAL.replace("jnp.sum(x)", "jax.jit(lambda a: a.sum() - step)(x)"))
+    name = f"In [{nb.shell.execution_count - 1}]"
+    lines = nb.run("%mhjax flight").out.splitlines()
+    assert re.match(r"default · flight recorder · 2 ranks · \d+ events$", lines[0])
+    assert [line.split()[0] for line in lines[-2:]] == ["0", "1"]
+    assert all(f" end {name} " in re.sub(" +", " ", line) for line in lines[-2:])
+    one = nb.run("%mhjax flight --rank 1").out
+    assert "rank 0" not in one
+    assert {"proposal", "agreement", "launch", "compilation"} <= set(one.split())
+    path = tmp_path / "events of all.json"
+    assert nb.run(f"%mhjax flight --json '{path}'").out.startswith(f"mhjax · wrote {path}: 2 ranks, ")
+    saved = json.loads(path.read_text())
+    assert [rank["rank"] for rank in saved["ranks"]] == [0, 1]
+    assert {event["kind"] for event in saved["ranks"][0]["events"]} >= {
+        "cell",
+        "proposal",
+        "agreement",
+        "launch",
+        "end",
+    }
+    missing = tmp_path / "nowhere" / "events.json"
+    assert f"--json {missing}: No such file or directory" in nb.try_(f"%mhjax flight --json {missing}").text
+
+
+def test_stragglers_has_a_row_for_each_rank(nb: Session, cluster: Cluster) -> None:
+    """The table is of the last cell with launches, `--all` has those of earlier cells too, and the value has the same numbers."""
+    nb.run(TOTAL)
+    output = nb.run("%mhjax stragglers").out
+    assert f"In [{nb.shell.execution_count - 2}]" in output
+    lateness, total = cluster.stragglers(), cluster.flight().lateness
+    assert lateness is not None
+    assert total is not None
+    assert sorted(row.rank for row in lateness.ranks) == [0, 1]
+    assert sum(row.last_count for row in lateness.ranks) == lateness.agreement_count == 4
+    nb.run(TOTAL)
+    assert f"{total.agreement_count + 4} launches" in nb.run("%mhjax stragglers --all").out
 
 
 @pytest.mark.requires_part("mpi")

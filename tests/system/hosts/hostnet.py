@@ -87,7 +87,7 @@ def why_absent() -> str | None:
 
 def _run(*words: str | Path, check: bool = True, stdin: str | None = None) -> str:
     done = subprocess.run(
-        [str(word) for word in words], input=stdin, capture_output=True, text=True, check=False,
+        [str(word) for word in words], input=stdin, capture_output=True, encoding="utf-8", errors="replace", check=False,
         env=os.environ | {"PATH": _SYSTEM_PATH},
     )  # fmt: skip
     if check and done.returncode != 0:

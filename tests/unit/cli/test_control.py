@@ -17,6 +17,6 @@ def test_failed_answer_is_reported_with_its_reason(monkeypatch: pytest.MonkeyPat
     record: Any = SimpleNamespace(name="demo", run_dir="/run/demo")
     monkeypatch.setattr(control, "has_live_notebook", lambda _record: True)
     monkeypatch.setattr(control, "has_owner", lambda _record: True)
-    monkeypatch.setattr(control, "_ask", lambda *_: make_answer("failed", "no rank is left"))
+    monkeypatch.setattr(control, "ask_notebook", lambda *_: make_answer("failed", "no rank is left"))
     with pytest.raises(ClusterError, match="could not report its status: no rank is left"):
         control._read_status(record)

@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (20, "6bf1612372a169ed")
+FORMAT = (21, "b4ab44e2c81ed97a")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from mhnb.cluster.status import describe_ranks
 from mhnb.core.debugging import DebugRequest, DebugUpdate
+from mhnb.core.flight import FlightEvent
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow, PendingPlace
 from mhnb.core.messages import (
     CellEnded,
@@ -56,6 +57,7 @@ from mhnb.core.state.events import (
 from mhnb.core.state.interrupt import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, KILLED_AFTER_INTERRUPT
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
+from mhnb.core.stragglers import ARRIVAL, ArrivalLog
 from mhnb.errors import (
     BreakpointRefused,
     CellFailed,
@@ -71,6 +73,7 @@ from mhnb.types import Outcome
 GUARD = {"guard": {"available": True, "reason": ""}}
 PSUM = LaunchRow("f1", "jit(f)", (0, 1), 1, 1)
 PMAX = LaunchRow("f2", "jit(g)", (0, 1), 1, 1)
+NO_ARRIVALS = ArrivalLog()
 
 
 class Driver:
@@ -108,9 +111,9 @@ class Driver:
         assert len(self.answered) == len(set(self.answered)), "a ticket was answered twice"
         assert (self.machine.current is not None) <= (self.machine.state in ("running", "stopped"))
 
-    def ready(self) -> Driver:
+    def ready(self, **facts: str) -> Driver:
         for rank in self.sent:
-            self(RankSpawned(rank, 100 + rank), RankReady(rank, GUARD))
+            self(RankSpawned(rank, 100 + rank), RankReady(rank, GUARD | facts))
         return self
 
     def submit(self, ticket: int = 1, source: str = "x = 1", **flags: object) -> list[Command]:
@@ -136,9 +139,12 @@ def ended(
     notes: Sequence[str] = (),
     abandoned: int = 0,
     interrupted_before: int | None = None,
+    arrivals: ArrivalLog = NO_ARRIVALS,
 ) -> CellEnded:
     """Return a rank's final reply to a cell."""
-    report = LaunchReport(list(launches), abandoned_count=abandoned, interrupted_before=interrupted_before)
+    report = LaunchReport(
+        list(launches), abandoned_count=abandoned, interrupted_before=interrupted_before, arrivals=arrivals
+    )
     return CellEnded(rank, seq, outcome, list(events), 0.1, report, list(notes))
 
 
@@ -536,6 +542,91 @@ def test_first_death_is_the_cause_and_stops_the_others(driver: Driver) -> None:
     states = [(rank.state, rank.last_cell) for rank in describe_ranks(driver.machine)]
     assert states == [("stopped with rank 1", "1 killed"), ("was killed by SIGKILL, often the memory limit", "1 died")]
     assert any("rank 1" in note and "SIGKILL" in note for note in result.notes)
+
+
+STEP = FlightEvent(7, 0, "proposal", 1, line=12, launch=2, program="jit(step)", participants="0-1")
+
+
+@pytest.mark.parametrize(
+    ("event", "quoted"),
+    [
+        (STEP, " · last event: waited for agreement on jit(step), line 12 of cell 1 · log "),
+        (FlightEvent(7, 0, "cell", 1, program="lockstep"), " · log "),
+        (FlightEvent(7, 0, "end", 1, program="ok"), " · log "),
+        (None, " · log "),
+    ],
+)
+def test_death_quotes_the_last_event(driver: Driver, event: FlightEvent | None, quoted: str) -> None:
+    """It is quoted with its cell; that a cell began or ended is no news."""
+    driver.submit()
+    driver(RankExited(1, None, 9, ["loading"], event))
+    note = finished(driver(RankExited(0, None, 9, []))).result.notes[0]
+    assert f'· last line: "loading"{quoted}/log/rank1.log' in note
+
+
+def test_hang_report_has_the_last_events_of_missing_ranks(driver: Driver) -> None:
+    """Only events of the running cell count, and a supervisor's heartbeat brings those of another machine."""
+    driver.submit()
+    driver(ended(0), ended(1))
+    driver.submit(2)
+    driver.machine.record_last_events({0: STEP})
+    driver.machine.record_last_events({1: replace(STEP, cell=2)})
+    report = driver.machine.build_hang_report(driver.now)
+    assert report is not None
+    assert list(report.last_events) == [1]
+
+
+def arrive(*late_ms: float, ahead_ms: float = 0.0, last_ms: float = 50.0) -> ArrivalLog:
+    """Return what a rank noted of launches 100 ms apart, to each of which it came so late, and the last rank by `last_ms`."""
+    times = [(100 * n + late + ahead_ms, 100 * n + last_ms + 1 + ahead_ms) for n, late in enumerate(late_ms)]
+    packed = [ARRIVAL.pack(0, n, round(come * 1e6), round(end * 1e6)) for n, (come, end) in enumerate(times, 1)]
+    return ArrivalLog(["0-1"], b"".join(packed))
+
+
+@pytest.mark.parametrize("late_ms", [50.0, 1.0])
+def test_cell_names_the_rank_that_the_others_wait_for(late_ms: float) -> None:
+    """A rank that comes late to each launch is named once the cell has ended; without one there is no note."""
+    driver = Driver().ready(clock="of this machine")
+    driver.submit()
+    logs = {0: arrive(*[0.0] * 10), 1: arrive(*[late_ms] * 10)}
+    notes = finished(driver(*(ended(rank, arrivals=log) for rank, log in logs.items()))).result.notes
+    expected = ("rank 1 came last at 10 of 10 launches; the others waited 0.5 s, 53% of the time · %mhjax stragglers",)
+    assert notes == (expected if late_ms == 50.0 else ())
+    lateness = driver.machine.measure_lateness()
+    assert lateness is not None
+    assert (lateness.cell_name, lateness.agreement_count, lateness.named) == ("cell 1", 10, (1,) if notes else ())
+
+
+def test_late_host_is_named_by_the_launches_of_earlier_cells() -> None:
+    """A host that is late at all launches of a cell has a clock that the cell before it has bounded."""
+    driver = Driver()
+    for rank in (0, 1):
+        driver(RankSpawned(rank, 100 + rank), RankReady(rank, GUARD | {"clock": f"clock {rank}"}))
+    for cell, late_ms in enumerate((0.0, 50.0), 1):
+        driver.submit(cell)
+        logs = [
+            arrive(*[0.0] * 10, last_ms=late_ms),
+            arrive(*[late_ms] * 10, ahead_ms=3.6e6, last_ms=late_ms),
+        ]
+        notes = finished(driver(*(ended(rank, cell, arrivals=log) for rank, log in enumerate(logs)))).result.notes
+        assert [note.split(";")[0] for note in notes] == (["rank 1 came last at 10 of 10 launches"] if late_ms else [])
+    lateness = driver.machine.measure_lateness()
+    assert lateness is not None
+    assert 0 < lateness.clock_error_s < 0.005
+
+
+def test_lateness_is_of_the_last_cell_with_launches(driver: Driver) -> None:
+    """A later cell without launches leaves it; before the first cell with launches there is none."""
+    driver.submit()
+    driver(ended(0), ended(1))
+    assert driver.machine.measure_lateness() is None
+    driver.submit(2)
+    driver(*(ended(rank, 2, arrivals=arrive(0.0)) for rank in (0, 1)))
+    driver.submit(3)
+    driver(ended(0, 3), ended(1, 3))
+    lateness = driver.machine.measure_lateness()
+    assert lateness is not None
+    assert lateness.cell_name == "cell 2"
 
 
 def test_duplicate_process_id_is_explained(driver: Driver) -> None:

@@ -290,7 +290,7 @@ def test_sample_counts_launches_and_finds_the_oldest() -> None:
     recorder = LaunchRecorder()
     note(recorder, [FakeArray(ready=True)])
     note(recorder, [stuck := FakeArray()], line=2)
-    recorder.record_launch("sub", "jit(sub)", (0, 2), 3, [FakeArray()])
+    recorder.record_launch("5b", "jit(sub)", (0, 2), 3, [FakeArray()])
     note(recorder, [FakeArray()], line=4)
     counts, pending = recorder.sample_launches()
     assert counts == {(0, 1): 3, (0, 2): 1}
