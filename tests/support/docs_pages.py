@@ -10,7 +10,8 @@ A block runs if it is one of these; all others are text for readers only:
 
 The `text` fence that follows a cell directly is the cell's output. A fence of the language `ipython` never runs:
 use it for cells that need other machines. A line that is only `...` in the output stands for any lines.
-In a fence that begins with ```text varies, numbers and hashes may differ: wrong numbers are not the same twice.
+In a fence that begins with ```text varies or ```console varies, numbers and hashes may differ: wrong numbers are not the
+same twice.
 An output with prompts of the debugger is a session: the lines behind its prompts are typed while the cell runs.
 The cells of a page with sessions run in a terminal; on other pages no user can type.
 """
@@ -49,9 +50,10 @@ _VARIABLE = (
     (re.compile(r"(?<=[\w\]]):\d{4,5}\b"), ":PORT"),
     (re.compile(r"(?<![\w/])[~/](?:[\w.+-]*/)+[\w.+-]*"), "PATH"),
     (re.compile(r" · \d+ lines? (?:of|from) C\+\+[^·\n]*"), ""),
+    (re.compile(r"█[█▏▎▍▌▋▊▉]*"), "BAR"),
     (re.compile(r"[ \t]+$", re.MULTILINE), ""),
 )
-"""What differs from run to run: colours, durations, times of day, memory, process ids, ports, paths, versions,
+"""What differs from run to run: colours, durations, times of day, memory, process ids, ports, paths, versions, bars,
 the greetings of C++ libraries, spaces at line ends."""
 
 _NUMBER_OR_HASH = re.compile(r"-?\b(?:[0-9a-f]*\d[0-9a-f]*)(?:\.\d+)?\b|\b[a-f]{6,}\b")
@@ -87,7 +89,8 @@ def parse_blocks(page: str) -> list[Block]:
         if language == "console" and body.startswith(_COMMAND_PREFIX):
             command, _, shown = body.partition("\n")
             start = fence.start("body") + len(command) + 1
-            blocks.append(Block(command.removeprefix("$ "), "command", shown, (start, fence.end("body"))))
+            span = start, fence.end("body")
+            blocks.append(Block(command.removeprefix("$ "), "command", shown, span, bool(fence["varies"])))
         elif (prefix := _CELL_PREFIXES.get(language)) is not None and body.startswith(prefix):
             blocks.append(_parse_cell(page, fence, fences[at + 1 :]))
     return blocks

@@ -26,6 +26,7 @@ VIEWS = {
     "layout": "layout",
     "order-mismatch": "different launches",
     "panel": "live: panel as tabs",
+    "stragglers": "stragglers",
 }
 """The file of each picture, and the view of the gallery that it shows."""
 
