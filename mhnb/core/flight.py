@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -173,8 +173,8 @@ def _read_newest_cell(data: bytes) -> FlightEvent | None:
     if len(record) < RECORD.size:
         return None
     fields = RECORD.unpack(record)
-    event = decode_event(fields, ())
-    return event if event.kind == "cell" and fields[0] == fields[-1] != 0 else None
+    is_cell = is_whole(fields, (fields[0] - 1) % CAPACITY) and KINDS[fields[2]] == "cell"
+    return decode_event(fields, ()) if is_cell else None
 
 
 def is_whole(record: tuple[Any, ...], slot: int) -> bool:
@@ -192,7 +192,7 @@ def decode_event(fields: tuple[Any, ...], sets: Sequence[str]) -> FlightEvent:
     return FlightEvent(
         number,
         time_ns,
-        KINDS[kind] if kind < len(KINDS) else "end",
+        KINDS[kind],
         cell,
         line or None,
         launch or None,
@@ -272,7 +272,7 @@ class LaunchSide(Struct, frozen=True):
 
     ranks: tuple[int, ...]
     event: FlightEvent | None
-    """Their launch or proposal; None if they did not reach it."""
+    """Their launch, proposal or refusal; None if they did not reach it."""
     last: FlightEvent | None = None
     """What they recorded last in the cell, if they did not reach it; None if their cell has no event."""
 
@@ -290,13 +290,18 @@ class Divergence(Struct, frozen=True):
 
 
 def find_divergences(flights: Sequence[RankFlight]) -> tuple[Divergence, ...]:
-    """Find in each cell the first launch at which ranks proposed or launched different programs, or which some did not reach.
+    """Find in each cell the first launch at which ranks differed.
+
+    They proposed or launched different programs, some did not reach it, or it was refused, for example because of different arrays.
 
     Launches of the same participants are compared by their number in the cell, from the first one that all participants still hold.
+    As for the guard, the lines do not matter.
     """
     by_rank = {flight.rank: flight for flight in flights if flight.header is not None}
-    launches = {rank: _list_launches(flight) for rank, flight in by_rank.items()}
+    # A proposal counts, because a launch that the ranks do not agree on is not made.
+    launches = {rank: _list_launches(flight, ("proposal", "launch")) for rank, flight in by_rank.items()}
     firsts = {rank: _find_first_numbers(flight, launches[rank]) for rank, flight in by_rank.items()}
+    refusals = {rank: _list_launches(flight, ("refusal",)) for rank, flight in by_rank.items()}
     members = {text: parse_ranks(text, MAX_RANKS) for own in launches.values() for _, text, _ in own}
     found: dict[int, tuple[tuple[int, int], Divergence]] = {}
     for key in {key for own in launches.values() for key in own}:
@@ -305,8 +310,10 @@ def find_divergences(flights: Sequence[RankFlight]) -> tuple[Divergence, ...]:
         if any(number < firsts[rank](cell, text) for rank in held):
             continue
         events = {rank: launches[rank].get(key) for rank in held}
-        if len({None if event is None else (event.fingerprint, event.line) for event in events.values()}) < 2:
-            continue
+        if len(set(map(_program_of, events.values()))) < 2:
+            events = {rank: refusals[rank].get(key) for rank in held}
+            if None in events.values():
+                continue
         first = min(event.time_ns for event in events.values() if event is not None)
         if cell not in found or (number, first) < found[cell][0]:
             absent = [by_rank[rank] for rank, event in events.items() if event is None]
@@ -321,11 +328,11 @@ def find_divergences(flights: Sequence[RankFlight]) -> tuple[Divergence, ...]:
     return tuple(found[cell][1] for cell in sorted(found))
 
 
-def _list_launches(flight: RankFlight) -> dict[LaunchKey, FlightEvent]:
-    """Return the rank's launches. A proposal counts, because a launch that the ranks do not agree on is not made."""
+def _list_launches(flight: RankFlight, kinds: Container[EventKind]) -> dict[LaunchKey, FlightEvent]:
+    """Return the first event of these kinds of each launch of several ranks."""
     launches: dict[LaunchKey, FlightEvent] = {}
     for event in flight.events:
-        if event.launch is not None and event.participants and event.kind in ("proposal", "launch"):
+        if event.launch is not None and event.participants and event.kind in kinds:
             launches.setdefault((event.cell, event.participants, event.launch), event)
     return launches
 
@@ -354,10 +361,15 @@ def _make_sides(
     events: Mapping[int, FlightEvent | None], flights: Sequence[RankFlight], cell: int
 ) -> tuple[LaunchSide, ...]:
     last = {flight.rank: _last_in_cell(flight, cell) for flight in flights}
-    keys = {rank: None if event is None else (event.fingerprint, event.line) for rank, event in events.items()}
+    programs = {rank: _program_of(event) for rank, event in events.items()}
     return tuple(
-        LaunchSide(ranks, events[ranks[0]], last[ranks[0]] if key is None else None) for ranks, key in group_ranks(keys)
+        LaunchSide(ranks, events[ranks[0]], last[ranks[0]] if program is None else None)
+        for ranks, program in group_ranks(programs)
     )
+
+
+def _program_of(event: FlightEvent | None) -> int | None:
+    return None if event is None else event.fingerprint
 
 
 def _last_in_cell(flight: RankFlight, cell: int) -> FlightEvent | None:

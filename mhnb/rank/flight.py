@@ -12,7 +12,6 @@ import mmap
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import NamedTuple
@@ -207,10 +206,7 @@ def _reserve(descriptor: int, nbytes: int) -> None:
             raise
 
 
-def make_header(
-    rank: int, generation: int, process_count: int, clock: Callable[[], str] = identify_clock
-) -> FlightHeader:
+def make_header(rank: int, generation: int, process_count: int) -> FlightHeader:
     """Return the header of this process's file."""
-    return FlightHeader(
-        rank, generation, process_count, os.getpid(), os.uname().nodename, clock(), time_ns(), monotonic_ns()
-    )
+    times_ns = time_ns(), monotonic_ns()
+    return FlightHeader(rank, generation, process_count, os.getpid(), os.uname().nodename, identify_clock(), *times_ns)

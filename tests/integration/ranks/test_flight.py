@@ -156,6 +156,22 @@ def test_rank_that_did_not_come_is_found(own: Cluster) -> None:
     assert found.sides[1].last.kind == "end"
 
 
+def test_same_program_on_different_lines_is_no_difference(ready: Cluster) -> None:
+    """A cell whose ranks take different branches to the same launch is clean, and so is its report."""
+    result = ready.run("if rank: float(add(x))\nelse:\n    float(add(x))").check()
+    assert result.state == "clean"
+    assert cells_with_differences(ready.flight()).isdisjoint({result.seq})
+
+
+def test_refused_arrays_are_a_difference(own: Cluster) -> None:
+    """The same program on arrays with different histories is refused on both ranks: that is the first difference."""
+    result = own.run("x = x + rank\nfloat(add(x))")
+    assert {rank.error.ename for rank in result if rank.error} == {"OrderMismatch"}, result
+    found = own.flight().divergence
+    assert found is not None
+    assert (found.cell, found.sides[0].ranks) == (result.seq, (0, 1))
+
+
 def test_interrupt_is_recorded(own: Cluster) -> None:
     """An interrupt that a rank's code received is an event of the cell."""
     result = own.run("import time\nwhile True: time.sleep(0.01)", timeout_s=2)

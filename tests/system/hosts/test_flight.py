@@ -8,18 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.flight import SETUP
 from tests.support.source import ROOT
 from tests.system.hosts.cluster import Begin
 from tests.system.hosts.hostnet import HostNet, wait_until
 
-SETUP = """
-import time, jax, jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec as P
-rank, mesh = jax.process_index(), jax.make_mesh((jax.device_count(),), ("x",))
-x = jax.device_put(jnp.arange(float(jax.device_count())), NamedSharding(mesh, P("x")))
-total = jax.jit(jnp.sum)
-float(total(x))
-"""
 STEPS = """
 for step in range(20):
     if rank == 1: time.sleep(0.05)

@@ -265,6 +265,20 @@ def test_first_different_program_is_found() -> None:
     assert [side.event and side.event.program for side in found.sides] == ["jit(step)", "jit(other)"]
 
 
+def test_same_program_on_different_lines_is_no_difference() -> None:
+    """The branches of an `if` may launch the same program, and the guard lets them."""
+    flights = [rank(r, begin(1), launch(2, "proposal", line=7 + r % 2), launch(3, line=7 + r % 2)) for r in range(4)]
+    assert find_divergences(flights) == ()
+
+
+def test_refused_launch_of_the_same_program_is_a_difference() -> None:
+    """Ranks that propose one program on different arrays are refused it; that is where they differed."""
+    steps = begin(1), launch(2, "proposal"), launch(3, "refusal")
+    (found,) = find_divergences([rank(r, *steps) for r in range(4)])
+    assert (found.launch, found.has_ended) == (1, True)
+    assert [(side.ranks, side.event and side.event.kind) for side in found.sides] == [((0, 1, 2, 3), "refusal")]
+
+
 def test_rank_that_did_not_come_is_named_with_its_last_event() -> None:
     """A rank without the launch is one side, with what it did last in the cell."""
     waiting = [begin(1), launch(2), launch(3, "proposal", launch=2)]
