@@ -28,6 +28,7 @@ from mhnb.cluster.options import StartOptions, check_detachable
 from mhnb.cluster.preflight import check_hosts, preflight_error
 from mhnb.cluster.shell_control import ShellRequests
 from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks, status_values
+from mhnb.cluster.trace import TracedCell, collect_trace, make_user_folder
 from mhnb.core.cell_name import NO_PLACE, CellPlace
 from mhnb.core.cell_request import build_cell_request
 from mhnb.core.cluster_spec import ClusterSpec, check_initialize
@@ -86,6 +87,8 @@ class FrontEnd(TypedDict, total=False):
     """Where its ranks stop for the user. The lines that the user types are read with `input()`."""
     console: SuspendableView | None
     """What draws in the terminal in which the user types; it pauses while a rank waits for a line."""
+    on_trace: Callable[[CellResult], None]
+    """Called when a traced cell has ended, with its result, before its trace is collected; that may take a while."""
 
 
 class Cluster:
@@ -357,12 +360,18 @@ class Cluster:
         return submission
 
     def _make_event_factory(
-        self, source: str, *, place: CellPlace = NO_PLACE, debug: DebugRequest | None = None, **arguments: Any
+        self,
+        source: str,
+        *,
+        place: CellPlace = NO_PLACE,
+        debug: DebugRequest | None = None,
+        is_traced: bool = False,
+        **arguments: Any,
     ) -> Callable[[int], CellSubmitted]:
         arguments["guard"] = self.options.guard if arguments["guard"] is None else arguments["guard"]
         request = build_cell_request(source, self.process_count, **arguments)
         check_stop_ranks(debug, request.ranks or range(self.process_count))
-        return partial(CellSubmitted, request=replace(request, place=place, debug=debug))
+        return partial(CellSubmitted, request=replace(request, place=place, debug=debug, is_traced=is_traced))
 
     def follow(self, submission: CellFuture, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Wait for the end of a cell. Ctrl-C interrupts the ranks, and the result shows what that led to.
@@ -383,6 +392,7 @@ class Cluster:
         guard: str | None = None,
         timeout_s: float | None = None,
         on_snapshot: Callable[[CellResult], None] | None = None,
+        trace: bool | str | Path = False,
         **front_end: Unpack[FrontEnd],
     ) -> CellResult:
         """Run a cell on every rank, or on some, and return the result of each, also if ranks failed.
@@ -396,7 +406,9 @@ class Cluster:
             timeout_s: seconds after which the cell is interrupted; None for no limit.
             on_snapshot: called with the result so far while the cell runs, at most ten times per second. While it waits for
                 another cell to end, the result so far has no ranks, and `waiting` says for what.
-            **front_end: `place`, `debug` and `console`, as in `FrontEnd`. Without `debug`, the code can stop at a breakpoint if
+            trace: True to profile the cell on its ranks, and to write one timeline of all of them; or the folder for its files.
+                The result's `trace` has the path, and where the time of each rank went.
+            **front_end: as in `FrontEnd`. Without `debug`, the code can stop at a breakpoint if
                 this is the main thread of a program in a terminal, and the user types there.
 
         Raises:
@@ -406,7 +418,18 @@ class Cluster:
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
         arguments = {"ranks": ranks, "guard": guard, "timeout_s": timeout_s, "on_snapshot": on_snapshot}
-        return self._run_cell(source, arguments, **front_end)
+        if trace is False:
+            return self._run_cell(source, arguments, **front_end)
+        folder = None if trace is True else make_user_folder(trace)
+        result = self._run_cell(source, arguments | {"is_traced": True}, **front_end)
+        cell = TracedCell(
+            result,
+            front_end.get("place", NO_PLACE).first_line,
+            lambda: self.ranks,
+            partial(self._host_monitor.read_flights, self._state_machine.registry),
+            self._state_machine.align_clocks,
+        )
+        return replace(result, trace=collect_trace(self, cell, self._resources.run_dir, folder))
 
     def _run_cell(
         self,
@@ -416,11 +439,15 @@ class Cluster:
         place: CellPlace = NO_PLACE,
         debug: DebugRequest | None = None,
         console: SuspendableView | None = None,
+        on_trace: Callable[[CellResult], None] | None = None,
     ) -> CellResult:
         check_debug_arguments(debug, console)
         debug = DebugRequest() if debug is None and can_type() else debug
         event_of = self._make_event_factory(source, place=place, debug=debug, **arguments)
-        return self._run(event_of, arguments["on_snapshot"], debug=debug, console=console)
+        result = self._run(event_of, arguments["on_snapshot"], debug=debug, console=console)
+        if on_trace is not None and arguments.get("is_traced"):
+            on_trace(result)
+        return result
 
     def run_again(self, record: CellRecord, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Run a journaled cell again, unchanged, under its original number; `on_snapshot` is as for `run`."""

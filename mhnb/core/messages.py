@@ -18,7 +18,7 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Outcome, Phase
 
-PROTOCOL_VERSION = 21
+PROTOCOL_VERSION = 22
 """Raise it with every change of what is sent, because long-lived processes may meet newer ones."""
 
 Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -84,6 +84,8 @@ class RunCell(_Message, frozen=True):
     """Identifies the notebook's kernel: the number that it shows beside a cell is known to its own user only."""
     debug: DebugMode | None = None
     """None if nothing can be typed where the cell was sent from."""
+    is_traced: bool = False
+    """Whether the rank profiles the cell."""
 
 
 class DebugInput(_Message, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from keyword import iskeyword
 from typing import Any
@@ -21,6 +22,8 @@ from mhnb.magics.settings import load_settings, unload_settings
 
 _cell_parser = commands.cell_parser()
 _DEFAULT_FLAGS = CellFlags()
+_RANKS = re.compile(r"all|\d[\d,-]*")
+"""What users type for ranks, and hardly as the name of a folder."""
 
 
 def parse_cell_flags(line: str, defaults: CellFlags = _DEFAULT_FLAGS) -> CellFlags:
@@ -55,6 +58,11 @@ def parse_cell_flags(line: str, defaults: CellFlags = _DEFAULT_FLAGS) -> CellFla
             f"%%mhjax --debug --guard {args.guard}: without lockstep the other ranks would not wait for one that has stopped"
             "\n  Fix: %%mhjax --debug"
         )
+    if args.trace is not None and _RANKS.fullmatch(args.trace):
+        raise UsageError(
+            f"%%mhjax --trace {args.trace}: expected a folder for the trace, not ranks"
+            f"\n  Fix: %%mhjax {args.trace} --trace\n  Or: %%mhjax --trace ./{args.trace}"
+        )
     return CellFlags(
         ranks,
         args.guard,
@@ -65,6 +73,7 @@ def parse_cell_flags(line: str, defaults: CellFlags = _DEFAULT_FLAGS) -> CellFla
         args.auto,
         args.collectives,
         args.debug,
+        args.trace,
     )
 
 

@@ -33,6 +33,7 @@ from mhnb.core.debugging import DebugRequest
 from mhnb.core.messages import Breakpoint
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
+from mhnb.core.trace import TraceReport
 from mhnb.errors import BreakpointRefused, CellError, InvalidRequest, MhnbError
 from mhnb.magics.settings import Mhjax
 from mhnb.system.processes import resident_nbytes
@@ -45,7 +46,7 @@ from mhnb.view.live.results_panel import ResultPanel
 from mhnb.view.live.view import CellView
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.screen import detect_screen, hide_traceback
-from mhnb.view.tables.show import show_collectives
+from mhnb.view.tables.show import show_collectives, show_trace
 from mhnb.view.tables.tables import Status
 
 if TYPE_CHECKING:
@@ -184,6 +185,8 @@ class CellFlags:
     collectives: bool = False
     debug: str | None = None
     """Ranks that stop before the first line; empty for every rank of the cell; None for none."""
+    trace: str | None = None
+    """The folder for the cell's trace; empty for the cluster's own; None to trace nothing."""
     has_breakpoints: bool = True
     """Whether the breakpoints for the next cell are for this one."""
 
@@ -198,6 +201,27 @@ def cannot_type_error(what: str) -> UsageError:
         f"{what}: a rank that stops waits for a line that you type, and nothing can be typed here:"
         " in a subshell, nbconvert or papermill, or without a terminal"
     )
+
+
+class _TraceCollection:
+    """Shows a traced cell as ended, and a line while its trace is collected."""
+
+    def __init__(self, view: CellView, add_hints: Callable[[CellResult], CellResult]) -> None:
+        self._view, self._add_hints = view, add_hints
+        self._line: WaitLine | None = None
+        self.has_begun = False
+
+    def begin(self, result: CellResult) -> None:
+        """Show the cell's result, and that its trace is being collected."""
+        self._view.finish(self._add_hints(result))
+        self.has_begun = True
+        self._line = WaitLine(detect_screen(), new_uid())
+        _call_safely(self._line.show, f"collecting the trace of {result.name} …")
+
+    def end(self) -> None:
+        """Remove the line."""
+        if self._line is not None:
+            _call_safely(self._line.close)
 
 
 @dataclass(slots=True)
@@ -249,6 +273,7 @@ class Session:
         with CellView(view=flags.view, quiet=flags.quiet, locations=locations, badge=flags.auto) as view:
             view.interrupt = cluster.interrupt
             on_snapshot = None if flags.quiet else self._make_snapshot_callback(view, locations)
+            collection = _TraceCollection(view, self._add_hints)
             try:
                 with self._use_breakpoints(debug):
                     result = cluster.run(
@@ -257,19 +282,25 @@ class Session:
                         guard="lockstep" if debug is not None and debug.stops_for_sure else flags.guard,
                         timeout_s=flags.timeout_s,
                         on_snapshot=on_snapshot,
+                        trace=flags.trace is not None and (flags.trace or True),
                         place=place,
                         debug=debug,
                         console=view,
+                        on_trace=collection.begin,
                     )
             finally:
                 self._forget_running(view)
+                collection.end()
             result = self._add_hints(result)
             if flags.out:
                 self.shell.user_ns[flags.out] = result
-            view.finish(result)
+            if not collection.has_begun:
+                view.finish(result)
         self._store_view(cluster, result, view)
         if flags.collectives:
             show_launched_collectives(cluster, result)
+        if result.trace is not None:
+            _call_safely(show_trace, result.trace)
         if result.failed:
             self.failures[cluster] = result
         self.store_result(cluster, result)
@@ -377,6 +408,14 @@ class Session:
     def describe_results(self) -> str:
         """Name the cells whose results a panel can show; empty if it can show no result."""
         return format_cell_names((result.seq, result.execution_count) for result, _ in self._results.copy().values())
+
+    def find_trace(self, cell: CellArgument | None) -> TraceReport | None:
+        """Return the trace of a cell, of the last traced one if none is named; None if there is no such trace."""
+        if cell is not None:
+            found = self._find_result(cell, None)
+            return None if found is None else found[0].trace
+        traces = (result.trace for result, _ in reversed(self._results.copy().values()))
+        return next((trace for trace in traces if trace is not None), None)
 
     def _find_result(
         self, cell: int | CellArgument | None, running: tuple[CellResult, RankLocations] | None

@@ -215,6 +215,40 @@ def hook_collectives(wrapper: Callable[[Callable[[], Any]], Any]) -> None:
         native.make_gloo_tcp_collectives = lambda *args, **kwargs: wrapper(lambda: make(*args, **kwargs))
 
 
+def start_profiler(give_way: Callable[[], None]) -> tuple[Callable[[], bytes], Callable[[], None]]:
+    """Start a profile beside JAX's own functions, so that code may use them as if there were none.
+
+    XLA has one profile at a time, and everything in JAX that starts one makes a session of this class.
+
+    Args:
+        give_way: called before other code starts a profile.
+
+    Returns:
+        The function that stops it and returns an XSpace; and the function after which `give_way` is not called any more.
+        If another profile is under way, the first one raises.
+    """
+    import jax.profiler
+    from jax._src.lib import _profiler
+
+    options = jax.profiler.ProfileOptions()
+    # Events of every Python call would slow the cell down, and hide the others.
+    options.python_tracer_level = 0
+    make: Any = _profiler.ProfilerSession
+    session = make(options)
+
+    @functools.wraps(make, updated=())
+    def make_another(*args: Any, **kwargs: Any) -> Any:
+        give_way()
+        return make(*args, **kwargs)
+
+    def restore() -> None:
+        if _profiler.ProfilerSession is make_another:
+            _profiler.ProfilerSession = make
+
+    _profiler.ProfilerSession = make_another
+    return session.stop, restore
+
+
 def list_arrays() -> list[list[Any]]:
     """Return every living array of this process, one list per platform, the newest first. Initialises nothing."""
     if not backend_is_initialized():

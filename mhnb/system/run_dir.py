@@ -35,8 +35,8 @@ from mhnb.system.private_files import (
 from mhnb.system.processes import PROCESS_UNREADABLE, find_start_time_s, is_same_process
 from mhnb.system.resources import HUB_SETTINGS, read_profile_files
 
-_RETAINED_RUNS, _RETAINED_FLIGHTS = 20, 5
-"""How many ended runs keep their directory, and how many of them the files of their flight recorders, which are larger than logs."""
+_RETAINED_RUNS, _RETAINED_RECORDINGS = 20, 5
+"""How many ended runs keep their directory, and how many of them their flight recordings and traces, which are larger than logs."""
 _NAME_LIMIT_NBYTES = 150
 """In bytes. File names derived from it are longer, and no file system accepts more than 255."""
 _KEY_FILES = ("attach.json*", "berth.json*", "mpi.start", "profile/security/*.json")
@@ -258,8 +258,9 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
     for path in ended:
         # A process that was killed, or whose machine lost power, did not remove its own keys.
         remove_keys(path)
-    flights = [folder for path in ended if (folder := path / "flight").is_dir()]
-    prune_folders(flights, retained_count=_RETAINED_FLIGHTS)
+    for name in ("flight", "trace"):
+        folders = [folder for path in ended if (folder := path / name).is_dir()]
+        prune_folders(folders, retained_count=_RETAINED_RECORDINGS)
     prune_folders(ended, retained_count=_RETAINED_RUNS)
 
 

@@ -17,6 +17,17 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
 from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
 from mhnb.core.stragglers import Arrival, Lateness, measure_lateness
+from mhnb.core.trace import EventKind as EventKindOfTrace
+from mhnb.core.trace import (
+    RankTrace,
+    TracedCollective,
+    TraceEvent,
+    TraceReport,
+    TraceSource,
+    match_collectives,
+    measure_ranks,
+    sum_collectives,
+)
 from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.layout import Layout
@@ -37,6 +48,7 @@ from mhnb.view.tables.flight import format_flight_html, format_flights_html, for
 from mhnb.view.tables.reports import format_collectives_html, format_hang_html, format_preflight_html
 from mhnb.view.tables.start import StartSummary, format_start_html, format_summary_html
 from mhnb.view.tables.tables import Status, format_check_html, format_status_html, format_vars_html
+from mhnb.view.tables.trace import format_trace_html
 from tests.support.view_samples import (
     after_a_failure,
     cell,
@@ -210,7 +222,40 @@ def _table_views(count: int) -> dict[str, str]:
         "flight recorder": format_flight_html(_recorded(count)) if count > 1 else "",
         "events of a rank": format_flights_html(_recorded(count), (0,)) if count > 1 else "",
         "stragglers": format_stragglers_html(_lateness(count)) if count > 1 else "",
+        "trace": format_trace_html(_traced(count)) if count > 1 else "",
     }
+
+
+def _traced(count: int) -> TraceReport:
+    sources = trace_sources(count)
+    runs = match_collectives(sources)
+    ranks, span_s = measure_ranks(sources, runs)
+    path = "~/.local/state/mhnb/demo.4711.1/trace/cell12.timeline.json.gz"
+    return TraceReport(12, f"In [{EXECUTION_COUNT}]", "", path, ranks, sum_collectives(sources, runs), span_s)
+
+
+def trace_sources(count: int) -> list[TraceSource]:
+    """Return what ranks recorded of four steps; one rank comes 30 ms late to each, and the others wait in the collective."""
+    late, sources = count // 2, []
+    groups = {"0": (0, format_ranks(tuple(range(count))))}
+    gather = TracedCollective("jit_step", "all-gather.1", "all-gather f32[64,64] over model", "In [3], line 12", groups)
+    reduce = TracedCollective("jit_step", "all-reduce.2", "all-reduce f32[64,6] over data", "In [3], line 14", groups)
+    for rank in range(count):
+        events, lines, now = [], [], 12.0
+        for _ in range(4):
+            lines += [(2, round(now * 1e6)), (3, round((now + (30.0 if rank == late else 1.0)) * 1e6))]
+            now += 30.0 if rank == late else 1.0
+            for name, ms in (("fusion.1", 14.0), ("all-gather.1", 6.0), ("fusion.2", 22.0), ("all-reduce.2", 9.0)):
+                # The others have come 29 ms earlier, and leave at the same time.
+                end = now + ms + (29.0 if name == "all-gather.1" and rank != late else 0.0)
+                kind: EventKindOfTrace = "collective" if name.startswith("all-") else "compute"
+                events.append(
+                    TraceEvent(kind, name, round(now * 1e6), round((end - now) * 1e6), 0, "stream", "jit_step")
+                )
+                now = end
+        trace = RankTrace(0, round((now + 8) * 1e6), tuple(events), (gather, reduce), tuple(lines))
+        sources.append(TraceSource(rank, f"host{rank}", 4711 + rank, trace, (), 0))
+    return sources
 
 
 def _lateness(count: int) -> Lateness:

@@ -13,6 +13,7 @@ from mhnb.core.cell_name import format_cell_name
 from mhnb.core.hang_report import HangReport
 from mhnb.core.output.folding import normalize_output
 from mhnb.core.ranks import describe_ranks
+from mhnb.core.trace import TraceReport
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
 from mhnb.types import ClusterState, Outcome, Output, RankError
 
@@ -122,6 +123,8 @@ class CellResult:
     """What the cell before left behind; None if it left nothing."""
     waiting: str = ""
     """What the cell waits for, if its turn has not come: then it has no ranks yet."""
+    trace: TraceReport | None = None
+    """The timeline of a cell that ran with `--trace`."""
 
     @property
     def name(self) -> str:

@@ -34,6 +34,8 @@ class CellRequest:
     """Where the notebook shows it."""
     debug: DebugRequest | None = None
     """None if nothing can be typed where it is submitted."""
+    is_traced: bool = False
+    """Whether its ranks profile it."""
 
     @property
     def is_post_mortem(self) -> bool:

@@ -74,7 +74,14 @@ from mhnb.core.state.events import (
 )
 from mhnb.core.state.rank_registry import RankRegistry, ended_the_same
 from mhnb.core.state.verdict import classify_death, judge_cell
-from mhnb.core.stragglers import CellArrivals, ClockBounds, Lateness, describe_standing_out
+from mhnb.core.stragglers import (
+    CellArrivals,
+    ClockBounds,
+    ClockOffsets,
+    Lateness,
+    align_clocks,
+    describe_standing_out,
+)
 from mhnb.core.waiting import format_cell_wait
 from mhnb.errors import BreakpointRefused, CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.types import ClusterState, RankError
@@ -455,6 +462,7 @@ class ClusterStateMachine:
             place.first_line,
             self.kernel,
             make_debug_mode(submitted.request.debug, stop_refusal, is_replay=is_replay),
+            submitted.request.is_traced,
         )
         skip = SkipCell(self.generation, seq)
         sent = [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]
@@ -566,6 +574,12 @@ class ClusterStateMachine:
         lateness = self.measure_lateness() if arrivals.may_stand_out() else None
         text = "" if lateness is None else describe_standing_out(lateness)
         return (f"{text} · %mhjax stragglers",) if text else ()
+
+    def align_clocks(self) -> tuple[dict[int, int], ClockOffsets]:
+        """Return how far the clock of each rank is ahead, in ns, and what that is from; from the launches so far, from any thread."""
+        clocks = self._identify_clocks()
+        offsets = align_clocks(self._clock_bounds, clocks)
+        return {rank: offsets.by_clock[clock] for rank, clock in clocks.items()}, offsets
 
     def _identify_clocks(self) -> dict[int, str]:
         return {entry.rank: str(entry.facts.get("clock", entry.host)) for entry in self.registry.entries}

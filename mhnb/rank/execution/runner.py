@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from os import getpid
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from IPython.core.interactiveshell import ExecutionResult
 from msgspec.structs import replace
@@ -42,6 +42,9 @@ from mhnb.rank.execution.shell import PreparedCell, RankShell
 from mhnb.rank.execution.stack_sampler import StackSampler
 from mhnb.rank.guard.launch_recorder import LaunchLog
 from mhnb.types import Outcome
+
+if TYPE_CHECKING:
+    from mhnb.rank.trace import CellTrace
 
 INTERNAL_ERROR_EXIT_CODE = 70
 """The value of `EX_SOFTWARE` in sysexits.h: an internal error."""
@@ -115,6 +118,8 @@ class CellRunner:
         """Held while output is taken from the capture and sent, so that a cell's end is its last message."""
         self._running: RunCell | None = None
         self._began_s = 0.0
+        self._trace: CellTrace | None = None
+        """Of the running cell, if it is traced."""
         self.shell.attach_capture(
             self.capture, self.clock, self.interrupts, note_shown=self.launches.mismatches.note_shown
         )
@@ -213,6 +218,8 @@ class CellRunner:
         cell = self.shell.prepare(message.seq, message.source, place)
         assert self.shell.cell is not None
         self._debugger.begin_cell(message, self.shell.cell)
+        if message.is_traced:
+            self._begin_trace(message.seq)
         if cell.awaits:
             task = self.interrupts.task = asyncio.get_running_loop().create_task(self._user_code_async(cell))
             task.add_done_callback(self._end_task)
@@ -222,6 +229,12 @@ class CellRunner:
         except BaseException as error:  # noqa: BLE001 - whatever ends the user's code is the cell's error, not the rank's
             result = error
         self._end(result)
+
+    def _begin_trace(self, seq: int) -> None:
+        # Imported only here: most ranks never trace.
+        from mhnb.rank.trace import begin_trace
+
+        self._trace = begin_trace(seq, self.shell.is_cell_file)
 
     # -- the user's code: only here may interrupts escape
 
@@ -309,6 +322,9 @@ class CellRunner:
         outcome: Outcome = "ok" if error is None else self._classify_outcome(error)
         if error is not None:
             self.shell.ensure_error_shown(error)
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            trace.end()
         assert self._running is not None
         seq = self._running.seq
         launches, notes = self.launches.close_cell(seq, outcome)
@@ -320,6 +336,9 @@ class CellRunner:
             wall_s = self.clock() - self._began_s
             self._last_reply = CellEnded(self.rank, seq, outcome, events, wall_s, launches, notes, facts)
             self.send(self._last_reply)
+        if trace is not None:
+            # Only now, because it takes seconds after many launches: neither an interrupt nor a time limit is to meet it.
+            trace.finish()
 
     def _classify_outcome(self, error: BaseException) -> Outcome:
         stopped = is_a(error, KeyboardInterrupt) and self._is_stopped()

@@ -121,6 +121,27 @@ def _launched(context: RequestContext) -> HandlerResult:
     return sharding.describe_launched(context.arguments["seq"]), ()
 
 
+def _trace(context: RequestContext) -> HandlerResult:
+    from mhnb.core.trace import pack_trace
+    from mhnb.rank.trace import find_trace
+
+    return None, (memoryview(pack_trace(find_trace(context.arguments["seq"]).read())),)
+
+
+def _read_profile(context: RequestContext) -> HandlerResult:
+    from mhnb.rank.trace import find_trace
+
+    data = find_trace(context.arguments["seq"]).data
+    return None, (memoryview(data)[context.arguments["start"] : context.arguments["stop"]],)
+
+
+def _release_trace(context: RequestContext) -> HandlerResult:
+    from mhnb.rank.trace import release_trace
+
+    release_trace(context.arguments["seq"])
+    return None, ()
+
+
 def _list_missing_files(context: RequestContext) -> HandlerResult:
     return files.list_missing_files(context.arguments["place"], context.arguments["files"]), ()
 
@@ -158,9 +179,12 @@ HANDLERS: dict[str, Callable[[RequestContext], HandlerResult]] = {
     "list_missing_files": _list_missing_files,
     "names": _names,
     "pip": _pip,
+    "read_profile": _read_profile,
     "receive": _allocate,
     "release": _release,
+    "release_trace": _release_trace,
     "stage": _build,
+    "trace": _trace,
     "vars": _vars,
     "write_files": _write_files,
 }

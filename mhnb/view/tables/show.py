@@ -17,6 +17,7 @@ from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.core.replay import ReplayStep, format_step
 from mhnb.core.stragglers import Lateness
+from mhnb.core.trace import TraceReport
 from mhnb.core.variables import VariableRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Report
@@ -56,6 +57,7 @@ from mhnb.view.tables.tables import (
     format_vars_html,
     format_vars_text,
 )
+from mhnb.view.tables.trace import format_trace_html, format_trace_text
 
 
 class _ReplaceableDisplay:
@@ -279,4 +281,10 @@ def show_flight(report: FlightReport, ranks: Sequence[int] | None = None, screen
 def show_stragglers(lateness: Lateness, screen: Screen | None = None) -> None:
     """Show how late the ranks came to launches."""
     data = {"text/html": format_stragglers_html(lateness), "text/plain": format_stragglers_text(lateness)}
+    (screen or detect_screen()).show(data, new_uid())
+
+
+def show_trace(report: TraceReport, screen: Screen | None = None) -> None:
+    """Show where the time of a traced cell went, and where its timeline is."""
+    data = {"text/html": format_trace_html(report), "text/plain": format_trace_text(report)}
     (screen or detect_screen()).show(data, new_uid())

@@ -296,6 +296,9 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("flight --rank 9", "unknown rank 9"),
         ("flight 2", "unrecognized arguments: 2"),
         ("stragglers --rank 1", "unrecognized arguments: --rank 1"),
+        ("trace opne", "'opne': expected open, or a cell, such as In[7] or 7"),
+        ("trace 1 2", "trace 1 2: expected one cell"),
+        ("trace 9999", "9999 was not traced, or is not among the last results\n  Fix: %%mhjax --trace"),
         ("pull not-a-name", "not-a-name"),
         ("pull params['a b']", "expected names of variables, got \"params['a b']\""),
         ("push params['w']", "expected names of variables, got \"params['w']\""),
@@ -458,6 +461,34 @@ def test_stragglers_has_a_row_for_each_rank(nb: Session, cluster: Cluster) -> No
     assert sum(row.last_count for row in lateness.ranks) == lateness.agreement_count == 4
     nb.run(TOTAL)
     assert f"{total.agreement_count + 4} launches" in nb.run("%mhjax stragglers --all").out
+
+
+def test_traced_cell_has_a_card_and_a_timeline(nb: Session, tmp_path: Path) -> None:
+    """The card is below the cell's output, `trace` shows it again, `trace open` says how to look at the file."""
+    card = nb.run(f"%%mhjax --trace {tmp_path / 'traces'}\n{TOTAL.partition('mhjax')[2].strip()}\nprint('done')")
+    name = f"In [{nb.shell.execution_count - 1}]"
+    assert "done" in card.out
+    assert f"{name} · trace of ranks 0-1 · " in card.out
+    (path,) = (tmp_path / "traces").glob("*.timeline.json.gz")
+    assert f"timeline: {path}" in card.out
+    nb.run("%%mhjax\nx = 1")
+    assert nb.run("%mhjax trace").out.strip() in card.out
+    assert nb.run(f"%mhjax trace {name}").out == nb.run("%mhjax trace").out
+    opened = nb.run(f"%mhjax trace open {name}").out
+    assert str(path) in opened
+    assert f"without a network: {tmp_path / 'traces'}/cell" in opened
+    assert len(list((tmp_path / "traces").glob("*.timeline.html"))) == 1
+    assert "was not traced" in nb.try_(f"%mhjax trace In[{nb.shell.execution_count}]").text
+
+
+def test_trace_takes_a_folder_and_no_ranks(nb: Session, tmp_path: Path) -> None:
+    """Ranks after `--trace` are a slip, and a file is not a folder: nothing is run, and the message has the fix."""
+    slip = nb.try_("%%mhjax --trace 0-1\nran = 1").text
+    assert "--trace 0-1: expected a folder for the trace, not ranks\n  Fix: %%mhjax 0-1 --trace" in slip
+    path = tmp_path / "file"
+    path.touch()
+    assert f"--trace {path}: it is a file; expected a folder" in nb.try_(f"%%mhjax --trace {path}\nran = 1").text
+    nb.run("%%mhjax\nassert 'ran' not in globals()")
 
 
 @pytest.mark.requires_part("mpi")

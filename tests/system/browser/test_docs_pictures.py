@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mhnb.core.trace import TraceReport, build_timeline, match_collectives, measure_ranks
+from mhnb.system.trace import write_timeline
+from mhnb.view.tables.trace import format_trace_page
 from tests.support.lab import open_chromium
 from tests.support.source import ROOT
-from tests.support.view_gallery import open_page
+from tests.support.view_gallery import open_page, trace_sources
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -27,6 +30,7 @@ VIEWS = {
     "order-mismatch": "different launches",
     "panel": "live: panel as tabs",
     "stragglers": "stragglers",
+    "trace": "trace",
 }
 """The file of each picture, and the view of the gallery that it shows."""
 
@@ -59,7 +63,28 @@ def test_picture_of_a_view(gallery: Page, name: str, tmp_path: Path) -> None:
         assert len(colours) > 20  # letters are smoothed; a blank picture has one
 
 
-@pytest.mark.parametrize("name", sorted(VIEWS))
+def test_picture_of_a_timeline(tmp_path: Path) -> None:
+    """The picture shows the page of a timeline, with a collective that waits for a late rank."""
+    sources = trace_sources(3)
+    runs = match_collectives(sources)
+    code = {2: "batch = next(batches)", 3: "params = step(params, batch)"}
+    write_timeline(tmp_path / "t.json.gz", build_timeline(sources, runs, cell_name="In [7]", code=code))
+    ranks, span_s = measure_ranks(sources, runs)
+    report = TraceReport(12, "In [7]", "", "", ranks, (), span_s)
+    (tmp_path / "t.html").write_text(format_trace_page(report, (tmp_path / "t.json.gz").read_bytes()))
+    folder = FOLDER if os.environ.get("MHNB_WRITE_PICTURES") == "1" else tmp_path
+    with open_chromium() as browser:
+        page = browser.new_page(viewport={"width": 1000, "height": 470})
+        page.goto((tmp_path / "t.html").as_uri())
+        page.get_by_text("3 ranks, 12 tracks").wait_for()
+        page.get_by_label("find").fill("waits for")
+        page.get_by_role("button", name="next").click()
+        page.get_by_role("button", name="all").click()
+        page.screenshot(path=folder / "timeline.png")
+    assert (folder / "timeline.png").stat().st_size < MAX_NBYTES
+
+
+@pytest.mark.parametrize("name", sorted([*VIEWS, "timeline"]))
 def test_picture_is_kept(name: str) -> None:
     """Each picture is in docs/img, for the pages that show it."""
     assert (FOLDER / f"{name}.png").stat().st_size < MAX_NBYTES

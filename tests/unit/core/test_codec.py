@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (21, "b4ab44e2c81ed97a")
+FORMAT = (22, "1a884cc7047fa6c3")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 

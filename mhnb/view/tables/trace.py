@@ -1,0 +1,239 @@
+"""Show where the time of a traced cell went on each rank, as text and as HTML with a picture, and how its timeline is opened.
+
+The picture is an image of its own, because an untrusted notebook drops elements of SVG from HTML. It does not know the page's theme,
+so its colors are visible on both white and black; the table beside it has the sums.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from mhnb.core.ranks import pluralize
+from mhnb.core.trace import STATES, CollectiveTimes, RankTimes, State, TraceReport, describe_traced
+from mhnb.view.html import QUIET_STYLE, format_seconds, wrap_html
+from mhnb.view.tables.tables import format_table_html, format_table_text
+
+COLORS: Final[dict[State, str]] = {
+    "compute": "#0072b2",
+    "communication": "#e69f00",
+    "waiting": "#d55e00",
+    "host": "#8c8c8c",
+    "not recorded": "#cfcfcf",
+}
+"""Of Okabe and Ito, which color-blind users can distinguish; the same order everywhere."""
+_MARKS: Final[dict[State, str]] = {
+    "compute": "█",
+    "communication": "▒",
+    "waiting": "░",
+    "host": "·",
+    "not recorded": "?",
+}
+_TEXT_COLUMNS = 60
+_SHOWN_RANKS = 32
+_SHOWN_COLLECTIVES = 8
+_COLLECTIVES_HEADER = ("collective", "line", "runs", "time", "waiting", "last")
+_NEXT = "%mhjax trace open says how to look at it"
+
+
+def _list_states(report: TraceReport) -> list[State]:
+    """Return the states that have a column; one is missing unless some time was not recorded."""
+    return [state for state in STATES if state != "not recorded" or any(row.unrecorded_s for row in report.ranks)]
+
+
+def _rank_table(report: TraceReport) -> tuple[Sequence[str], list[Sequence[str]]]:
+    states = _list_states(report)
+    return ("rank", *states, "total"), [_rank_cells(row, states) for row in report.ranks]
+
+
+def format_trace_text(report: TraceReport, *, is_shell: bool = False) -> str:
+    """Format where the time of each rank went as text, with a bar of the states of each rank.
+
+    Args:
+        report: of the trace.
+        is_shell: whether it is printed in a shell, which has no `%mhjax`.
+    """
+    parts = [_format_heading(report)]
+    if any(row.states for row in report.ranks):
+        legend = "   ".join(f"{_MARKS[state]} {state}" for state in _list_states(report))
+        parts += [legend, *_format_bars(report)]
+    if report.ranks:
+        parts.append(format_table_text(*_rank_table(report)))
+    if report.collectives:
+        parts.append(format_table_text(*_collectives_table(report)))
+    return "\n".join([*parts, *report.notes, *_format_end(report)[: 1 if is_shell else None]])
+
+
+def format_trace_html(report: TraceReport) -> str:
+    """Format where the time of each rank went as HTML, with a picture of all ranks."""
+    parts = [f"<div><b>{escape(_format_heading(report), quote=False)}</b></div>"]
+    if any(row.states for row in report.ranks):
+        parts += [_format_legend(_list_states(report)), _format_picture(report)]
+    if report.ranks:
+        parts.append(format_table_html(*_rank_table(report)))
+    if report.collectives:
+        parts.append(format_table_html(*_collectives_table(report)))
+    parts += [f"<div>{escape(note, quote=False)}</div>" for note in report.notes]
+    parts += [f'<div style="{QUIET_STYLE}">{escape(line, quote=False)}</div>' for line in _format_end(report)]
+    return wrap_html("".join(parts))
+
+
+def _format_heading(report: TraceReport) -> str:
+    if not report.ranks:
+        return f"{report.cell_name} · no trace"
+    return f"{describe_traced(report)} · {format_seconds(report.span_s)}"
+
+
+def _format_end(report: TraceReport) -> list[str]:
+    return [f"timeline: {report.path}", _NEXT] if report.path else []
+
+
+def _rank_cells(row: RankTimes, states: Sequence[State]) -> tuple[str, ...]:
+    if not row.wall_s:
+        return (str(row.rank), *[""] * len(states), "not traced")
+    return (str(row.rank), *(_format_part(row, state) for state in states), format_seconds(row.wall_s))
+
+
+def _format_part(row: RankTimes, state: State) -> str:
+    seconds = row.seconds(state)
+    return f"{format_seconds(seconds)} ({seconds / row.wall_s:.0%})" if seconds > 0 else "0"
+
+
+def _collectives_table(report: TraceReport) -> tuple[Sequence[str], list[Sequence[str]]]:
+    shown = report.collectives[:_SHOWN_COLLECTIVES]
+    rows: list[Sequence[str]] = [_collective_cells(row) for row in shown]
+    if rest := report.collectives[_SHOWN_COLLECTIVES:]:
+        total_s, waiting_s = sum(row.total_s for row in rest), sum(row.waiting_s for row in rest)
+        count = str(sum(row.count for row in rest))
+        name = pluralize(len(rest), "other collective")
+        rows.append((name, "", count, format_seconds(total_s), format_seconds(waiting_s), ""))
+    return _COLLECTIVES_HEADER, rows
+
+
+def _collective_cells(row: CollectiveTimes) -> tuple[str, ...]:
+    times = format_seconds(row.total_s), format_seconds(row.waiting_s)
+    return (row.label, row.place, str(row.count), *times, row.last)
+
+
+# -- the picture
+
+
+def _pick_rows(report: TraceReport) -> list[RankTimes]:
+    return [row for row in report.ranks if row.states][:_SHOWN_RANKS]
+
+
+def _format_bars(report: TraceReport) -> list[str]:
+    rows = _pick_rows(report)
+    width = max(len(str(row.rank)) for row in rows)
+    return [f"rank {row.rank:>{width}} {_format_bar(row.states)}" for row in rows]
+
+
+def _format_bar(states: Sequence[State | None]) -> str:
+    """Format states as a line of text: the state in the middle of each part.
+
+    >>> _format_bar([None, "host", "compute", "waiting"])[::15]
+    ' ·█░'
+    """
+    count = len(states)
+    return "".join(
+        " " if (state := states[(2 * at + 1) * count // (2 * _TEXT_COLUMNS)]) is None else _MARKS[state]
+        for at in range(_TEXT_COLUMNS)
+    ).rstrip()
+
+
+def _format_legend(states: Sequence[State]) -> str:
+    items = "".join(
+        f'<span style="margin-right:1em"><span style="display:inline-block;width:.8em;height:.8em;background:{COLORS[state]};'
+        f'margin-right:.3em" aria-hidden="true"></span>{state}</span>'
+        for state in states
+    )
+    return f"<div>{items}</div>"
+
+
+_WIDTH, _LEFT, _ROW, _GAP, _AXIS = 640, 34, 14, 3, 16
+
+
+def _format_picture(report: TraceReport) -> str:
+    rows = _pick_rows(report)
+    height = len(rows) * (_ROW + _GAP) + _AXIS
+    count = max(len(row.states) for row in rows)
+    label = (
+        f"What each rank did from the begin of {report.cell_name} to its end, {format_seconds(report.span_s)}:"
+        " one bar per rank, the colors as above. The table below has the sums."
+    )
+    bars = "".join(_draw_bar(row, at, count) for at, row in enumerate(rows))
+    # A color that is visible on white and on black.
+    axis = (
+        f'<text x="{_LEFT}" y="{height - 3}">0</text>'
+        f'<text x="{_WIDTH}" y="{height - 3}" text-anchor="end">{format_seconds(report.span_s)}</text>'
+    )
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
+        f' font-family="sans-serif" font-size="10" fill="#8c8c8c">{bars}{axis}</svg>'
+    )
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    more = ""
+    if len(report.ranks) > len(rows):
+        more = f'<div style="{QUIET_STYLE}">{len(report.ranks) - len(rows)} other ranks are in the table and in the timeline</div>'
+    return f'<img alt="{escape(label)}" src="{source}" style="max-width:100%;display:block;margin:3px 0">{more}'
+
+
+def _draw_bar(row: RankTimes, at: int, count: int) -> str:
+    top, step = at * (_ROW + _GAP), (_WIDTH - _LEFT) / count
+    parts = [f'<text x="{_LEFT - 5}" y="{top + _ROW - 3}" text-anchor="end">{row.rank}</text>']
+    position = 0
+    for state, same in groupby(row.states):
+        length = len(list(same))
+        if state is not None:
+            parts.append(
+                f'<rect x="{_LEFT + position * step:.1f}" y="{top}" width="{length * step:.1f}" height="{_ROW}"'
+                f' fill="{COLORS[state]}"/>'
+            )
+        position += length
+    return "".join(parts)
+
+
+# -- how it is opened
+
+
+_TITLE, _DATA = "@TITLE@", "@DATA@"
+
+
+def format_trace_page(report: TraceReport, timeline: bytes) -> str:
+    """Format a page that shows a timeline by itself, without a network: its events and its script are in it.
+
+    Args:
+        report: of the trace.
+        timeline: the timeline's file.
+    """
+    template = (Path(__file__).parent / "trace_page.html").read_text(encoding="utf-8")
+    # `</` would end the script element.
+    title = json.dumps(describe_traced(report)).replace("</", "<\\/")
+    return template.replace(_TITLE, title, 1).replace(_DATA, base64.b64encode(timeline).decode(), 1)
+
+
+def format_open_text(report: TraceReport, page: str, *, has_xprof: bool) -> str:
+    """Format how a timeline is looked at.
+
+    Args:
+        report: of a trace whose timeline was written.
+        page: the path of the page that shows it.
+        has_xprof: whether XProf is installed beside the notebook.
+    """
+    install = "" if has_xprof else ", after pip install xprof"
+    return "\n".join(
+        [
+            f"{describe_traced(report)}. Open one of these on the machine of the notebook, or a copy of it:",
+            f"  in a browser, without a network: {page}",
+            f"  in Perfetto, at https://ui.perfetto.dev: 'Open trace file', {report.path}",
+            "    the browser reads the file; nothing is uploaded",
+            f"  in XProf{install}: xprof --logdir {shlex.quote(report.folder)}",
+            "%%mhjax --trace FOLDER writes the next trace into a folder of yours.",
+        ]
+    )

@@ -1,0 +1,68 @@
+"""`mhnb trace`: the summaries of traced cells that a run directory holds."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from mhnb.cli import trace
+from mhnb.cluster import flight
+from mhnb.core.trace import RankTimes, TraceReport
+from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.system.trace import default_trace_folder, make_trace_folder, timeline_path, write_summary, write_timeline
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of a cluster with two traces, as `find_recorded_runs` finds it."""
+    monkeypatch.setattr(flight, "find_recorded_runs", lambda _, name: [tmp_path] if name == "demo" else [])
+    folder = default_trace_folder(tmp_path)
+    make_trace_folder(folder, is_private=True)
+    times = RankTimes(0, 1.0, 0.5, 0.0, 0.0, 0.5)
+    for seq, name in ((9, "cell 9"), (12, "In [7]")):
+        path = timeline_path(folder, f"cell{seq}")
+        write_timeline(path, [{"ph": "X", "name": name, "pid": 1, "tid": 1, "ts": 0, "dur": 5}])
+        write_summary(folder, f"cell{seq}", TraceReport(seq, name, str(folder), str(path), (times,)))
+    (folder / "cell13.summary.json").write_text("{")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"), [(None, "In [7]"), ("7", "In [7]"), ("In[7]", "In [7]"), ("9", "cell 9"), ("cell 9", "cell 9")]
+)
+def test_trace_of_a_cell_is_printed(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], cell: str | None, shown: str
+) -> None:
+    """The last one by default; a summary that is being written is left out."""
+    assert run_dir.is_dir()
+    assert trace.print_trace(Namespace(name="demo", cell=cell)) == 0
+    out = capsys.readouterr().out
+    other = {"In [7]", "cell 9"} - {shown}
+    assert out.startswith(f"{shown} · trace of rank 0")
+    (page,) = default_trace_folder(run_dir).glob("*.html")
+    assert str(page) in out
+    assert page.stat().st_mode & 0o077 == 0
+    assert out.endswith(f"other traced cells: {other.pop()}\n")
+
+
+def test_missing_trace_is_an_error_that_names_those_there_are(run_dir: Path, tmp_path: Path) -> None:
+    """An unknown cluster, a cluster without a trace, a word that is no cell, and a cell that was not traced."""
+    with pytest.raises(MhnbError, match="nope"):
+        trace.print_trace(Namespace(name="nope", cell=None))
+    with pytest.raises(InvalidRequest, match=r"expected a cell, such as In\[7\] or 7\. Traced: cell 9, In \[7\]"):
+        trace.print_trace(Namespace(name="demo", cell="x"))
+    with pytest.raises(InvalidRequest, match=r"that cell was not traced\. Traced: cell 9, In \[7\]"):
+        trace.print_trace(Namespace(name="demo", cell="8"))
+    for path in default_trace_folder(run_dir).glob("*.gz"):
+        path.unlink()
+    with pytest.raises(
+        InvalidRequest, match=r"cell12\.timeline\.json\.gz: No such file or directory; expected the timeline"
+    ):
+        trace.print_trace(Namespace(name="demo", cell=None))
+    for path in default_trace_folder(run_dir).iterdir():
+        path.unlink()
+    with pytest.raises(InvalidRequest, match="no cell of it was traced"):
+        trace.print_trace(Namespace(name="demo", cell=None))
+    assert tmp_path == run_dir
