@@ -134,11 +134,12 @@ def _describe_notebook(record: RunRecord, values: Mapping[str, Any]) -> str:
             else f"its notebook (pid {record.owner_pid}) has ended, and the cluster is ending"
         )
     if not values["answered"]:
-        return _describe_silence(record)
+        return describe_silence(record)
     return f"notebook: pid {record.owner_pid}"
 
 
-def _describe_silence(record: RunRecord) -> str:
+def describe_silence(record: RunRecord) -> str:
+    """Say that a notebook's process did not answer, and why that may be."""
     return (
         f"the process of its notebook (pid {record.owner_pid}) did not answer within {_ANSWER_S:g} s; "
         "it may be suspended, or run one long call that lets no other thread run"
@@ -193,7 +194,7 @@ def restart(args: argparse.Namespace) -> int:
 def _report(record: RunRecord, command: str, answer: ShellAnswer | None) -> int:
     if answer is None:
         print(
-            f"mhnb {command} {record.name}: {_describe_silence(record)}"
+            f"mhnb {command} {record.name}: {describe_silence(record)}"
             f"\n  Fix: mhnb stop {record.full_name}, which needs no answer",
             file=sys.stderr,
         )

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from mhnb.cli import clusters, completion, control, doctor, flight, lab, logs, profiles, run, start, trace
+from mhnb.cli import clusters, completion, control, doctor, flight, lab, logs, memory, profiles, run, start, trace
 from mhnb.cli.command import Command, CommandParser
 from mhnb.cli.help import add_help_arguments, find_topic, format_overview, print_help
 from mhnb.core.arguments import format_unknown
@@ -20,7 +20,7 @@ from mhnb.system.private_files import NotPrivate
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Start and stop clusters": ("start", "list", "stop", "cleanup"),
     "Run and export programs": ("run", "export"),
-    "Look at a cluster": ("status", "where", "flight", "trace", "logs"),
+    "Look at a cluster": ("status", "where", "flight", "memory", "trace", "logs"),
     "Get unstuck": ("interrupt", "restart"),
     "This machine and hosts": ("doctor", "profile", "completion", "version"),
     "Lessons": ("demo", "lab"),
@@ -181,6 +181,12 @@ COMMANDS: Mapping[str, Command] = {
         trace.print_trace,
         trace.add_trace_arguments,
         trace.DETAILS,
+    ),
+    "memory": Command(
+        "Show what fills the memory of a cluster's devices: bytes in use, and the largest arrays by name.",
+        memory.print_memory,
+        memory.add_memory_arguments,
+        memory.DETAILS,
     ),
     "logs": Command(
         "Print the last lines of the ranks' logs.",

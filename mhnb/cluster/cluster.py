@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack
 
-from mhnb.cluster import requests, transfer
+from mhnb.cluster import memory, requests, transfer
 from mhnb.cluster.attach import ClusterRecord, write_cluster_record
 from mhnb.cluster.debugging import DebugConsole, SuspendableView, check_debug_arguments, check_stop_ranks
 from mhnb.cluster.event_loop import CellFuture, EventLoop
@@ -37,6 +37,7 @@ from mhnb.core.flight import FlightReport, build_report
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord
+from mhnb.core.memory import MemoryReport
 from mhnb.core.messages import RankReply
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import pluralize, resolve_ranks
@@ -44,7 +45,7 @@ from mhnb.core.replay import ReplayReport
 from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, RunPreflight, StopRequested
 from mhnb.core.stragglers import Lateness
 from mhnb.core.variables import VariableRow
-from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.errors import ClusterError, InvalidRequest, MhnbError
 from mhnb.launchers.profiles import Profile
 from mhnb.system.keyboard import can_type
 from mhnb.system.run_dir import find_cwd
@@ -162,7 +163,11 @@ class Cluster:
     def _make_shell_requests(self) -> ShellRequests:
         """Return what a shell may request while this process has the cluster."""
         actions = {"status": self._report_to_shell, "interrupt": self._interrupt_for_shell}
-        long_actions = {"restart": self._restart_for_shell, "flight": self._copy_flights_for_shell}
+        long_actions = {
+            "restart": self._restart_for_shell,
+            "flight": self._copy_flights_for_shell,
+            "memory": self._read_memory_for_shell,
+        }
         return ShellRequests(self._resources.run_dir, actions, long_actions, time.time)
 
     def _report_to_shell(self) -> tuple[str, Mapping[str, Any]]:
@@ -187,6 +192,16 @@ class Cluster:
         """Copy the recordings of ranks on other machines to this one, where the shell reads them."""
         self.flight()
         return "", {}
+
+    def _read_memory_for_shell(self) -> tuple[str, Mapping[str, Any]]:
+        cell = self._state_machine.current
+        if cell is not None:
+            name = self._state_machine.cell_names.format_name(cell.seq)
+            raise ClusterError(
+                f"{name} is running, and ranks report their memory only between cells\n"
+                f"  Fix: wait for it, or mhnb interrupt {self.name}"
+            )
+        return "", memory.pack_report(self.memory())
 
     def _launch(self, profile: Profile) -> None:
         self._resources.launch(self.shape, self.options, profile, self.cwd)
@@ -501,6 +516,16 @@ class Cluster:
     def stragglers(self) -> Lateness | None:
         """Return how late each rank came to the launches of the last cell that had any under lockstep; None without such a cell."""
         return self._state_machine.measure_lateness()
+
+    def memory(self, *, ranks: str | Sequence[int] | None = None) -> MemoryReport:
+        """Return what the memory of the ranks' devices holds: bytes in use, and the live arrays by the notebook's names.
+
+        Reads no array, and launches nothing.
+
+        Args:
+            ranks: the ranks to ask; None for all.
+        """
+        return memory.read_memory(self, self.name, resolve_ranks(ranks, self.process_count))
 
     def accept(self) -> None:
         """Continue with a split or tainted cluster as it is."""

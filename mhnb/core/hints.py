@@ -770,6 +770,13 @@ HINTS = (
         "Two processes used the same process_id, but each rank needs its own. After start --no-init, leave the arguments out: "
         "jax.distributed.initialize() reads each rank's from its environment.",
     ),
+    # -- memory
+    _make_hint(
+        r"RESOURCE_EXHAUSTED.*(?:[Mm]emory|[Aa]llocat)|[Oo]ut of memory",
+        "A device has no room for this. The report below shows what filled its memory, and %mhjax memory what it holds now: shard "
+        "an array that each device has in full, delete what is not needed, or compute in smaller parts.",
+        ename="JaxRuntimeError|XlaRuntimeError",
+    ),
     _make_hint(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),
     _make_hint(
         r"Gloo context initialization failed.*(?:UNAVAILABLE|Connection refused)",

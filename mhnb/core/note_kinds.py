@@ -27,6 +27,7 @@ NOTE_KINDS: Mapping[str, str] = MappingProxyType(
         "waiting-cell": "A cell waits for its turn behind another cell, a start, a restart or a replay.",
         "hang-card": "Ranks wait in a launch that other ranks have not reached.",
         "straggler": "One rank came to launches so late that the others waited for it.",
+        "out-of-memory": "An allocation failed, and the report shows what the memory held.",
         # an interrupt
         "interrupt-steps": "An interrupt escalates from an agreed stop over signals to a kill.",
         "abandoned-collective": "A rank was interrupted inside a collective, which may still be waiting.",

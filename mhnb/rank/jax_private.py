@@ -20,6 +20,7 @@ Programs of one process are not touched.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -265,6 +266,28 @@ def backend_is_initialized() -> bool:
     """Return whether this process has a JAX backend. Imports nothing and initialises nothing."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is not None and bool(bridge.backends_are_initialized())
+
+
+def list_buffers(array: Any) -> list[tuple[Any, int | None, int]]:
+    """Return the buffers of a plain array on this process's devices: device, address, bytes. Waits for nothing.
+
+    The address is None if the buffer is empty, or if its array is still computed, because on some platforms asking would wait.
+    """
+    try:
+        # `addressable_shards` would keep a reference to each buffer in the user's array.
+        parts = list(array._arrays)
+    except AttributeError:
+        parts = [shard.data for shard in array.addressable_shards]
+    buffers = []
+    for part in parts:
+        (device,) = part.sharding.device_set
+        nbytes = part.size * part.dtype.itemsize
+        address = None
+        with contextlib.suppress(RuntimeError):
+            # It raises if what should have computed the array has failed.
+            address = part.unsafe_buffer_pointer() if nbytes and part.is_ready() else None
+        buffers.append((device, address, nbytes))
+    return buffers
 
 
 # -- hooks for the launches of multi-process programs

@@ -13,6 +13,7 @@ import mhnb.view.live
 from mhnb.core.flight import EventKind, FlightEvent, FlightHeader, FlightReport, RankFlight, build_report
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.hang_report import HangReport, RankLocation
+from mhnb.core.memory import ArrayMemory, DeviceMemory, MemoryReport, RankMemory
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
 from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
@@ -45,6 +46,7 @@ from mhnb.view.sharding.layout import format_layout_html
 from mhnb.view.sharding.mesh import format_mesh_html
 from mhnb.view.sharding.plan import format_plan_html, format_reshard_html
 from mhnb.view.tables.flight import format_flight_html, format_flights_html, format_stragglers_html
+from mhnb.view.tables.memory import format_memory_html
 from mhnb.view.tables.reports import format_collectives_html, format_hang_html, format_preflight_html
 from mhnb.view.tables.start import StartSummary, format_start_html, format_summary_html
 from mhnb.view.tables.tables import Status, format_check_html, format_status_html, format_vars_html
@@ -221,6 +223,7 @@ def _table_views(count: int) -> dict[str, str]:
         "a hang": wrap_html(format_hang_html(_report(count), name="demo")) if count > 1 else "",
         "flight recorder": format_flight_html(_recorded(count)) if count > 1 else "",
         "events of a rank": format_flights_html(_recorded(count), (0,)) if count > 1 else "",
+        "memory": format_memory_html(_memory(count)),
         "stragglers": format_stragglers_html(_lateness(count)) if count > 1 else "",
         "trace": format_trace_html(_traced(count)) if count > 1 else "",
     }
@@ -256,6 +259,38 @@ def trace_sources(count: int) -> list[TraceSource]:
         trace = RankTrace(0, round((now + 8) * 1e6), tuple(events), (gather, reduce), tuple(lines))
         sources.append(TraceSource(rank, f"host{rank}", 4711 + rank, trace, (), 0))
     return sources
+
+
+def _memory(count: int) -> MemoryReport:
+    """Return the memory of ranks of which one holds an array more."""
+    mesh = (("data", count), ("model", 2))
+    place = f"In [{EXECUTION_COUNT}] line 3"
+    w = ArrayMemory(
+        ("params['w']", "w"),
+        (8192, 4096),
+        "float32",
+        "global",
+        1 << 27,
+        1 << 27,
+        2 * count,
+        "P()",
+        mesh,
+        "",
+        "jit(init)",
+        place,
+    )
+    x = ArrayMemory(("x",), (4096, 64), "bfloat16", "global", 1 << 19, (1 << 19) // count, 2 * count, "P('data')", mesh)
+    loose = ArrayMemory((), (256,), "float32", "local", 1024, 1024, 1, count=12)
+    extra = ArrayMemory(
+        ("cache",), (2048, 2048), "float32", "local", 1 << 24, 1 << 24, 1, place=place, is_assignment=True
+    )
+    ranks = {}
+    for rank in range(count):
+        odd = rank == count // 2
+        used = [(1 << 27) + (1 << 20) + ((1 << 24) if odd and at == 0 else 0) for at in range(2)]
+        devices = tuple(DeviceMemory(at, "NVIDIA H100", each, each + 4096, 60 << 30) for at, each in enumerate(used))
+        ranks[rank] = RankMemory(devices, (w, *([extra] if odd else []), x, loose), host_nbytes=(400 + rank) << 20)
+    return MemoryReport("demo", ranks)
 
 
 def _lateness(count: int) -> Lateness:

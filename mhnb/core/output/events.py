@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from mhnb.core.error_site import ErrorSite
+from mhnb.core.memory import AllocationFailure
 
 StreamName: TypeAlias = Literal["stdout", "stderr"]
 
@@ -70,6 +71,8 @@ class ErrorRaised(_Event, frozen=True):
     at_s: float = 0.0
     """Seconds since the cell began."""
     site: ErrorSite = ErrorSite()
+    memory: AllocationFailure | None = None
+    """What the memory held, if an allocation failed."""
 
 
 class OutputOmitted(_Event, frozen=True):

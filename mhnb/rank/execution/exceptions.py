@@ -7,6 +7,7 @@ its place.
 
 from __future__ import annotations
 
+import re
 from abc import ABCMeta
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,6 +129,47 @@ def list_chain(error: BaseException) -> list[BaseException]:
         chain.append(each)
         each = cause_of(each)
     return chain
+
+
+_ALLOCATION_TEXT = re.compile(
+    r"RESOURCE_EXHAUSTED.*(?:memory|alloc|reserve)|out of memory|out-of-memory", re.IGNORECASE | re.DOTALL
+)
+_RUNTIME_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
+
+
+def find_failed_allocation(error: BaseException) -> BaseException | None:
+    """Return the failed allocation that an error is, or that led to it; None if memory was not short.
+
+    >>> find_failed_allocation(ValueError("no")) is None, find_failed_allocation(MemoryError())
+    (True, MemoryError())
+    """
+    pending, seen = [error], 0
+    while pending and seen < _MAX_ERRORS:
+        each = pending.pop(0)
+        for one in list_chain(each):
+            seen += 1
+            if is_a(one, MemoryError):
+                return one
+            if _is_runtime_error(one) and _ALLOCATION_TEXT.search(text_of(one)[:_MAX_STATUS_CHARS]):
+                return one
+            pending += members_of(one)[:_MAX_GROUP_SIZE]
+    return None
+
+
+_MAX_STATUS_CHARS = 4096
+"""Where the status and its reason are in the text of an error of XLA, which may go on with a list of buffers."""
+
+
+def _is_runtime_error(error: BaseException) -> bool:
+    """Return whether an error is one of XLA's: its class is JAX's own, whatever a class of the user's is called."""
+    kind = type(error)
+    module = _get_class_dict(kind).get("__module__")
+    # A name may be of a str subclass of the user's.
+    return (
+        str.__str__(_get_name(kind)) in _RUNTIME_ERRORS
+        and type(module) is str
+        and module.partition(".")[0] in ("jax", "jaxlib")
+    )
 
 
 def members_of(error: BaseException) -> tuple[BaseException, ...]:

@@ -30,6 +30,7 @@ from traitlets import Type, default
 
 from mhnb.core.cell_name import NO_PLACE, CellPlace, number_lines
 from mhnb.core.error_site import EMBEDDED_TRACEBACK, ErrorSite, trim_embedded_traceback
+from mhnb.core.memory import AllocationFailure
 from mhnb.core.output.events import ErrorRaised
 from mhnb.rank.execution.capture import Capture
 from mhnb.rank.execution.cell_names import CELL_NAMES, cell_file
@@ -38,6 +39,7 @@ from mhnb.rank.execution.exceptions import (
     Reading,
     class_has,
     contains_group,
+    find_failed_allocation,
     is_a,
     name_of,
     read_error,
@@ -462,8 +464,24 @@ class RankShell(PublicShell):
         nowhere: tuple[int | None, str | None] = (None, None)
         line, code = self._find(find_cell_line, error, nowhere)
         site = self._find(find_error_site, error, ErrorSite())
-        self.capture.publish(ErrorRaised(name, text, list(drawn), line, code, at_s, site))
+        memory = self._describe_failed_allocation(error)
+        self.capture.publish(ErrorRaised(name, text, list(drawn), line, code, at_s, site, memory))
         self.error_shown = error
+
+    def _describe_failed_allocation(self, error: BaseException) -> AllocationFailure | None:
+        """Return what the memory holds if an allocation has failed, while the error's frames still hold their arrays."""
+        cause = find_failed_allocation(error)
+        if cause is None:
+            return None
+        try:
+            # Imported only here: most cells never need it.
+            from mhnb.rank.memory import describe_failure
+
+            seq = 0 if self.cell is None else self.cell.seq
+            return describe_failure(error, cause, self.user_ns, self.user_ns_hidden, seq=seq)
+        except Exception as broken:  # noqa: BLE001 - most likely memory is short for this, too; the card says so
+            why = f"{name_of(broken)}: {text_of(broken)}".removesuffix(": ")
+            return AllocationFailure(problem=f"the arrays in memory could not be listed: {why}")
 
     def _find(self, find: Callable[[BaseException, RunningCell], _T], error: BaseException, unknown: _T) -> _T:
         """Return what `find` finds of an error in the running cell; `unknown` if the cell broke what it needs."""

@@ -142,6 +142,14 @@ def _release_trace(context: RequestContext) -> HandlerResult:
     return None, ()
 
 
+def _memory(context: RequestContext) -> HandlerResult:
+    # Imported only here: most clusters never need it.
+    from mhnb.rank.memory import describe_memory
+
+    cell = getattr(context.shell, "cell", None)
+    return describe_memory(context.namespace, context.hidden, seq=0 if cell is None else cell.seq), ()
+
+
 def _list_missing_files(context: RequestContext) -> HandlerResult:
     return files.list_missing_files(context.arguments["place"], context.arguments["files"]), ()
 
@@ -177,6 +185,7 @@ HANDLERS: dict[str, Callable[[RequestContext], HandlerResult]] = {
     "launched": _launched,
     "layout": _layout,
     "list_missing_files": _list_missing_files,
+    "memory": _memory,
     "names": _names,
     "pip": _pip,
     "read_profile": _read_profile,

@@ -54,6 +54,7 @@ from mhnb.view.html import (
 )
 from mhnb.view.lesson import NOT_YET_SIGN, DifferenceRow, format_not_yet_html, parse_difference
 from mhnb.view.mime import format_log_html, format_pre, is_image, plain_nbytes
+from mhnb.view.tables.memory import format_shortage_html
 
 _JUMP_SCRIPT = (
     "(function(b,n,t){var c=b.closest('.jp-Cell'),a=c&&[].slice.call(c.querySelectorAll('.jp-InputArea .cm-line')),"
@@ -93,10 +94,11 @@ def format_failure_report(
         _format_failure(f, result.name, locations, first=at == 0, is_labelled=len(failed) > 1)
         for at, f in enumerate(cell_summary.own_failures)
     ]
+    shortages = format_shortage_html(cell_summary.shortages)
     heading = _format_failure_heading(cell_summary, locations)
     return (
         f'<div style="margin-bottom:4px;border-left:4px solid {FAILED_COLOR};padding-left:8px">'
-        f"<div{tooltip}>{heading}</div>{''.join([*parts, *waited, *notes])}</div>"
+        f"<div{tooltip}>{heading}</div>{''.join([*parts, shortages, *waited, *notes])}</div>"
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from mhnb.core.memory import FailureGroup, group_failures
 from mhnb.core.output.diff import DiffRow, compare_lines
 from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_majority, group_outputs, is_text
 from mhnb.core.output.outputs import GAP_LINE
@@ -102,6 +103,8 @@ class CellSummary:
     """Of the comparison of the ranks' outputs."""
     loss: LossReport | None = None
     """How ranks were lost; None if none was."""
+    shortages: tuple[FailureGroup, ...] = ()
+    """What the memory held on ranks on which an allocation failed."""
     carried: CarriedNote | None = None
     """What the cell before left behind."""
     has_odd_numbers: bool = False
@@ -190,11 +193,18 @@ def summarise_cell(result: CellResult) -> CellSummary:
         has_quiet_notes=result.state == "clean",
         output_notes=_format_compared_note(result, blocks),
         loss=loss,
+        shortages=_group_shortages(result),
         carried=result.carried,
         noise=_group_noise(result),
         name=result.both_names,
         noise_label=format_noise_label(result),
     )
+
+
+def _group_shortages(result: CellResult) -> tuple[FailureGroup, ...]:
+    """Group the ranks on which an allocation failed and ended the cell."""
+    found = {r.rank: r.allocation for r in result.failed if r.allocation is not None}
+    return group_failures(found) if found else ()
 
 
 def _format_compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Self
 
 from mhnb.core.flight import FlightReport
 from mhnb.core.guard.value_check import CheckRow
+from mhnb.core.memory import MemoryReport
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.core.replay import ReplayStep, format_step
 from mhnb.core.stragglers import Lateness
@@ -34,6 +35,7 @@ from mhnb.view.tables.flight import (
     format_stragglers_html,
     format_stragglers_text,
 )
+from mhnb.view.tables.memory import format_memory_html, format_memory_text
 from mhnb.view.tables.reports import (
     format_collectives_html,
     format_collectives_text,
@@ -287,4 +289,10 @@ def show_stragglers(lateness: Lateness, screen: Screen | None = None) -> None:
 def show_trace(report: TraceReport, screen: Screen | None = None) -> None:
     """Show where the time of a traced cell went, and where its timeline is."""
     data = {"text/html": format_trace_html(report), "text/plain": format_trace_text(report)}
+    (screen or detect_screen()).show(data, new_uid())
+
+
+def show_memory(report: MemoryReport, top: int, screen: Screen | None = None) -> None:
+    """Show what the memory of the ranks' devices holds, with so many of the largest arrays."""
+    data = {"text/html": format_memory_html(report, top), "text/plain": format_memory_text(report, top)}
     (screen or detect_screen()).show(data, new_uid())

@@ -295,6 +295,10 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("pull x --ranks 9", "unknown rank 9"),
         ("flight --rank 9", "unknown rank 9"),
         ("flight 2", "unrecognized arguments: 2"),
+        ("memory --top 0", "--top 0: expected how many arrays to show, from 1"),
+        ("memory --top x", "expected a whole number"),
+        ("memory --ranks 9", "unknown rank 9"),
+        ("memory x", "unrecognized arguments: x"),
         ("stragglers --rank 1", "unrecognized arguments: --rank 1"),
         ("trace opne", "'opne': expected open, or a cell, such as In[7] or 7"),
         ("trace 1 2", "trace 1 2: expected one cell"),
@@ -489,6 +493,19 @@ def test_trace_takes_a_folder_and_no_ranks(nb: Session, tmp_path: Path) -> None:
     path.touch()
     assert f"--trace {path}: it is a file; expected a folder" in nb.try_(f"%%mhjax --trace {path}\nran = 1").text
     nb.run("%%mhjax\nassert 'ran' not in globals()")
+
+
+def test_memory_shows_arrays_by_name(nb: Session, cluster: Cluster) -> None:
+    """`%mhjax memory` has the largest arrays with the line that made them, `--top` limits them, and the value has all."""
+    nb.run(TOTAL + "big, keep = jnp.ones((300, 300)), [jnp.ones(at + 1) for at in range(20)]")
+    name = f"In [{nb.shell.execution_count - 1}]"
+    lines = nb.run("%mhjax memory --top 1").out.splitlines()
+    assert re.match(r"default · memory · ranks 0-1 · \d+ arrays$", lines[0])
+    assert " ".join(lines[-2].split()) == f"big f32[300,300] 351.6 KiB 351.6 KiB 1 device assigned {name} line 9"
+    assert re.match(r"\d\d more arrays, ", lines[-1])
+    only = nb.run("%mhjax memory --ranks 1").out
+    assert only.startswith("default · memory · rank 1 · ")
+    assert {"big", "keep[3]"} <= {name for row in cluster.memory().arrays for name in row.array.names}
 
 
 @pytest.mark.requires_part("mpi")

@@ -50,7 +50,9 @@ def test_words_are_completed(tmp_path: Path, line: str, expected: set[str]) -> N
     assert {word.strip() for word in complete(line, tmp_path / "out")} == expected
 
 
-@pytest.mark.parametrize("command", ["stop", "logs", "restart", "interrupt", "status", "where", "flight", "trace"])
+@pytest.mark.parametrize(
+    "command", ["stop", "logs", "restart", "interrupt", "status", "where", "flight", "memory", "trace"]
+)
 def test_cluster_names_are_completed(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command for a cluster completes the names of the running ones; the full names where two have one name."""
     records = [SimpleNamespace(name=name, full_name=f"{name}.{pid}") for name, pid in (("a", 1), ("b", 2), ("b", 3))]

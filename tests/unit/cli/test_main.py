@@ -224,7 +224,9 @@ def test_usage_error_names_the_help(line: str, expected: str, capsys: pytest.Cap
     assert (ended.value.code, capsys.readouterr().err) == (2, expected)
 
 
-@pytest.mark.parametrize("command", ["stop", "where", "status", "logs", "interrupt", "restart", "flight", "trace"])
+@pytest.mark.parametrize(
+    "command", ["stop", "where", "status", "logs", "interrupt", "restart", "flight", "memory", "trace"]
+)
 def test_unknown_cluster_has_the_name_that_was_meant(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

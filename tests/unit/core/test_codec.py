@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (22, "1a884cc7047fa6c3")
+FORMAT = (22, "8b1b0d605c3ae3ce")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 

@@ -30,6 +30,7 @@ KNOWN = [
     ("JaxRuntimeError", "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats)", "died"),
     ("JaxRuntimeError", "Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out", "all ranks"),
     ("JaxRuntimeError", "gloo::EnforceNotMet Received data size doesn't match expected size. Is there", "Pad"),
+    ("JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 70368744177664 bytes.", "%mhjax memory"),
     ("JaxRuntimeError", "UNKNOWN: Gloo all-reduce failed: Application timeout caused pair closure", "restart"),
     ("AssertionError", "<class 'numpy.ndarray'> passed to device_put is not the same on each process.", "seed"),
     ("AssertionError", f"{_UNEQUAL} Expected: [0.1 0.2 0.1 0.2]; got: [0.10000001 0.2].", "float32"),

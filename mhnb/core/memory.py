@@ -1,0 +1,544 @@
+"""What the memory of the ranks' devices holds: what a rank reports, how the reports of all ranks compare, and what could be sharded.
+
+Sizes are bytes. A rank reports metadata alone; nothing here reads an array.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from msgspec import Struct, structs
+
+from mhnb.core.ranks import describe_ranks, group_ranks, pluralize
+from mhnb.core.variables import format_array
+from mhnb.errors import InvalidRequest, ShardingError
+from mhnb.sharding.spec import Spec, format_spec, parse_spec
+
+DEFAULT_TOP = 20
+"""How many arrays a report shows if no number is given."""
+MAX_REPORTED = 2000
+"""Most arrays that a rank lists in its report; the rest are counted."""
+MAX_FAILURE_ARRAYS = 200
+"""The same for a report that is sent with an error."""
+MAX_ALIASES = 8
+IN_FUNCTION = " in function "
+"""What follows the name of a local variable, before the name of its function."""
+SHARES_MEMORY = " (shares its memory)"
+"""What follows the name of an array that has a part of another one's buffers."""
+NO_STATISTICS = "CPU devices report no memory statistics: in use is the sum of the live shards on each device"
+
+ArrayScope: TypeAlias = Literal["global", "local", "host"]
+"""global: a jax.Array with parts on other ranks; local: a jax.Array on this rank's devices; host: a NumPy array."""
+
+_Number: TypeAlias = int | None
+_K = TypeVar("_K", bound=Hashable)
+
+
+# -- what a rank reports
+
+
+class DeviceMemory(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The memory of one of a rank's devices."""
+
+    ordinal: int
+    """Its index among the rank's devices."""
+    kind: str
+    """As JAX names it, such as `cpu` or `NVIDIA H100 80GB HBM3`."""
+    used: int
+    peak: _Number = None
+    """Most bytes that were in use at once; None if the device does not report it."""
+    limit: _Number = None
+    """Bytes that JAX may use; None if the device does not report it."""
+    is_sum: bool = False
+    """Whether `used` is the sum of the live shards, because the device reports no statistics."""
+    card_used: _Number = None
+    """Bytes of the whole card that all processes use; None if that is unknown."""
+    card_total: _Number = None
+
+
+class ArrayMemory(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A live array on one rank, or several unnamed ones with equal facts."""
+
+    names: tuple[str, ...]
+    """As expressions of the notebook, the shortest first, such as `params['w']`; empty if no name leads to it."""
+    shape: tuple[int, ...]
+    dtype: str
+    """As NumPy names it."""
+    scope: ArrayScope
+    nbytes: int
+    """Bytes of the whole array, once."""
+    nbytes_per_device: int
+    """Bytes on each device that holds a part of it; the largest if they differ."""
+    device_count: int
+    """Devices of all ranks that hold a part of it."""
+    spec: str | None = None
+    """The PartitionSpec as `P('data', None)`; None without a named sharding."""
+    mesh: tuple[tuple[str, int], ...] = ()
+    """Axes of the mesh in order, with their sizes; empty without a named sharding."""
+    memory_kind: str = ""
+    """Such as `pinned_host`; empty for the device's own memory."""
+    program: str = ""
+    """The program that made it; empty if that is unknown."""
+    place: str = ""
+    """The line that made it, or that assigned its name, as `In [3] line 2`; empty if that is unknown."""
+    is_assignment: bool = False
+    """Whether `place` is only where its name was assigned."""
+    count: int = 1
+    """How many arrays with these facts there are; more than 1 only without a name."""
+
+    @property
+    def held_nbytes(self) -> int:
+        """Bytes on all devices together."""
+        return max(self.nbytes, self.nbytes_per_device * self.device_count)
+
+    @property
+    def waste(self) -> int:
+        """Bytes that replicas take: those on all devices, less one copy."""
+        return self.held_nbytes - self.nbytes
+
+
+class RankMemory(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The memory of one rank."""
+
+    devices: tuple[DeviceMemory, ...] = ()
+    arrays: tuple[ArrayMemory, ...] = ()
+    """The largest ones, by bytes on a device."""
+    more_count: int = 0
+    """How many smaller arrays are not listed."""
+    more_nbytes: int = 0
+    """Their bytes on a device."""
+    host_nbytes: _Number = None
+    """Resident memory of the rank's process; None if the system does not report it."""
+    problems: tuple[str, ...] = ()
+    """What could not be read, each a sentence with its reason."""
+
+
+class AllocationFailure(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A failed allocation on one rank, with what the memory held then."""
+
+    requested: _Number = None
+    """Bytes that were asked for; None if the message does not say so."""
+    is_host: bool = False
+    """Whether memory of the host was asked for, by NumPy or Python."""
+    memory: RankMemory = RankMemory()
+    problem: str = ""
+    """Why there is no report; empty if there is one."""
+
+
+# -- the bytes that a message names
+
+
+_UNITS = {
+    unit: 1024**power for power, prefix in enumerate(("", "K", "M", "G", "T", "P", "E")) for unit in
+    ((f"{prefix}iB", f"{prefix}B", prefix) if prefix else ("B", "bytes", "byte"))
+}  # fmt: skip
+_REQUESTED = re.compile(
+    r"(?:allocating|[Aa]ttempting to allocate|trying to allocate|[Uu]nable to allocate|[Ff]ailed to allocate(?: request for)?"
+    r"|[Aa]llocate)\s+(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTPE]?i?B|bytes?|[KMGTPE])\b"
+)
+
+
+def parse_requested_nbytes(text: str) -> int | None:
+    """Return the bytes that a message of XLA or NumPy says were asked for; None if it names none.
+
+    >>> parse_requested_nbytes("RESOURCE_EXHAUSTED: Out of memory allocating 70368744177664 bytes.")
+    70368744177664
+    >>> parse_requested_nbytes("Out of memory while trying to allocate 1.50GiB.")
+    1610612736
+    >>> parse_requested_nbytes("no") is None
+    True
+    """
+    found = _REQUESTED.search(text[:4096])
+    if found is None:
+        return None
+    return int(float(found["number"]) * _UNITS[found["unit"]])
+
+
+# -- the reports of all ranks
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """Devices, or processes, whose memory is about the same."""
+
+    ranks: tuple[int, ...]
+    ordinals: tuple[int, ...]
+    """Indices of the devices on each of these ranks; empty for the memory of the ranks' processes."""
+    kind: str
+    used: tuple[int, int]
+    """The least and the most."""
+    peak: _Number = None
+    """The most of all."""
+    limit: _Number = None
+    card_used: _Number = None
+    card_total: _Number = None
+    is_outlier: bool = False
+    """Whether most others are alike, and these are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRow:
+    """An array with the same name on several ranks, or unnamed arrays with equal facts."""
+
+    groups: tuple[tuple[tuple[int, ...], ArrayMemory], ...]
+    """Ranks with equal facts, never empty: the largest group first, then by first rank."""
+    missing: tuple[int, ...] = ()
+    """Ranks in the report that do not have it."""
+
+    @property
+    def array(self) -> ArrayMemory:
+        """The facts of most ranks."""
+        return self.groups[0][1]
+
+    @property
+    def nbytes_per_device(self) -> int:
+        """Bytes on a device that holds a part of it, the most of all ranks; of several unnamed arrays together."""
+        return max(array.nbytes_per_device * array.count for _, array in self.groups)
+
+    @property
+    def differs(self) -> str:
+        """Which ranks differ, in words; empty if all have the same."""
+        ranks, array = self.groups[0]
+        if len(self.missing) > len(ranks) and len(self.groups) == 1:
+            return f"only on {describe_ranks(ranks)}"
+        words = [f"missing on {describe_ranks(self.missing)}"] if self.missing else []
+        words += [
+            f"{_describe_difference(other, array)} on {describe_ranks(ranks)}" for ranks, other in self.groups[1:]
+        ]
+        return "; ".join(words)
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """What the memory of a cluster's devices holds, and how the ranks compare."""
+
+    name: str
+    """Of the cluster."""
+    ranks: Mapping[int, RankMemory]
+    """What each rank reported."""
+
+    @cached_property
+    def devices(self) -> tuple[DeviceRow, ...]:
+        """Devices and processes: one row where they agree, and the others, which are outliers if most agree."""
+        return (*_group_devices(self.ranks), *_group_processes(self.ranks))
+
+    @cached_property
+    def arrays(self) -> tuple[ArrayRow, ...]:
+        """The arrays, the most bytes on a device first."""
+        return merge_arrays({rank: memory.arrays for rank, memory in self.ranks.items()})
+
+    @property
+    def more(self) -> tuple[int, int]:
+        """How many smaller arrays a rank did not list, and their bytes on a device; the most of all ranks."""
+        return (
+            max((memory.more_count for memory in self.ranks.values()), default=0),
+            max((memory.more_nbytes for memory in self.ranks.values()), default=0),
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How the numbers were found, and what could not be read."""
+        has_sum = any(device.is_sum for memory in self.ranks.values() for device in memory.devices)
+        problems: dict[str, list[int]] = {}
+        for rank, memory in sorted(self.ranks.items()):
+            for problem in memory.problems:
+                problems.setdefault(problem, []).append(rank)
+        lines = [f"{describe_ranks(ranks)}: {problem}" for problem, ranks in problems.items()]
+        return (*([NO_STATISTICS] if has_sum else []), *lines)
+
+
+def report_values(report: MemoryReport) -> dict[str, Any]:
+    """Return a report as values that JSON has, with the keys of `mhnb memory --json`."""
+    return {
+        "name": report.name,
+        "ranks": [
+            {
+                "rank": rank,
+                "process_bytes": memory.host_nbytes,
+                "devices": [structs.asdict(device) for device in memory.devices],
+                "arrays": [structs.asdict(array) | {"waste": array.waste} for array in memory.arrays],
+                "more_count": memory.more_count,
+                "more_nbytes": memory.more_nbytes,
+                "problems": list(memory.problems),
+            }
+            for rank, memory in sorted(report.ranks.items())
+        ],
+    }
+
+
+def parse_top(top: int, argument: str = "--top") -> int:
+    """Return the number of arrays to show.
+
+    Raises:
+        InvalidRequest: it is not positive.
+    """
+    if top < 1:
+        raise InvalidRequest(
+            f"{argument} {top}: expected how many arrays to show, from 1\n  Fix: {argument} {DEFAULT_TOP}, or leave it out"
+        )
+    return top
+
+
+def _describe_difference(other: ArrayMemory, usual: ArrayMemory) -> str:
+    if other.count != usual.count:
+        return f"{other.count} of them"
+    kind = f"in {other.memory_kind}" if other.memory_kind else ""
+    devices = "" if other.device_count == usual.device_count else f"on {pluralize(other.device_count, 'device')}"
+    return " ".join(filter(None, (format_array(other.shape, other.dtype), other.spec, kind, devices)))
+
+
+# -- group devices
+
+
+_TOLERANCE, _TOLERANCE_NBYTES = 0.02, 1 << 20
+_PROCESS_TOLERANCE, _PROCESS_TOLERANCE_NBYTES = 0.25, 64 << 20
+"""Processes with the same work differ more than devices do."""
+
+
+def _group_devices(ranks: Mapping[int, RankMemory]) -> list[DeviceRow]:
+    kinds: dict[tuple[str, _Number], dict[tuple[int, int], DeviceMemory]] = {}
+    for rank, memory in sorted(ranks.items()):
+        for device in memory.devices:
+            kinds.setdefault((device.kind, device.limit), {})[rank, device.ordinal] = device
+    rows = []
+    for (kind, limit), found in kinds.items():
+        used = {key: device.used for key, device in found.items()}
+        alike, others = _split_outliers(used, _TOLERANCE, _TOLERANCE_NBYTES)
+        is_majority = len(alike) * 2 > len(found)
+        for keys in (alike, *([key] for key in others)):
+            rows += [
+                _make_device_row(kind, limit, same, found, is_outlier=is_majority and keys is not alike)
+                for same in _split_by_ordinals(keys)
+            ]
+    return rows
+
+
+def _make_device_row(
+    kind: str,
+    limit: _Number,
+    keys: Sequence[tuple[int, int]],
+    found: Mapping[tuple[int, int], DeviceMemory],
+    *,
+    is_outlier: bool,
+) -> DeviceRow:
+    same = [found[key] for key in keys]
+    return DeviceRow(
+        tuple(sorted({rank for rank, _ in keys})),
+        tuple(sorted({ordinal for _, ordinal in keys})),
+        kind,
+        (min(device.used for device in same), max(device.used for device in same)),
+        _maximum(device.peak for device in same),
+        limit,
+        _maximum(device.card_used for device in same),
+        _maximum(device.card_total for device in same),
+        is_outlier,
+    )
+
+
+def _split_by_ordinals(keys: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Split devices so that each part has the same indices on all of its ranks, and can be named by ranks and indices."""
+    ordinals: dict[int, list[int]] = {}
+    for rank, ordinal in keys:
+        ordinals.setdefault(rank, []).append(ordinal)
+    parts: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for rank, own in ordinals.items():
+        parts.setdefault(tuple(own), []).extend((rank, ordinal) for ordinal in own)
+    return list(parts.values())
+
+
+def _group_processes(ranks: Mapping[int, RankMemory]) -> list[DeviceRow]:
+    used = {rank: memory.host_nbytes for rank, memory in sorted(ranks.items()) if memory.host_nbytes is not None}
+    if not used:
+        return []
+    alike, others = _split_outliers(used, _PROCESS_TOLERANCE, _PROCESS_TOLERANCE_NBYTES)
+    is_majority = len(alike) * 2 > len(used)
+    return [
+        DeviceRow(
+            tuple(sorted(keys)),
+            (),
+            "process",
+            (min(used[key] for key in keys), max(used[key] for key in keys)),
+            is_outlier=is_majority and keys is not alike,
+        )
+        for keys in (alike, *([key] for key in others))
+    ]
+
+
+def _split_outliers(used: Mapping[_K, int], share: float, nbytes: int) -> tuple[list[_K], list[_K]]:
+    """Split keys into those whose number is near the median, and the others.
+
+    >>> _split_outliers({0: 100, 1: 101, 2: 900}, 0.02, 1)
+    ([0, 1], [2])
+    """
+    middle = sorted(used.values())[(len(used) - 1) // 2]
+    limit = max(share * middle, nbytes)
+    near = [key for key, number in used.items() if abs(number - middle) <= limit]
+    return near, [key for key in used if key not in near]
+
+
+def _maximum(numbers: Iterable[_Number]) -> _Number:
+    return max((number for number in numbers if number is not None), default=None)
+
+
+# -- group arrays
+
+
+def merge_arrays(ranks: Mapping[int, Sequence[ArrayMemory]]) -> tuple[ArrayRow, ...]:
+    """Merge the arrays of the ranks: those with the same name, and unnamed ones with equal facts.
+
+    >>> x = ArrayMemory(("x",), (2,), "float32", "local", 8, 8, 1)
+    >>> merge_arrays({0: [x], 1: []})[0].missing
+    (1,)
+    """
+    by_key: dict[Hashable, dict[int, ArrayMemory]] = {}
+    for rank, arrays in sorted(ranks.items()):
+        for array in arrays:
+            by_key.setdefault(_name_key(array), {}).setdefault(rank, array)
+    rows = [_merge_row(found, sorted(ranks)) for found in by_key.values()]
+    return tuple(sorted(rows, key=lambda row: (-row.nbytes_per_device, row.array.names[:1], row.groups[0][0])))
+
+
+def _name_key(array: ArrayMemory) -> Hashable:
+    if array.names:
+        return array.names[0]
+    return (array.shape, array.dtype, array.spec, array.mesh, array.memory_kind, array.program, array.place)
+
+
+def _merge_row(found: Mapping[int, ArrayMemory], ranks: Sequence[int]) -> ArrayRow:
+    groups = group_ranks({rank: _size_key(array) for rank, array in found.items()})
+    return ArrayRow(
+        tuple((same, found[same[0]]) for same, _ in groups), tuple(rank for rank in ranks if rank not in found)
+    )
+
+
+def _size_key(array: ArrayMemory) -> Hashable:
+    return (
+        array.shape,
+        array.dtype,
+        array.spec,
+        array.mesh,
+        array.memory_kind,
+        array.nbytes_per_device,
+        array.device_count,
+        array.count,
+    )
+
+
+# -- what could be sharded
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingAdvice:
+    """An array that has replicas along an axis of its mesh that divides one of its dims."""
+
+    name: str
+    """An expression of the notebook, or of a function."""
+    axis: str
+    axis_size: int
+    spec: str
+    """The PartitionSpec that would shard it along the axis, too."""
+    saved: int
+    """Bytes that this would save on each device."""
+    is_whole: bool
+    """Whether each device has a full copy now."""
+
+    @property
+    def code(self) -> str:
+        """A line that shards it."""
+        return f"{self.name} = jax.device_put({self.name}, NamedSharding({self.name}.sharding.mesh, {self.spec}))"
+
+
+def suggest_sharding(arrays: Iterable[ArrayMemory]) -> ShardingAdvice | None:
+    """Return how to shard the array whose replicas take the most; None if no array could be sharded further.
+
+    >>> w = ArrayMemory(("w",), (8, 6), "float32", "global", 192, 192, 4, "P()", (("data", 4),))
+    >>> suggest_sharding([w]).code
+    "w = jax.device_put(w, NamedSharding(w.sharding.mesh, P('data')))"
+    """
+    found = [advice for array in arrays if (advice := _suggest_for(array)) is not None]
+    return max(found, key=lambda advice: advice.saved, default=None)
+
+
+def _suggest_for(array: ArrayMemory) -> ShardingAdvice | None:
+    if array.spec is None or not array.names or array.memory_kind or array.names[0].endswith(SHARES_MEMORY):
+        return None
+    try:
+        spec = parse_spec(array.spec)
+    except (ShardingError, InvalidRequest):
+        # A spec that leaves a dim to the compiler.
+        return None
+    if spec.unreduced:
+        return None
+    sizes = dict(array.mesh)
+    free = sorted(
+        (axis for axis, size in array.mesh if size > 1 and axis not in spec.axes), key=lambda axis: -sizes[axis]
+    )
+    dims = [*spec.dims, *[()] * (len(array.shape) - len(spec.dims))]
+    # A dim that is whole, before one that has axes.
+    order = sorted(range(len(dims)), key=lambda dim: bool(dims[dim]))
+    for axis in free:
+        for dim in order:
+            size = array.shape[dim]
+            if size and size % (prod(sizes[one] for one in dims[dim]) * sizes[axis]) == 0:
+                dims[dim] = (*dims[dim], axis)
+                return ShardingAdvice(
+                    array.names[0].partition(IN_FUNCTION)[0],
+                    axis,
+                    sizes[axis],
+                    format_spec(Spec(_without_end(dims))),
+                    array.nbytes_per_device - array.nbytes_per_device // sizes[axis],
+                    not any(spec.dims),
+                )
+    return None
+
+
+def _without_end(dims: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    end = len(dims)
+    while end and not dims[end - 1]:
+        end -= 1
+    return tuple(dims[:end])
+
+
+# -- failed allocations of several ranks
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Ranks on which the same allocation failed, with the same arrays in memory."""
+
+    ranks: tuple[int, ...]
+    failure: AllocationFailure
+    """Of the first of these ranks; `devices` has the numbers of all."""
+    devices: tuple[DeviceRow, ...]
+    """The memory of the devices of all of these ranks, and of their processes."""
+    notes: tuple[str, ...] = ()
+
+
+_SMALL_SHARE = 0.01
+"""Arrays that take less than this part of the largest one do not tell two reports apart: garbage differs at random."""
+
+
+def group_failures(failures: Mapping[int, AllocationFailure]) -> tuple[FailureGroup, ...]:
+    """Group ranks whose reports are the same but for small arrays and differences in bytes in use: the largest group first."""
+    groups = []
+    for ranks, _ in group_ranks({rank: _failure_key(failure) for rank, failure in failures.items()}):
+        report = MemoryReport("", {rank: failures[rank].memory for rank in ranks})
+        groups.append(FailureGroup(ranks, failures[ranks[0]], report.devices, report.notes))
+    return tuple(groups)
+
+
+def _failure_key(failure: AllocationFailure) -> Hashable:
+    arrays = failure.memory.arrays
+    limit = _SMALL_SHARE * max((array.nbytes_per_device * array.count for array in arrays), default=0)
+    large = (array for array in arrays if array.nbytes_per_device * array.count >= limit)
+    return (
+        failure.requested,
+        failure.is_host,
+        failure.problem,
+        tuple((array.names[:1], array.place, _size_key(array)) for array in large),
+    )

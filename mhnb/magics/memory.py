@@ -1,0 +1,42 @@
+"""The command `%mhjax memory`: what the memory of the ranks' devices holds."""
+
+from __future__ import annotations
+
+import argparse
+
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from mhnb.cluster import manager
+from mhnb.core.arguments import int_argument
+from mhnb.core.memory import DEFAULT_TOP, parse_top
+from mhnb.magics.session import Command, Session
+from mhnb.view.tables.show import show_memory
+
+
+def _memory(session: Session, args: argparse.Namespace) -> None:
+    top = parse_top(args.top)
+    show_memory(manager.latest().memory(ranks=args.ranks), top)
+
+
+def _memory_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument(
+        "--top",
+        type=int_argument,
+        default=DEFAULT_TOP,
+        metavar="N",
+        help=f"how many arrays to show, the largest ones (default: {DEFAULT_TOP})",
+    )
+    parser.add_argument("--ranks", metavar="SPEC", help="ask these ranks only, such as 0,2-3")
+
+
+COMMANDS = (
+    Command(
+        "memory",
+        _memory,
+        "Show what fills the memory of the devices: bytes in use, and the largest arrays by name.",
+        "look",
+        _memory_flags,
+        "[--top N] [--ranks SPEC]",
+    ),
+)
+"""The commands of this module."""

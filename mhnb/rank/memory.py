@@ -1,0 +1,622 @@
+"""Describe what this rank's memory holds: its devices, its process, and the live arrays by the names of the notebook.
+
+Only metadata is read: no array's content, no user's `repr`. Nothing is launched, and nothing waits for an array that is still computed.
+Two arrays that share their buffers, such as an array and its `.addressable_shards`, count once.
+
+The module is imported only when somebody asks, or an allocation has failed.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import dis
+import importlib
+import linecache
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+import psutil
+from msgspec.structs import replace
+
+from mhnb.adapters.variables import user_names
+from mhnb.core.guard.provenance import HOST_DATA, SHARDED_HOST_DATA
+from mhnb.core.memory import (
+    IN_FUNCTION,
+    MAX_ALIASES,
+    MAX_FAILURE_ARRAYS,
+    MAX_REPORTED,
+    SHARES_MEMORY,
+    AllocationFailure,
+    ArrayMemory,
+    DeviceMemory,
+    RankMemory,
+    parse_requested_nbytes,
+)
+from mhnb.core.messages import shorten_text
+from mhnb.rank.execution.cell_names import CELL_FILE, CELL_NAMES, cell_file
+from mhnb.rank.execution.exceptions import is_a, list_chain, name_of, text_of, traceback_of
+from mhnb.rank.execution.tracebacks import is_library_file
+from mhnb.rank.guard.programs import forbid_launches
+from mhnb.rank.guard.provenance import read_tags
+from mhnb.rank.jax_private import backend_is_initialized, list_arrays, list_buffers, unwrap_array
+from mhnb.sharding.spec import format_spec, parse_spec
+
+_NO_LAUNCH = "%mhjax memory runs nothing; the class of a value computes something when JAX flattens it"
+MIN_HOST_NBYTES = 1 << 20
+"""NumPy arrays that are smaller are left out."""
+_MAX_NAME_CHARS = 200
+_MAX_NODES = 50_000
+"""Most values that are visited in search of arrays."""
+_MAX_DEPTH = 16
+_MAX_VISITS = 3
+"""How often a container is entered that several names lead to. Without a limit, shared containers within shared ones take forever."""
+_MAX_FRAMES = 64
+_NVML = "pynvml"
+"""The module of nvidia-ml-py, which need not be installed."""
+_MAX_CELLS = 200
+"""Most cells, the latest ones, that are searched for the assignment of a name."""
+_MAX_CELL_CHARS, _MAX_CELLS_CHARS = 64 * 1024, 512 * 1024
+"""Characters of one cell, and of all cells, that are parsed for that."""
+_CODE_TYPES = (ModuleType, type, FunctionType, BuiltinFunctionType, MethodType)
+_PLAIN_TYPES = (str, bytes, bytearray, int, float, complex, bool, type(None), range, slice)
+_CLOSED_MODULES = sys.stdlib_module_names | {"jax", "jaxlib", "numpy", "IPython", "ipykernel", "traitlets", "mhnb"}
+"""Top-level modules whose objects are not searched: some lead to everything, such as IPython's shell."""
+_OUT, _LAST_VALUES = "_oh", ("_", "__", "___")
+_IPYTHON_NAME = re.compile(r"_i?\d+|_i{1,3}")
+"""Names that IPython gives to earlier inputs and outputs."""
+
+
+def describe_memory(
+    namespace: dict[str, Any], hidden: dict[str, Any] | None = None, *, seq: int = 0, limit: int = MAX_REPORTED
+) -> RankMemory:
+    """Describe what the memory of this rank holds.
+
+    Args:
+        namespace: the user's.
+        hidden: names that IPython added to it.
+        seq: the number of the latest cell; its text, and that of earlier ones, shows where names were assigned.
+        limit: the most arrays to list.
+    """
+    finder = _ArrayFinder()
+    with forbid_launches(_NO_LAUNCH):
+        _visit_namespace(finder, namespace, hidden or {})
+        if (error := _last_error()) is not None:
+            _visit_frames(finder, error, ", kept by the last error")
+    return _describe(finder, seq=seq, limit=limit)
+
+
+def describe_failure(
+    error: BaseException, cause: BaseException, namespace: dict[str, Any], hidden: dict[str, Any], *, seq: int
+) -> AllocationFailure:
+    """Describe what the memory holds when an allocation has failed, while the frames of the error still hold their arrays.
+
+    Args:
+        error: what the cell raised.
+        cause: the failed allocation: the error itself, or one that led to it.
+        namespace: the user's.
+        hidden: names that IPython added to it.
+        seq: the number of the cell.
+    """
+    is_host = is_a(cause, MemoryError)
+    requested = parse_requested_nbytes(text_of(cause))
+    try:
+        finder = _ArrayFinder()
+        with forbid_launches(_NO_LAUNCH):
+            _visit_namespace(finder, namespace, hidden)
+            _visit_frames(finder, error, "")
+        memory = _describe(finder, seq=seq, limit=MAX_FAILURE_ARRAYS)
+        if not is_host and not any(device.is_sum for device in memory.devices):
+            # Of no use where the device has a memory of its own.
+            memory = replace(memory, arrays=tuple(row for row in memory.arrays if row.scope != "host"))
+    except Exception as broken:  # noqa: BLE001 - most likely memory is short for this, too; the card says so
+        problem = f"the arrays in memory could not be listed: {_describe_error(broken)}"
+        return AllocationFailure(requested, is_host, problem=problem)
+    return AllocationFailure(requested, is_host, memory)
+
+
+def _describe(finder: _ArrayFinder, *, seq: int, limit: int) -> RankMemory:
+    """Describe the arrays that were found by a name, and all others."""
+    finder.add_unnamed()
+    finder.join_parts()
+    places = _AssignedPlaces(seq)
+    rows = _merge_unnamed([finder.describe(held, places) for held in finder.held if not held.is_part])
+    # The names of equal sizes are in order, so that all ranks list the same ones.
+    rows.sort(key=lambda row: (-row.nbytes_per_device * row.count, row.names))
+    rest = [row for row in rows[limit:] if row.scope != "host"]
+    devices = _describe_devices(finder)
+    host_nbytes = _read_host_nbytes(finder.problems)
+    return RankMemory(
+        devices,
+        tuple(rows[:limit]),
+        sum(row.count for row in rest),
+        sum(row.nbytes_per_device * row.count for row in rest),
+        host_nbytes,
+        tuple(finder.problems),
+    )
+
+
+def _describe_error(error: BaseException) -> str:
+    return _format_text(f"{name_of(error)}: {text_of(error)}".removesuffix(": ").partition("\n")[0])
+
+
+# -- find arrays, and their names
+
+
+@dataclasses.dataclass(eq=False)
+class _Held:
+    """An array that is alive, and the names that lead to it."""
+
+    array: Any
+    plain: Any
+    """The plain array behind an array of keys; else the same."""
+    names: list[str] = dataclasses.field(default_factory=list)
+    place: str = ""
+    """Where a function assigned it to a local name; empty if that is unknown."""
+    is_part: bool = False
+    """Whether all of its buffers are also those of larger arrays in the list."""
+
+    def add_name(self, name: str) -> None:
+        """Add a name that leads to it."""
+        short = _format_text(name)
+        if len(self.names) < MAX_ALIASES and short not in self.names:
+            self.names.append(short)
+
+
+class _ArrayFinder:
+    def __init__(self) -> None:
+        self.held: list[_Held] = []
+        self.problems: list[str] = []
+        self.device_nbytes: dict[Any, int] = {}
+        """By device: the sum of the buffers, each once."""
+        self._by_id: dict[int, _Held] = {}
+        self._on_path: set[int] = set()
+        self._visits: dict[int, int] = {}
+        """How often each container was entered."""
+        self._nodes = 0
+
+    def visit(self, value: Any, name: str, suffix: str, depth: int) -> None:
+        """Record the arrays that a value holds. Its containers are entered, and so are the attributes of its objects."""
+        kind = type(value)
+        if issubclass(kind, _PLAIN_TYPES + _CODE_TYPES) or depth > _MAX_DEPTH:
+            return
+        self._nodes += 1
+        if self._nodes > _MAX_NODES:
+            self.add_problem(
+                f"only the first {_MAX_NODES:,} values were searched for arrays, so some arrays have no name here"
+            )
+        elif issubclass(kind, np.ndarray):
+            self._add_host_array(value, name + suffix)
+        elif isinstance(value, jax.Array):
+            if not isinstance(value, jax.core.Tracer):
+                self.add(value, name + suffix)
+        elif id(value) not in self._on_path and self._visits.get(id(value), 0) < _MAX_VISITS:
+            self._visits[id(value)] = self._visits.get(id(value), 0) + 1
+            self._on_path.add(id(value))
+            try:
+                for key, child in _iterate_children(value):
+                    self.visit(child, name + key, suffix, depth + 1)
+            except Exception as error:  # noqa: BLE001 - a user's class may do anything when JAX flattens it
+                self.add_problem(f"{_format_text(name)} could not be searched for arrays: {_describe_error(error)}")
+            finally:
+                self._on_path.discard(id(value))
+
+    def visit_local(self, value: Any, name: str, suffix: str, code: CodeType) -> None:
+        """Record the arrays that a local name of a function holds, and where it was assigned."""
+        before = len(self.held)
+        self.visit(value, name, suffix, 0)
+        if len(self.held) > before and (place := _find_local_place(code, name)):
+            for held in self.held[before:]:
+                held.place = place
+
+    def add(self, array: Any, name: str = "") -> None:
+        """Record an array, or one more name of it. Deleted arrays are left out."""
+        plain = unwrap_array(array)
+        known = self._by_id.get(id(plain))
+        if known is None:
+            if plain.is_deleted():
+                return
+            known = self._by_id[id(plain)] = _Held(array, plain)
+            self.held.append(known)
+        if name:
+            # An array of keys is what the user knows, not the numbers behind it.
+            known.array = array
+            known.add_name(name)
+
+    def add_problem(self, problem: str) -> None:
+        """Add a sentence about what could not be read."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def join_parts(self) -> None:
+        """Count each buffer once: an array whose buffers are all those of larger arrays becomes a name of one of them."""
+        owners: dict[tuple[Any, int], _Held] = {}
+        for held in sorted(self.held, key=lambda each: -_local_nbytes(each.plain)):
+            if issubclass(type(held.plain), np.ndarray):
+                continue
+            owner: _Held | None = None
+            has_own = False
+            for device, address, nbytes in list_buffers(held.plain):
+                if address is not None and (known := owners.setdefault((device, address), held)) is not held:
+                    owner = known
+                    continue
+                has_own = True
+                self.device_nbytes[device] = self.device_nbytes.get(device, 0) + nbytes
+            if owner is not None and not has_own:
+                held.is_part = True
+                for name in held.names:
+                    owner.add_name(name + SHARES_MEMORY)
+
+    def _add_host_array(self, array: Any, name: str) -> None:
+        """Record a NumPy array, as its base: several views are one array."""
+        base = array
+        while issubclass(type(base.base), np.ndarray):
+            base = base.base
+        if base.nbytes < MIN_HOST_NBYTES or base.base is not None:
+            # Without memory of its own: the buffer of a JAX array, or of a file.
+            return
+        known = self._by_id.get(id(base))
+        if known is None:
+            known = self._by_id[id(base)] = _Held(base, base)
+            self.held.append(known)
+        known.add_name(name)
+
+    def add_unnamed(self) -> None:
+        """Record the living arrays that no name leads to."""
+        for arrays in list_arrays():
+            for array in arrays:
+                self.add(array)
+
+    def describe(self, held: _Held, places: _AssignedPlaces) -> ArrayMemory:
+        """Describe an array."""
+        names = tuple(sorted(held.names, key=_name_order))
+        if issubclass(type(held.plain), np.ndarray):
+            row = ArrayMemory(
+                names, held.plain.shape, held.plain.dtype.name, "host", held.plain.nbytes, held.plain.nbytes, 0
+            )
+        else:
+            row = _describe_array(held.array, held.plain, names)
+        if row.place or not names:
+            return row
+        found = places.find(names)
+        place = held.place if found is None else _format_place(*found)
+        return replace(row, place=place, is_assignment=bool(place))
+
+
+def _name_order(name: str) -> tuple[bool, bool, bool, int, int, str]:
+    """Return a sort key: variables of the notebook before outputs, locals of functions and parts of arrays; short paths first."""
+    is_hidden = name.startswith(("Out[", "_"))
+    depth = name.count("[") + name.count(".")
+    return name.endswith(SHARES_MEMORY), IN_FUNCTION in name, is_hidden, depth, len(name), name
+
+
+def _visit_namespace(finder: _ArrayFinder, namespace: dict[str, Any], hidden: Mapping[str, Any]) -> None:
+    for name in user_names(namespace, dict(hidden)):
+        finder.visit(namespace[name], name, "", 0)
+    own = {name for name in namespace if name[:1] == "_" and name not in hidden and not name.startswith("__")}
+    for name in sorted(own - {_OUT, *_LAST_VALUES}):
+        if not _IPYTHON_NAME.fullmatch(name):
+            finder.visit(namespace[name], name, "", 0)
+    # The values of earlier cells, which IPython keeps.
+    outputs = namespace.get(_OUT)
+    if type(outputs) is dict:
+        for number, value in list(outputs.items()):
+            finder.visit(value, f"Out[{number}]", "", 0)
+    for name in _LAST_VALUES:
+        finder.visit(namespace.get(name), name, "", 0)
+
+
+def _visit_frames(finder: _ArrayFinder, error: BaseException, kept: str) -> None:
+    """Record the arrays in the local variables of the user's functions that an error left.
+
+    Args:
+        kept: follows the name of a function.
+    """
+    for frame in _user_frames(error):
+        suffix = f"{IN_FUNCTION}{_format_text(frame.f_code.co_name)}{kept}"
+        for name, value in _iterate_dict(frame.f_locals):
+            finder.visit_local(value, name, suffix, frame.f_code)
+
+
+def _iterate_children(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a container or an object holds, each with the text that follows the name of the container."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        for key, child in _iterate_dict(value):
+            yield f"[{_format_key(key)}]", child
+    elif issubclass(kind, tuple) and isinstance(fields := kind.__dict__.get("_fields"), tuple):
+        for name, child in zip(fields, tuple.__iter__(value), strict=False):
+            yield f".{name}", child
+    elif issubclass(kind, list | tuple):
+        items: Iterable[Any] = list.__iter__(value) if issubclass(kind, list) else tuple.__iter__(value)
+        for at, child in enumerate(items):
+            yield f"[{at}]", child
+    elif not jax.tree_util.all_leaves([value]):
+        children, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda inner: inner is not value)
+        for path, child in children:
+            yield jax.tree_util.keystr(path), child
+    else:
+        yield from _iterate_attributes(value)
+
+
+def _iterate_attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes that an object stores in its own dict; no property is run."""
+    try:
+        stored = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return
+    module = type(value).__module__
+    if type(stored) is dict and type(module) is str and module.partition(".")[0] not in _CLOSED_MODULES:
+        for name, child in _iterate_dict(stored):
+            yield f".{name}", child
+
+
+def _iterate_dict(values: Any) -> list[tuple[Any, Any]]:
+    """Return the items of a dict, or of a frame's locals, as the interpreter stores them."""
+    return list(dict.items(values)) if issubclass(type(values), dict) else list(values.items())
+
+
+def _format_key(key: Any) -> str:
+    """Format a key of a dict, without code of the user's."""
+    if type(key) in (str, int, bool, float, bytes) or key is None:
+        return repr(key)
+    return f"<{type(key).__name__}>"
+
+
+def _merge_unnamed(rows: Sequence[ArrayMemory]) -> list[ArrayMemory]:
+    """Merge the arrays without a name that have equal facts."""
+    counts: dict[ArrayMemory, int] = {}
+    named = []
+    for row in rows:
+        if row.names:
+            named.append(row)
+        else:
+            counts[row] = counts.get(row, 0) + 1
+    return [*named, *(replace(row, count=count) for row, count in counts.items())]
+
+
+# -- describe one array
+
+
+def _describe_array(array: Any, plain: Any, names: tuple[str, ...]) -> ArrayMemory:
+    sharding = plain.sharding
+    outer = array.sharding
+    spec: str | None = None
+    mesh: tuple[tuple[str, int], ...] = ()
+    if isinstance(outer, jax.sharding.NamedSharding):
+        spec, mesh = _format_spec(outer.spec), tuple((str(axis), size) for axis, size in outer.mesh.shape.items())
+    shard = sharding.shard_shape(plain.shape)
+    itemsize = plain.dtype.itemsize
+    tag = read_tags([plain])[0]
+    producer = tag[1]
+    return ArrayMemory(
+        names,
+        tuple(array.shape),
+        str(array.dtype),
+        "local" if plain.is_fully_addressable else "global",
+        _multiply(plain.shape) * itemsize,
+        _multiply(shard) * itemsize,
+        len(sharding.device_set),
+        spec,
+        mesh,
+        _find_memory_kind(sharding),
+        "" if producer is None else _name_program(producer.name),
+        "" if producer is None else _format_place(producer.seq, producer.line),
+    )
+
+
+def _local_nbytes(plain: Any) -> int:
+    """Return the bytes of an array on this process's devices, as its metadata says."""
+    if issubclass(type(plain), np.ndarray):
+        return int(plain.nbytes)
+    count = len(plain.sharding.addressable_devices)
+    return count * _multiply(plain.sharding.shard_shape(plain.shape)) * int(plain.dtype.itemsize)
+
+
+def _name_program(name: str) -> str:
+    """Return the name of a program without its types; what is no program stays as it is."""
+    return _format_text(name if name in (HOST_DATA, SHARDED_HOST_DATA) else name.partition(" ")[0])
+
+
+def _format_text(text: str) -> str:
+    """Shorten a text of the user's code, and replace what cannot be printed: it may be a name that no parser would accept."""
+    short = shorten_text(text, _MAX_NAME_CHARS)
+    return short if short.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in short)
+
+
+def _multiply(sizes: Iterable[int]) -> int:
+    number = 1
+    for size in sizes:
+        number *= size
+    return number
+
+
+def _format_spec(spec: Any) -> str:
+    try:
+        return format_spec(parse_spec(spec))
+    except ValueError:
+        return shorten_text(str(spec), _MAX_NAME_CHARS)
+
+
+def _find_memory_kind(sharding: Any) -> str:
+    """Return the memory of an array; empty for the device's own. On a CPU all of them are the same."""
+    kind = sharding.memory_kind
+    device = next(iter(sharding.device_set))
+    return "" if kind in (None, "device") or device.platform == "cpu" else str(kind)
+
+
+# -- the line that made an array, or assigned its name
+
+
+def _format_place(seq: int, line: int | None) -> str:
+    return f"{CELL_NAMES.format_name(seq)}{'' if line is None else f' line {line}'}"
+
+
+class _AssignedPlaces:
+    """Where the names of the notebook were assigned last, as the text of the cells shows it.
+
+    It is for arrays of which the guard has no record: those of one rank alone, and those of cells that ran without it.
+    """
+
+    def __init__(self, seq: int) -> None:
+        self._cells = iter(range(seq, max(0, seq - _MAX_CELLS), -1))
+        self._found: dict[str, tuple[int, int | None]] = {}
+        self._remaining_chars = _MAX_CELLS_CHARS
+
+    def find(self, names: Sequence[str]) -> tuple[int, int | None] | None:
+        """Return the cell and the line that assigned one of the names last; None if that is unknown."""
+        for name in names:
+            if IN_FUNCTION in name or name.startswith("Out["):
+                continue
+            root = name.partition("[")[0].partition(".")[0]
+            while root not in self._found and (seq := next(self._cells, None)) is not None:
+                source = "".join(linecache.getlines(cell_file(seq)))
+                self._remaining_chars -= len(source)
+                if self._remaining_chars < 0:
+                    return None
+                for assigned, line in _find_assignments(source).items():
+                    self._found.setdefault(assigned, (seq, line))
+            if root in self._found:
+                return self._found[root]
+        return None
+
+
+def _find_assignments(source: str) -> dict[str, int]:
+    r"""Return the last line of a cell that assigns each of its names.
+
+    >>> sorted(_find_assignments("x = 1\nfor i in y:\n    x[i], z = 2, 3").items())
+    [('i', 2), ('x', 3), ('z', 3)]
+    """
+    if not source or len(source) > _MAX_CELL_CHARS:
+        return {}
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    found: dict[str, int] = {}
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Name | ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            base: ast.expr = node
+            while isinstance(base, ast.Subscript | ast.Attribute):
+                base = base.value
+            if isinstance(base, ast.Name):
+                found[base.id] = max(found.get(base.id, 0), node.lineno)
+        pending.extend(ast.iter_child_nodes(node))
+    return found
+
+
+# -- frames of an error
+
+
+def _last_error() -> BaseException | None:
+    """Return the error that IPython keeps, with its frames and their arrays."""
+    error = getattr(sys, "last_value", None)
+    return error if is_a(error, BaseException) else None
+
+
+def _user_frames(error: BaseException) -> Iterator[FrameType]:
+    """Yield the frames of the user's functions that an error left, the innermost first."""
+    parts: list[TracebackType] = []
+    for each in list_chain(error)[:_MAX_FRAMES]:
+        part = traceback_of(each)
+        while part is not None and len(parts) < 100 * _MAX_FRAMES:
+            parts.append(part)
+            part = part.tb_next
+    seen: set[int] = set()
+    for part in reversed(parts):
+        frame = part.tb_frame
+        code = frame.f_code
+        if id(frame) in seen or code.co_name == "<module>" or len(seen) >= _MAX_FRAMES:
+            continue
+        if CELL_FILE.fullmatch(code.co_filename) or not is_library_file(code.co_filename):
+            seen.add(id(frame))
+            yield frame
+
+
+def _find_local_place(code: CodeType, name: str) -> str:
+    """Return the last line of a function that assigns a local name, as `In [3] line 2` or `data.py:31`; empty if none does."""
+    lines = [
+        step.positions.lineno
+        for step in dis.get_instructions(code)
+        if step.opname.startswith(("STORE_FAST", "STORE_DEREF"))
+        and (step.argval == name or (type(step.argval) is tuple and name in step.argval))
+        and step.positions is not None
+    ]
+    line = max(filter(None, lines), default=None)
+    if line is None:
+        return ""
+    named = CELL_FILE.fullmatch(code.co_filename)
+    file = _format_text(Path(code.co_filename).name)
+    return _format_place(int(named[1]), line) if named else f"{file}:{line}"
+
+
+# -- devices, and the process
+
+
+def _describe_devices(finder: _ArrayFinder) -> tuple[DeviceMemory, ...]:
+    if not backend_is_initialized():
+        finder.problems.append("JAX has not started its devices yet")
+        return ()
+    return tuple(_describe_device(at, device, finder) for at, device in enumerate(jax.local_devices()))
+
+
+def _describe_device(ordinal: int, device: Any, finder: _ArrayFinder) -> DeviceMemory:
+    statistics = None
+    try:
+        statistics = device.memory_stats()
+    except Exception as error:  # noqa: BLE001 - what a platform without statistics raises differs: it becomes a note
+        finder.add_problem(f"the memory statistics of {device.device_kind} could not be read: {_describe_error(error)}")
+    if not statistics or "bytes_in_use" not in statistics:
+        return DeviceMemory(ordinal, device.device_kind, finder.device_nbytes.get(device, 0), is_sum=True)
+    card_used, card_total = _read_card(device, finder) if device.platform == "gpu" else (None, None)
+    return DeviceMemory(
+        ordinal,
+        device.device_kind,
+        statistics["bytes_in_use"],
+        statistics.get("peak_bytes_in_use"),
+        statistics.get("bytes_limit"),
+        card_used=card_used,
+        card_total=card_total,
+    )
+
+
+def _read_card(device: Any, finder: _ArrayFinder) -> tuple[int | None, int | None]:
+    """Return the bytes that all processes use of a GPU's memory, and its size, by nvidia-ml-py where it is installed."""
+    try:
+        pynvml: Any = importlib.import_module(_NVML)
+    except ImportError:
+        return None, None
+    try:
+        pynvml.nvmlInit()
+        handle = _find_card(pynvml, device.local_hardware_id)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        return int(memory.used), int(memory.total)
+    except Exception as error:  # noqa: BLE001 - the driver's library may be missing, or not see the card: it becomes a note
+        finder.add_problem(f"the memory of the whole card could not be read: {_describe_error(error)}")
+        return None, None
+
+
+def _find_card(nvml: Any, hardware_id: int) -> Any:
+    """Return the handle of a GPU, which JAX numbers among those that it may see."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    name = visible[hardware_id] if hardware_id < len(visible) else str(hardware_id)
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+
+
+def _read_host_nbytes(problems: list[str]) -> int | None:
+    try:
+        return int(psutil.Process().memory_info().rss)
+    except (psutil.Error, OSError) as error:
+        problems.append(f"the memory of the process could not be read: {_describe_error(error)}")
+        return None

@@ -1,0 +1,196 @@
+"""What fills the memory, on real ranks: the report, and the card of a failed allocation on one rank and on all."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from mhnb.cli.main import main
+from mhnb.cluster.cluster import Cluster
+from mhnb.core.memory import NO_STATISTICS, ArrayRow, MemoryReport, group_failures
+from mhnb.core.output.results import CellResult
+from mhnb.core.ranks import describe_ranks
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.text import format_cell_text
+from mhnb.view.tables.memory import format_memory_text
+
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+rank, mesh = jax.process_index(), jax.make_mesh((jax.process_count(), 2), ("data", "model"))
+w = jax.device_put(np.ones((512, 64), np.float32), NamedSharding(mesh, P()))
+params = {"w": w, "b": jax.jit(lambda a: a + 1, out_shardings=NamedSharding(mesh, P("data", "model")))(w)}
+own = jnp.ones(3000)
+if rank == 2:
+    extra = jnp.ones((400, 400))
+"""
+TOO_LARGE = """
+def grow(nbytes):
+    held = jnp.ones((200, 200))
+    return jnp.zeros(nbytes, jnp.uint8)
+
+{condition}grow(1 << 46)
+"""
+LAUNCHES = """
+class Lazy: pass
+jax.tree_util.register_pytree_node(Lazy, lambda lazy: ((w.sum(),), None), lambda _, parts: Lazy())
+lazy = Lazy()
+"""
+"""A class that launches a program of all ranks when JAX flattens it."""
+CLEAN = "for name in ('w', 'params', 'own', 'extra'): globals().pop(name, None)"
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Cluster:
+    """The shared cluster with a replicated array, a sharded one, one on each rank, and one more on rank 2."""
+    cluster.run(SETUP).check()
+    return cluster
+
+
+def rows_of(report: MemoryReport) -> dict[str, ArrayRow]:
+    """Return the arrays by their first names; unnamed ones are left out."""
+    return {row.array.names[0]: row for row in report.arrays if row.array.names}
+
+
+def test_report_has_names_sizes_and_lines(ready: Cluster) -> None:
+    """A replicated array, a sharded one, aliases, what made them, and the rank that has an array more."""
+    seq = ready.run("pass").check().seq - 1
+    report = ready.memory()
+    rows = rows_of(report)
+    w, b, own, extra = rows["w"], rows["params['b']"], rows["own"], rows["extra"]
+    nbytes = 4 * 512 * 64
+    assert (w.array.names, w.array.spec, w.differs) == (("w", "params['w']"), "P()", "")
+    assert (w.array.nbytes, w.array.nbytes_per_device, w.array.waste) == (nbytes, nbytes, 7 * nbytes)
+    assert (b.array.spec, b.array.mesh) == ("P('data', 'model')", (("data", 4), ("model", 2)))
+    assert (b.array.nbytes, b.array.nbytes_per_device, b.array.waste) == (nbytes, nbytes // 8, 0)
+    assert (b.array.program, b.array.place) == ("jit(<lambda>)", f"cell {seq} line 5")
+    assert (own.array.scope, own.array.place, own.array.is_assignment) == ("local", f"cell {seq} line 6", True)
+    assert (own.groups[0][0], own.differs, extra.differs) == ((0, 1, 2, 3), "", "only on rank 2")
+    assert [row.nbytes_per_device for row in report.arrays] == sorted(
+        (row.nbytes_per_device for row in report.arrays), reverse=True
+    )
+
+
+def test_devices_are_summed_and_compared(ready: Cluster) -> None:
+    """On CPU the live shards are summed, each buffer once, and the report says so; the rank with more is an outlier."""
+    used = {rank: [device.used for device in memory.devices] for rank, memory in ready.memory().ranks.items()}
+    ready.run("shards, again = w.addressable_shards, [s.data for s in params['b'].addressable_shards]\n"
+              "if rank == 2: more = jnp.ones((1 << 20, 2))").check()  # fmt: skip
+    report = ready.memory()
+    ready.run("del shards, again; globals().pop('more', None)").check()
+    now = {rank: [device.used for device in memory.devices] for rank, memory in report.ranks.items()}
+    assert now == used | {2: [used[2][0] + (8 << 20), used[2][1]]}
+    assert [(row.ranks, row.ordinals) for row in report.devices if row.is_outlier and row.ordinals] == [((2,), (0,))]
+    assert report.notes[0] == NO_STATISTICS
+    assert all((memory.host_nbytes or 0) > 50 << 20 for memory in report.ranks.values())
+    assert format_memory_text(report).splitlines()[1] == NO_STATISTICS
+
+
+def test_report_of_some_ranks(ready: Cluster) -> None:
+    """Only the named ranks are asked."""
+    report = ready.memory(ranks="1,3")
+    assert list(report.ranks) == [1, 3]
+    assert "extra" not in rows_of(report)
+
+
+def count_launches(cluster: Cluster) -> list[int]:
+    """Return the number of launches and proposals that each rank recorded."""
+    flights = cluster.flight().flights
+    return [sum(event.kind in ("proposal", "launch") for event in flight.events) for flight in flights]
+
+
+def test_report_launches_nothing(ready: Cluster) -> None:
+    """No launch of several ranks is recorded for it, and the ranks stay in sync."""
+    ready.run(LAUNCHES).check()
+    before = count_launches(ready)
+    memory = ready.memory().ranks[0]
+    assert count_launches(ready) == before
+    (problem,) = memory.problems
+    assert problem.startswith("lazy could not be searched for arrays: InvalidRequest: ")
+    ready.run("del lazy; float(w.sum())").check()
+
+
+def cards_of(result: CellResult) -> list[str]:
+    """Return the lines of the text that begin a card."""
+    return [line.strip() for line in format_cell_text(result).splitlines() if "when the allocation failed" in line]
+
+
+def test_failed_allocation_of_one_rank_shows_its_memory(ready: Cluster) -> None:
+    """The card has what was asked for, the local array of the failed function with its line, and what could be sharded."""
+    result = ready.run(TOO_LARGE.format(condition="if rank == 1: "))
+    assert [r.rank for r in result.ranks if r.allocation is not None] == [1]
+    allocation = result[1].allocation
+    assert allocation is not None
+    assert (allocation.requested, allocation.is_host, allocation.problem) == (1 << 46, False, "")
+    arrays = {array.names[0]: array for array in allocation.memory.arrays if array.names}
+    assert arrays["held in function grow"].place == f"cell {result.seq} line 2"
+    assert list(arrays).index("held in function grow") < list(arrays).index("w")
+    text = format_cell_text(result)
+    assert cards_of(result) == ["device memory when the allocation failed · 64.0 TiB was asked for"]
+    assert "%mhjax memory" in text
+    assert "w = jax.device_put(w, NamedSharding(w.sharding.mesh, P('data')))" in text
+    assert result.state == "clean"
+    assert "held in function grow" in format_cell_html(result)
+    kept = rows_of(ready.memory(ranks=[1]))
+    assert "held in function grow, kept by the last error" in kept
+
+
+def test_failed_allocation_of_all_ranks_is_one_card(ready: Cluster) -> None:
+    """Equal reports are grouped; the rank that holds an array more has a card of its own."""
+    result = ready.run(TOO_LARGE.format(condition=""))
+    allocations = {r.rank: r.allocation for r in result.ranks if r.allocation is not None}
+    assert list(allocations) == [0, 1, 2, 3]
+    groups = [group.ranks for group in group_failures(allocations)]
+    # Rank 1 may still hold what an earlier test left there.
+    assert any({0, 3} <= set(ranks) and 2 not in ranks for ranks in groups), groups
+    assert cards_of(result) == [
+        f"device memory when the allocation failed on {describe_ranks(ranks)} · 64.0 TiB was asked for"
+        for ranks in groups
+    ]
+
+
+def test_error_that_an_allocation_caused_has_the_card(ready: Cluster) -> None:
+    """The failed allocation may be its cause; NumPy's counts as one of the host. Other errors have no card."""
+    caused = "try: np.zeros(1 << 50, np.uint8)\nexcept MemoryError as error: raise ValueError('no batch') from error"
+    allocation = ready.run(caused)[0].allocation
+    assert allocation is not None
+    assert (allocation.requested, allocation.is_host) == (1 << 50, True)
+    assert ready.run("raise ValueError('no')")[0].allocation is None
+
+
+def test_report_that_fails_changes_nothing(ready: Cluster) -> None:
+    """If the report fails, the card is one line; the cell's error and the cluster's state are those of the allocation."""
+    broken = "from mhnb.rank import memory\nkept = memory._visit_namespace\nmemory._visit_namespace = None"
+    ready.run(broken).check()
+    result = ready.run("jnp.zeros(1 << 46, jnp.uint8)")
+    ready.run("memory._visit_namespace = kept; del memory, kept").check()
+    assert {r.error.ename for r in result.ranks if r.error} == {"JaxRuntimeError"}
+    assert result.state == "clean"
+    assert "the arrays in memory could not be listed: TypeError" in format_cell_text(result)
+
+
+def test_collected_cell_is_cleaned_up(ready: Cluster) -> None:
+    """A name that was deleted is no longer in the report."""
+    ready.run(CLEAN).check()
+    assert not {"w", "own", "extra"} & rows_of(ready.memory()).keys()
+
+
+def test_shell_prints_the_report_between_cells(ready: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """`mhnb memory` asks the notebook's process; while a cell runs it is refused."""
+    assert main(["memory", ready.name, "--top", "1"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"(?m)^shared · memory · ranks 0-3 · \d+ arrays$", text)
+    assert re.search(r"(?m)^\d+ more arrays, ", text)
+    assert main(["memory", ready.name, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert [rank["rank"] for rank in values["ranks"]] == [0, 1, 2, 3]
+    assert any(array["names"] == ["w", "params['w']"] for array in values["ranks"][0]["arrays"])
+    running = ready.submit("import threading; stop = threading.Event(); stop.wait()")
+    assert main(["memory", ready.name]) == 1
+    assert "is running, and ranks report their memory only between cells" in capsys.readouterr().err
+    ready.interrupt()
+    running.wait(None)
+    assert main(["memory", ready.name, "--top", "0"]) != 0
+    assert "--top 0: expected how many arrays to show" in capsys.readouterr().err
