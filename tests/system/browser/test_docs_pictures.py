@@ -27,6 +27,7 @@ VIEWS = {
     "collectives": "collectives",
     "hang": "a hang",
     "layout": "layout",
+    "memory": "memory",
     "order-mismatch": "different launches",
     "panel": "live: panel as tabs",
     "stragglers": "stragglers",
