@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mhnb.core.output.results import CellResult
     from mhnb.errors import CellError, CellFailed, MhnbError
     from mhnb.layouts import expect, layout, reshard
+    from mhnb.rank.metrics import log
     from mhnb.rank.requests.sharding import collectives
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "expect",
     "layout",
     "load_ipython_extension",
+    "log",
     "reshard",
     "start",
     "unload_ipython_extension",
@@ -50,6 +52,7 @@ _MODULE_OF = {
     "current": "mhnb.cluster.manager",
     "expect": "mhnb.layouts",
     "layout": "mhnb.layouts",
+    "log": "mhnb.rank.metrics",
     "reshard": "mhnb.layouts",
     "start": "mhnb.cluster.manager",
 }
@@ -60,7 +63,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("mhnb.teach")
     if (home := _MODULE_OF.get(name)) is None:
         raise AttributeError(f"module 'mhnb' has no attribute {name!r}; it has {', '.join(sorted(_MODULE_OF))}")
-    return getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(home), name)
+    if name == "log":
+        # Loops call it, and finding it here takes longer than the call.
+        globals()[name] = value
+    return value
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

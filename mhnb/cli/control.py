@@ -139,7 +139,7 @@ def _describe_notebook(record: RunRecord, values: Mapping[str, Any]) -> str:
 
 
 def describe_silence(record: RunRecord) -> str:
-    """Say that a notebook's process did not answer, and why that may be."""
+    """Describe that the notebook's process did not answer, and why that may be."""
     return (
         f"the process of its notebook (pid {record.owner_pid}) did not answer within {_ANSWER_S:g} s; "
         "it may be suspended, or run one long call that lets no other thread run"

@@ -10,7 +10,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from mhnb.cli import clusters, completion, control, doctor, flight, lab, logs, memory, profiles, run, start, trace
+from mhnb.cli import (
+    clusters,
+    completion,
+    control,
+    doctor,
+    flight,
+    lab,
+    logs,
+    memory,
+    metrics,
+    profiles,
+    run,
+    start,
+    trace,
+)
 from mhnb.cli.command import Command, CommandParser
 from mhnb.cli.help import add_help_arguments, find_topic, format_overview, print_help
 from mhnb.core.arguments import format_unknown
@@ -20,7 +34,7 @@ from mhnb.system.private_files import NotPrivate
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Start and stop clusters": ("start", "list", "stop", "cleanup"),
     "Run and export programs": ("run", "export"),
-    "Look at a cluster": ("status", "where", "flight", "memory", "trace", "logs"),
+    "Look at a cluster": ("status", "where", "flight", "trace", "memory", "metrics", "logs"),
     "Get unstuck": ("interrupt", "restart"),
     "This machine and hosts": ("doctor", "profile", "completion", "version"),
     "Lessons": ("demo", "lab"),
@@ -169,6 +183,12 @@ COMMANDS: Mapping[str, Command] = {
         "List, show and copy cluster profiles, which say how hosts are reached.",
         profiles.run_profile_command,
         profiles.add_profile_command,
+    ),
+    "metrics": Command(
+        "Show the metrics that cells have logged, or write them to a file.",
+        metrics.print_metrics,
+        metrics.add_metrics_arguments,
+        metrics.DETAILS,
     ),
     "flight": Command(
         "Show what each rank of a cluster did last, and where the ranks first differed.",

@@ -24,6 +24,7 @@ from mhnb.cluster.generation import adopt_generation, create_generation, end_hos
 from mhnb.cluster.host_monitor import HostMonitor, HostRequests
 from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
 from mhnb.cluster.journal import ClusterJournal
+from mhnb.cluster.metrics import MetricTable, write_for_shell
 from mhnb.cluster.options import StartOptions, check_detachable
 from mhnb.cluster.preflight import check_hosts, preflight_error
 from mhnb.cluster.shell_control import ShellRequests
@@ -167,6 +168,7 @@ class Cluster:
             "restart": self._restart_for_shell,
             "flight": self._copy_flights_for_shell,
             "memory": self._read_memory_for_shell,
+            "metrics": self._write_metrics_for_shell,
         }
         return ShellRequests(self._resources.run_dir, actions, long_actions, time.time)
 
@@ -202,6 +204,9 @@ class Cluster:
                 f"  Fix: wait for it, or mhnb interrupt {self.name}"
             )
         return "", memory.pack_report(self.memory())
+
+    def _write_metrics_for_shell(self) -> tuple[str, Mapping[str, Any]]:
+        return write_for_shell(self.metrics, self._resources.run_dir)
 
     def _launch(self, profile: Profile) -> None:
         self._resources.launch(self.shape, self.options, profile, self.cwd)
@@ -526,6 +531,15 @@ class Cluster:
             ranks: the ranks to ask; None for all.
         """
         return memory.read_memory(self, self.name, resolve_ranks(ranks, self.process_count))
+
+    @property
+    def metrics(self) -> MetricTable:
+        """What the cells have logged with `mhnb.log`, also before a restart; a replayed cell replaces its earlier points."""
+        return MetricTable(self._state_machine.read_metrics())
+
+    def adopt_metrics(self, earlier: Cluster) -> None:
+        """Take over what the cells of an earlier generation have logged."""
+        self._state_machine.metrics.adopt(earlier._state_machine.metrics)
 
     def accept(self) -> None:
         """Continue with a split or tainted cluster as it is."""

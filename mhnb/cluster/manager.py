@@ -533,7 +533,10 @@ def restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | Non
     """
     count = pluralize(cluster.process_count, "rank")
     with announce(cluster.name, f"the restart of {count}"), _start_locks[cluster.name], _as_launch_errors():
-        return _restart(cluster, on_progress)
+        previous = current_generation(cluster)
+        fresh = _restart(cluster, on_progress)
+        fresh.adopt_metrics(previous)
+        return fresh
 
 
 def restart_cluster(cluster: Cluster, *, replay: bool, to: int | None) -> Cluster:

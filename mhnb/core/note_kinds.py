@@ -28,6 +28,8 @@ NOTE_KINDS: Mapping[str, str] = MappingProxyType(
         "hang-card": "Ranks wait in a launch that other ranks have not reached.",
         "straggler": "One rank came to launches so late that the others waited for it.",
         "out-of-memory": "An allocation failed, and the report shows what the memory held.",
+        "metric-differs": "Ranks logged different values of a metric on which they should agree.",
+        "metric-missing": "Values that a cell logged could not be read.",
         # an interrupt
         "interrupt-steps": "An interrupt escalates from an agreed stop over signals to a kill.",
         "abandoned-collective": "A rank was interrupted inside a collective, which may still be waiting.",

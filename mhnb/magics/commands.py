@@ -18,7 +18,7 @@ from mhnb.core.arguments import closest_match, format_unknown, seconds_argument,
 from mhnb.core.cell_name import join_cell_arguments
 from mhnb.core.cell_request import GUARDS
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
-from mhnb.magics import data, debugging, files, flight, inspection, lifecycle, memory, sharding, trace
+from mhnb.magics import data, debugging, files, flight, inspection, lifecycle, memory, metrics, sharding, trace
 from mhnb.magics.session import Command, Group, Session, list_flags
 from mhnb.magics.settings import VIEWS
 from mhnb.system.help_topics import list_topics, read_topic
@@ -40,7 +40,7 @@ __all__ = [
 GROUPS: tuple[Group, ...] = get_args(Group)
 """The groups of commands, in the order of the help."""
 
-_MODULES = (lifecycle, inspection, debugging, flight, memory, trace, data, sharding, files)
+_MODULES = (lifecycle, inspection, debugging, flight, trace, memory, metrics, data, sharding, files)
 
 COMMANDS: dict[str, Command] = {
     command.name: command

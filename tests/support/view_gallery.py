@@ -47,10 +47,12 @@ from mhnb.view.sharding.mesh import format_mesh_html
 from mhnb.view.sharding.plan import format_plan_html, format_reshard_html
 from mhnb.view.tables.flight import format_flight_html, format_flights_html, format_stragglers_html
 from mhnb.view.tables.memory import format_memory_html
+from mhnb.view.tables.metrics import format_metrics_html
 from mhnb.view.tables.reports import format_collectives_html, format_hang_html, format_preflight_html
 from mhnb.view.tables.start import StartSummary, format_start_html, format_summary_html
 from mhnb.view.tables.tables import Status, format_check_html, format_status_html, format_vars_html
 from mhnb.view.tables.trace import format_trace_html
+from tests.support.metric_samples import training_cell
 from tests.support.view_samples import (
     after_a_failure,
     cell,
@@ -167,6 +169,7 @@ def _results(count: int) -> dict[str, CellResult]:
             *[replace(RankResult(rank, "ok", (out("2\n"),)), noise="[Gloo] Rank 0 is connected to 3 peer ranks\n") for rank in ranks]
         ),
     }  # fmt: skip
+    results["metrics"] = training_cell(count)
     return {name: replace(result, execution_count=EXECUTION_COUNT) for name, result in results.items()}
 
 
@@ -226,6 +229,7 @@ def _table_views(count: int) -> dict[str, str]:
         "memory": format_memory_html(_memory(count)),
         "stragglers": format_stragglers_html(_lateness(count)) if count > 1 else "",
         "trace": format_trace_html(_traced(count)) if count > 1 else "",
+        "metrics of all cells": format_metrics_html(training_cell(count).metrics),
     }
 
 
@@ -403,6 +407,9 @@ def live_views(count: int) -> dict[str, dict[str, Any]]:
         "all ranks run": build_frame(_running(count), locations),
         "a loop runs": build_frame(loop, locations, history=history),
         "some ranks have ended": build_frame(replace(_running(count), ranks=done), locations),
+        "a cell that logs metrics": build_frame(
+            replace(training_cell(count, done=False), execution_count=EXECUTION_COUNT), locations
+        ),
         "each rank by itself": build_frame(_running(count), locations, view="rows"),
     }
     if count > 1:

@@ -89,7 +89,42 @@ class LibraryNoise(_Event, frozen=True):
     text: str
 
 
+class MetricPoints(_Event, frozen=True):
+    """Points of one metric, in the order in which the rank logged them."""
+
+    name: str
+    steps: bytes
+    """Numbers as `core/metrics.py` packs them: JSON has no NaN and no infinity."""
+    values: bytes
+    """As many as steps."""
+    is_same: bool = False
+    """All ranks of the cell should log the same values."""
+    omitted_count: int = 0
+    """How many more points the rank has left out since the last event of this metric. It may be negative: then that many that counted
+    as left out are here.
+    """
+
+
+class MetricProblem(_Event, frozen=True):
+    """Values of one metric that the rank could not read."""
+
+    name: str
+    why: str
+    step: float
+    """The first one."""
+    count: Annotated[int, Meta(ge=1)] = 1
+
+
 OutputEvent: TypeAlias = (
-    Stream | DisplayData | UpdateDisplayData | ExecuteResult | ClearOutput | ErrorRaised | OutputOmitted | LibraryNoise
+    Stream
+    | DisplayData
+    | UpdateDisplayData
+    | ExecuteResult
+    | ClearOutput
+    | ErrorRaised
+    | OutputOmitted
+    | LibraryNoise
+    | MetricPoints
+    | MetricProblem
 )
 """One output of a rank."""

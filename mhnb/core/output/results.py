@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from mhnb.core.cell_name import format_cell_name
 from mhnb.core.hang_report import HangReport
 from mhnb.core.memory import AllocationFailure
+from mhnb.core.metrics import NO_METRICS, Metrics
 from mhnb.core.output.folding import normalize_output
 from mhnb.core.ranks import describe_ranks
 from mhnb.core.trace import TraceReport
@@ -128,6 +129,8 @@ class CellResult:
     """What the cell waits for, if its turn has not come: then it has no ranks yet."""
     trace: TraceReport | None = None
     """The timeline of a cell that ran with `--trace`."""
+    metrics: Metrics = NO_METRICS
+    """The points that its ranks have logged with `mhnb.log`."""
 
     @property
     def name(self) -> str:
@@ -168,6 +171,7 @@ class CellResult:
             self.ok
             and not self.notes
             and self.carried is None
+            and not self.metrics
             and not any(r.outputs or r.error or r.noise or r.omitted_nbytes for r in self.ranks)
         )
 

@@ -21,6 +21,7 @@ from mhnb.core.hints import find_hint, find_printed_hint, shorten_values
 from mhnb.core.journal import CellRecord, trace_launches
 from mhnb.core.memory import AllocationFailure
 from mhnb.core.messages import CellEnded, DebugPrompt, DebugResumed, InterruptDelivered, RankStatus
+from mhnb.core.metrics import CellMetrics
 from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CarriedNote, CellResult, RankResult
@@ -233,6 +234,7 @@ class Cell:
         self._stopped_s = 0.0
         shown = seq if request.place.execution_count is None else request.place.execution_count
         self.parts = {rank: RankCell(OutputAccumulator(execution_count=shown)) for rank in ranks}
+        self.metrics = CellMetrics(seq, ranks, execution_count=request.place.execution_count)
 
     @property
     def name(self) -> str:
@@ -501,6 +503,17 @@ class Cell:
     def end_rank(self, ended: CellEnded) -> None:
         """Record a rank's final reply."""
         self.parts[ended.rank].record_end(ended)
+        self.metrics.add(ended.rank, ended.events)
+
+    def add_output(self, rank: int, events: list[OutputEvent]) -> None:
+        """Record a rank's output while the cell runs."""
+        self.parts[rank].add_output(events)
+        self.metrics.add(rank, events)
+
+    def add_late_output(self, rank: int, events: list[OutputEvent]) -> None:
+        """Record output after the cell's end. An error there did not end the cell."""
+        self.parts[rank].accumulator.add(events)
+        self.metrics.add(rank, events)
 
     def mark_rank_lost(self, rank: int, outcome: Outcome, error: RankError) -> None:
         """Record that a rank's process ended before the cell did."""
@@ -571,6 +584,7 @@ class Cell:
             handling=self._long_handling_ranks(now),
             where=self.build_hang_report(now, process_count) if self._is_sampled() else None,
             execution_count=self.request.place.execution_count,
+            metrics=self.metrics.snapshot(done=self.wall_s is not None),
         )
 
 

@@ -43,6 +43,7 @@ from mhnb.core.messages import (
     SkipCell,
     StartFailed,
 )
+from mhnb.core.metrics import Metrics, MetricStore
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, describe_ranks_short, format_ranks, ranks_by_key
 from mhnb.core.replay import ReplayEstimate
@@ -295,6 +296,8 @@ class ClusterStateMachine:
         self._queued: deque[CellSubmitted] = deque()
         self._next_seq = 1
         self._finished_cells = FinishedCells()
+        self.metrics = MetricStore()
+        """What the cells have logged."""
         self._next_cell_note: CarriedNote | None = None
         self._state_before: tuple[ClusterState, str] = ("clean", "")
         """State and reason before the running cell."""
@@ -444,10 +447,13 @@ class ClusterStateMachine:
         self.current = Cell(
             submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now, name_cell=self.cell_names.format_name
         )
+        self.current.metrics.generation = self.generation
         if submitted.request.guard != "lockstep" and self.guard_available:
             # Without agreement the other ranks would launch, and wait for the rank that refuses.
             self.current.abandoned_by = self.registry.ranks_with_abandoned()
         is_replay = submitted.request.replayed_seq is not None
+        if is_replay:
+            self.metrics.replace_earlier(seq)
         self._state_before = (self.state, self.reason)
         self.state = "running"
         chosen = None if submitted.request.ranks is None else list(ranks)
@@ -501,6 +507,7 @@ class ClusterStateMachine:
         if cell is None or ended.seq != cell.seq or ended.rank not in cell.parts:
             return []
         cell.end_rank(ended)
+        self._keep_metrics(cell)
         self.registry.record_cell_end(ended)
         late = self._apply_display_updates(cell, ended.rank, now)
         return [*late, *self._finish_if_done(now), *self._update_debugger(now)]
@@ -601,16 +608,28 @@ class ClusterStateMachine:
     def _on_output(self, produced: OutputProduced, now: float) -> list[Command]:
         cell = self.current
         if cell is not None and produced.seq == cell.seq and produced.rank in cell.parts:
-            cell.parts[produced.rank].add_output(produced.events)
+            cell.add_output(produced.rank, produced.events)
+            self._keep_metrics(cell)
             return self._apply_display_updates(cell, produced.rank, now)
         old = self._finished_cells.find(produced.seq, produced.rank)
         if old is None:
             return []
-        old.parts[produced.rank].accumulator.add(produced.events)
+        old.add_late_output(produced.rank, produced.events)
+        self._keep_metrics(old)
         return [
             *self._apply_display_updates(old, produced.rank, now),
             ShowLateOutput(old.result(now, self.process_count)),
         ]
+
+    def _keep_metrics(self, cell: Cell) -> None:
+        if not cell.metrics.is_empty:
+            self.metrics.add(cell.metrics)
+
+    def read_metrics(self) -> Metrics:
+        """Return the points that the cells have logged. Works from any thread."""
+        cell = self.current
+        running = None if cell is None else cell.metrics
+        return self.metrics.snapshot(lambda each: each is not running)
 
     def _apply_display_updates(self, cell: Cell, rank: int, now: float) -> list[Command]:
         return [

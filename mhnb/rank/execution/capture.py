@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from os import fstat, write
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, Protocol, TextIO, TypeAlias
 
 from mhnb.core.messages import shorten_error, shorten_text
 from mhnb.core.output.events import (
@@ -55,6 +55,19 @@ _MAX_DISPLAYS = 2000
 _MAX_FORMS, _MAX_MIME_CHARS = 64, 200
 _MAX_METADATA_CHARS = 1024 * 1024
 _Display: TypeAlias = DisplayData | UpdateDisplayData | ExecuteResult
+
+
+class EventSource(Protocol):
+    """Produces events of cells beside their output."""
+
+    def collect(self, seq: int, *, has_ended: bool = False) -> None:
+        """Read what belongs to a cell, as far as it can be read now."""
+
+    def take(self, seq: int) -> list[OutputEvent]:
+        """Return the running cell's events since the last call."""
+
+    def take_late(self, running: int) -> dict[int, list[OutputEvent]]:
+        """Return the events of ended cells since the last call, by cell number. `running` is the running cell, or 0."""
 
 
 class EventBuffer:
@@ -250,6 +263,15 @@ _MAX_NOISE_CHARS = 16 * 1024
 """Characters of library noise that a cell passes on."""
 
 
+_installed: list[Capture] = []
+"""The capture of this process, if it is a rank."""
+
+
+def find_installed() -> Capture | None:
+    """Return the capture of this process; None if it is not a rank."""
+    return _installed[-1] if _installed else None
+
+
 class Capture:
     """All output of the rank: Python's streams, displays, and the files behind descriptors 1 and 2.
 
@@ -275,6 +297,8 @@ class Capture:
         self._undo_steps: list[Callable[[], None]] = []
         self._python_stdout: TextIO | None = None
         """The stream that Python itself has created for descriptor 1."""
+        self.metrics: EventSource | None = None
+        """The points that cells log; None until a cell logs one."""
 
     # -- replace the process's own streams
 
@@ -290,6 +314,7 @@ class Capture:
         before = sys.stdout, sys.stderr
         for stream in before:
             stream.flush()
+        _installed.append(self)
         self._python_stdout = sys.__stdout__
         sys.stdout, sys.stderr = self.stdout, self.stderr
         self._undo_steps = [partial(setattr, sys, "stdout", before[0]), partial(setattr, sys, "stderr", before[1])]
@@ -304,6 +329,8 @@ class Capture:
     def uninstall(self) -> None:
         """Restore the streams and close the files; for tests."""
         self.stdout.flush_to_capture()
+        if self in _installed:
+            _installed.remove(self)
         for undo in self._undo_steps:
             undo()
         for _, file in self._native:
@@ -359,12 +386,14 @@ class Capture:
     def take(self) -> list[OutputEvent]:
         """Return the running cell's events since the last call."""
         self.stdout.flush_to_capture()
+        metrics = self._collect_metrics()
         with self._lock:
-            return self._cell.take(everything=False)
+            return self._cell.take(everything=False) + metrics
 
     def end(self) -> list[OutputEvent]:
         """End the cell and return its remaining events, C-level output included."""
         self.stdout.flush_to_capture()
+        metrics = self._collect_metrics(has_ended=True)
         replaced = self._restore_streams()
         self._flush_descriptor()
         flush_c_stdout()
@@ -374,15 +403,39 @@ class Capture:
             self._seq, self._has_subprocesses = 0, False
             for note in filter(None, (replaced, self._log.take_error_note())):
                 self._cell.add_text("stderr", note)
-            return self._cell.take()
+            return self._cell.take() + metrics
 
     def take_late(self) -> dict[int, list[OutputEvent]]:
-        """Return what cells printed after their end, by cell number."""
+        """Return what cells printed and logged after their end, by cell number."""
+        # Not with the lock: the values of arrays are read.
+        metrics = {} if self.metrics is None else self.metrics.take_late(self._seq)
         with self._lock:
             late, self._late_buffers = self._late_buffers, {}
-            return {seq: events for seq, buffer in late.items() if (events := buffer.take())}
+            found = {seq: events for seq, buffer in late.items() if (events := buffer.take())}
+        for seq, events in metrics.items():
+            found.setdefault(seq, []).extend(events)
+        return found
+
+    def find_cell(self) -> int:
+        """Return the number of the cell that the calling code belongs to; 0 before the first cell."""
+        return current_cell() or self._last_seq
+
+    def release_metrics(self) -> None:
+        """Read the values that the cell has logged, and release their arrays.
+
+        To be called when its launches have finished, and before the guard looks at what the cell still refers to.
+        """
+        if self.metrics is not None:
+            self.metrics.collect(self._seq, has_ended=True)
 
     # -- internal
+
+    def _collect_metrics(self, *, has_ended: bool = False) -> list[OutputEvent]:
+        if self.metrics is None:
+            return []
+        # Not with the lock: the values of arrays are read.
+        self.metrics.collect(self._seq, has_ended=has_ended)
+        return self.metrics.take(self._seq)
 
     def _restore_streams(self) -> str:
         """Restore `sys.stdout` and `sys.stderr`. Return a note if the cell left streams there that do not forward to them."""

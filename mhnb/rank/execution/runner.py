@@ -327,6 +327,8 @@ class CellRunner:
             trace.end()
         assert self._running is not None
         seq = self._running.seq
+        # Before the guard looks at what the cell still refers to.
+        self.capture.release_metrics()
         launches, notes = self.launches.close_cell(seq, outcome)
         facts = self.changed_facts()
         with self._lock:

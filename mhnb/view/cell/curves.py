@@ -1,4 +1,4 @@
-"""Curves of the fields of repeated lines over the steps: the median of the ranks, the band from lowest to highest, and the odd ranks.
+"""Curves over steps, of the fields of repeated lines and of metrics: the median of the ranks, the band from lowest to highest, odd ranks.
 
 Decides which fields have a curve, which ranks are odd, and how a curve is drawn, as a picture and in one line of text. A picture is an
 image of its own, because an untrusted notebook drops elements of SVG from HTML. It does not know the page's theme, so its colours are
@@ -54,15 +54,32 @@ class OddRank:
 
 
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """What the ranks have at each step."""
+
+    ranks: tuple[int, ...]
+    rows: Sequence[_Series]
+    """By step, the value of each rank; or one value if all have the same. None where a rank has no finite value."""
+    texts: Sequence[Sequence[str]]
+    """The same as texts; empty where a rank has no value at all."""
+    axis: str
+    """The name of the steps, such as `step`."""
+    ends: tuple[str, str]
+    """The first and the last step."""
+    positions: Sequence[float] = ()
+    """Where the steps are, from 0 to 1; empty if their distances are equal."""
+
+
+@dataclass(frozen=True, slots=True)
 class Curve:
-    """One field of repeated lines."""
+    """One field of repeated lines, or one metric."""
 
     name: str
-    """The letter of its column."""
+    """The letter of its column; empty for a metric."""
     title: str
     """The words before the number; may be empty."""
     count: int
-    """Number of lines."""
+    """Number of lines, or of steps."""
     ranks: tuple[int, ...]
     lows: tuple[float | None, ...]
     """By point, the lowest of all ranks, or the median where they agree; None where no rank has a finite value."""
@@ -71,6 +88,8 @@ class Curve:
     low: str
     """The lowest value, as it was printed."""
     high: str
+    bounds: tuple[float, float]
+    """The lowest and the highest value, as they are drawn."""
     first: str
     """The first median, as it was printed."""
     last: str
@@ -82,6 +101,12 @@ class Curve:
     differs: bool
     """Whether the ranks have different values."""
     odd: tuple[OddRank, ...] = ()
+    positions: tuple[float, ...] = ()
+    """Where the points are, from 0 to 1; empty if their distances are equal."""
+    unit: str = "lines"
+    """What is counted."""
+    is_logarithmic: bool = False
+    """Whether the logarithms of the values are drawn."""
 
     @property
     def has_band(self) -> bool:
@@ -96,6 +121,8 @@ class Curve:
     @property
     def label(self) -> str:
         """The title and the letter."""
+        if not self.name:
+            return self.title
         return f"{self.title} ‹{self.name}›" if self.title else f"‹{self.name}›"
 
 
@@ -118,8 +145,9 @@ def build_curves(
     for at in range(len(run.columns)):
         if len(curves) < min(limit, MAX_CURVES) and _is_measure(run, at):
             texts = [_texts_of(run.columns[at][row], len(ranks)) for row in rows]
-            curve = _build_curve(texts, ranks, axis, (steps[0], steps[-1]))
-            if curve is not None:
+            values = [[_finite(text) for text in line] for line in texts]
+            curve = build_curve(Samples(tuple(ranks), values, texts, axis, (steps[0], steps[-1])))
+            if curve is not None and curve.bounds[0] != curve.bounds[1]:
                 pieces = run.pieces
                 title = name_field(pieces[at], pieces[at + 1])
                 curves.append(replace(curve, name=names[at], title=title, count=run.count))
@@ -163,41 +191,45 @@ def _texts_of(place: str | Slot, ranks: int) -> tuple[str, ...]:
     return (place,) * min(1, ranks) if isinstance(place, str) else place.values
 
 
-def _build_curve(
-    texts: Sequence[tuple[str, ...]], ranks: Sequence[int], axis: str, ends: tuple[str, str]
-) -> Curve | None:
-    """Build a curve from each line's texts; None if it would be a flat line or has no finite value."""
-    rows = [[_finite(text) for text in line] for line in texts]
+def build_curve(samples: Samples) -> Curve | None:
+    """Build a curve; None if no rank has a finite value."""
+    rows, texts, ranks = samples.rows, samples.texts, samples.ranks
     known = [(value, text) for row, line in zip(rows, texts, strict=True) for value, text in _known(row, line)]
-    low, high = min(known, default=(0.0, "")), max(known, default=(0.0, ""))
-    if low[0] == high[0]:
+    if not known:
         return None
+    low, high = min(known), max(known)
     medians = [(row, line) for row, line in zip(rows, texts, strict=True) if any(value is not None for value in row)]
     shared = tuple(zip(*rows, strict=True)) if len(rows[0]) == len(ranks) else ()
     odd = tuple(
-        OddRank(ranks[at], _thin(shared[at]), _last_text([line[at] for line in texts]))
+        OddRank(ranks[at], thin(shared[at]), _last_text([line[at] for line in texts]))
         for at in _find_odd(rows, texts, high[0] / 2 - low[0] / 2)
     )
-    points = [_build_point(rows[slice(*ends)]) for ends in pairwise(_cuts(len(rows), min(len(rows), _MAX_POINTS)))]
-    lows, middles, highs = zip(*points, strict=True)
+    cuts = list(pairwise(_cuts(len(rows), min(len(rows), _MAX_POINTS))))
+    lows, middles, highs = zip(*(_build_point(rows[slice(*ends)]) for ends in cuts), strict=True)
     return Curve(
         name="",
         title="",
         count=len(rows),
-        ranks=tuple(ranks),
+        ranks=ranks,
         lows=lows,
         medians=middles,
         highs=highs,
         low=low[1].strip(),
         high=high[1].strip(),
+        bounds=(low[0], high[0]),
         first=_median_text(*medians[0]),
         last=_median_text(*medians[-1]),
-        axis=axis,
-        begin=ends[0],
-        end=ends[1],
+        axis=samples.axis,
+        begin=samples.ends[0],
+        end=samples.ends[1],
         differs=any(len(set(line)) > 1 for line in texts),
         odd=odd,
+        positions=tuple(_mean(samples.positions[slice(*ends)]) for ends in cuts) if samples.positions else (),
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _build_point(rows: Sequence[_Series]) -> tuple[float | None, float | None, float | None]:
@@ -250,7 +282,7 @@ def _last_text(texts: Sequence[str]) -> str:
     return next((text.strip() for text in reversed(texts) if text), "")
 
 
-def _thin(values: _Series) -> tuple[float | None, ...]:
+def thin(values: _Series) -> tuple[float | None, ...]:
     """Merge successive values until there are at most as many as points."""
     if len(values) <= _MAX_POINTS:
         return tuple(values)
@@ -269,7 +301,7 @@ def _cuts(count: int, parts: int) -> list[int]:
     return [0, *(1 + (count - 2) * at // (parts - 2) for at in range(parts - 1)), count]
 
 
-def _find_odd(rows: Sequence[_Series], texts: Sequence[tuple[str, ...]], half_span: float) -> list[int]:
+def _find_odd(rows: Sequence[_Series], texts: Sequence[Sequence[str]], half_span: float) -> list[int]:
     """Return the positions of odd ranks: few, and each far from the median while all the others are near it.
 
     A rank counts as far if it is for half of all lines, or for half of the last quarter. A rank without a finite value where others
@@ -340,19 +372,12 @@ def draw_braille(values: _Series, low: float, high: float, cells: int = _CELLS) 
 
 def format_curve_text(curve: Curve) -> str:
     """Format a curve as one line: its first and last median, and where odd ranks end."""
-    low, high = _bounds(curve)
+    low, high = curve.bounds
     where = f", {describe_ranks(curve.ranks)}" if len(curve.ranks) > 1 else ""
     odd = "".join(f"; rank {one.rank} {one.last} at the end" for one in curve.odd)
     drawn = draw_braille(curve.medians, low, high)
-    return f"{curve.label}  {curve.first} {drawn} {curve.last}   {curve.word}over {curve.count} lines{where}{odd}"
-
-
-def _bounds(curve: Curve) -> tuple[float, float]:
-    """Return the values at the bottom and at the top, which are those beside the picture, also if a merged point lost one."""
-    low, high = _finite(curve.low), _finite(curve.high)
     return (
-        min(_only(curve.lows)) if low is None else low,
-        max(_only(curve.highs)) if high is None else high,
+        f"{curve.label}  {curve.first} {drawn} {curve.last}   {curve.word}over {curve.count} {curve.unit}{where}{odd}"
     )
 
 
@@ -370,11 +395,7 @@ _ODD_COLORS = ("#d55e00", "#b565b5")
 
 def format_curve_html(curve: Curve) -> str:
     """Format a curve as a picture with its lowest and highest value, its steps, and the last values beside it."""
-    uri = base64.b64encode(draw_svg(curve).encode()).decode()
-    image = (
-        f'<img alt="{escape(describe_curve(curve))}" src="data:image/svg+xml;base64,{uri}" '
-        f'style="display:block;margin:0;width:{WIDTH}px;max-width:100%;height:{HEIGHT}px">'
-    )
+    image = format_curve_image(curve)
     between = "display:flex;justify-content:space-between"
     left = (
         f'<div style="height:{HEIGHT}px;{between};flex-direction:column;text-align:right;padding-right:4px;min-width:4.5em">'
@@ -387,13 +408,22 @@ def format_curve_html(curve: Curve) -> str:
     return f'<div style="{small}">{left}<div style="min-width:0">{image}{axis}</div>{_format_ends(curve)}</div>'
 
 
+def format_curve_image(curve: Curve, *, width: int = WIDTH, height: int = HEIGHT) -> str:
+    """Format only the picture of a curve, in pixels; its description says what it shows."""
+    uri = base64.b64encode(draw_svg(curve).encode()).decode()
+    return (
+        f'<img alt="{escape(describe_curve(curve))}" src="data:image/svg+xml;base64,{uri}" '
+        f'style="display:block;margin:0;width:{width}px;max-width:100%;height:{height}px">'
+    )
+
+
 def _text(text: str) -> str:
     return escape(text, quote=False)
 
 
 def _format_ends(curve: Curve) -> str:
     """Format the last value of the median and of each odd rank, each as near to its line's end as there is room."""
-    low, high = _bounds(curve)
+    low, high = curve.bounds
     ends = [(_last(curve.medians), f"{curve.word if curve.differs else ''}{curve.last}", f"2px solid {_LINE_COLOR}")]
     for one, color in zip(curve.odd, _ODD_COLORS, strict=False):
         # A value that is not finite is above all others, as it is drawn.
@@ -418,25 +448,28 @@ def describe_curve(curve: Curve) -> str:
     """Describe a curve in a sentence, for readers who do not see the picture."""
     of = f"{curve.word}of {describe_ranks(curve.ranks)} " if len(curve.ranks) > 1 else ""
     odd = "".join(f"; rank {one.rank} ends at {one.last}" for one in curve.odd)
+    scale = ", on a logarithmic scale" if curve.is_logarithmic else ""
     return (
-        f"{curve.title or curve.name} over {curve.count} lines, {curve.axis} {curve.begin} to {curve.end}: {of}"
-        f"from {curve.first} to {curve.last}, lowest {curve.low}, highest {curve.high}{odd}"
+        f"{curve.title or curve.name} over {curve.count} {curve.unit}, {curve.axis} {curve.begin} to {curve.end}: {of}"
+        f"from {curve.first} to {curve.last}, lowest {curve.low}, highest {curve.high}{odd}{scale}"
     )
 
 
 def draw_svg(curve: Curve) -> str:
     """Draw a curve: the band of all ranks, the median on it, and each odd rank, dashed as a second cue beside its colour."""
-    low, high = _bounds(curve)
+    low, high = curve.bounds
     parts = []
+    positions = curve.positions or evenly(len(curve.medians))
     if curve.has_band:
-        parts.append(f'<path fill="{_LINE_COLOR}" fill-opacity=".3" d="{_draw_band(curve, low, high)}"/>')
+        parts.append(f'<path fill="{_LINE_COLOR}" fill-opacity=".3" d="{_draw_band(curve, positions, low, high)}"/>')
     lines = [(curve.medians, _LINE_COLOR, "")]
     lines += [
         (one.values, color, ' stroke-dasharray="8 4"') for one, color in zip(curve.odd, _ODD_COLORS, strict=False)
     ]
     parts += [
-        f'<path fill="none" stroke="{color}" stroke-width="3" stroke-linejoin="round" vector-effect="non-scaling-stroke"{dashes} '
-        f'd="{_draw_line(values, low, high)}"/>'
+        f'<path fill="none" stroke="{color}" stroke-width="3" stroke-linejoin="round" stroke-linecap="round" '
+        f'vector-effect="non-scaling-stroke"{dashes} '
+        f'd="{_draw_line(_points(values, positions, low, high))}"/>'
         for values, color, dashes in lines
     ]
     return (
@@ -452,19 +485,23 @@ def _height_of(value: float, low: float, high: float) -> int:
     return round(_MARGIN + (1 - share) * (HEIGHT * _SCALE - 2 * _MARGIN))
 
 
-def _points(values: _Series, low: float, high: float) -> list[tuple[int, int] | None]:
+def evenly(count: int) -> Sequence[float]:
+    """Return the positions of so many points in equal distances."""
+    return [at / max(1, count - 1) for at in range(count)]
+
+
+def _points(values: _Series, positions: Sequence[float], low: float, high: float) -> list[tuple[int, int] | None]:
     width = WIDTH * _SCALE - 2 * _MARGIN
-    last = max(1, len(values) - 1)
     return [
-        None if value is None else (_MARGIN + round(at * width / last), _height_of(value, low, high))
-        for at, value in enumerate(values)
+        None if value is None else (_MARGIN + round(position * width), _height_of(value, low, high))
+        for value, position in zip(values, positions, strict=True)
     ]
 
 
-def _draw_line(values: _Series, low: float, high: float) -> str:
+def _draw_line(points: Sequence[tuple[int, int] | None]) -> str:
     """Draw a line with a gap where there is no value."""
     drawn, before = [], None
-    for point in _points(values, low, high):
+    for point in points:
         if point is not None:
             drawn.append(f"M{point[0]} {point[1]}h0" if before is None else _draw_step(before, point))
         before = point
@@ -477,8 +514,8 @@ def _draw_step(before: tuple[int, int], point: tuple[int, int]) -> str:
     return f"l{right} {down}".replace(" -", "-") if down else f"h{right}"
 
 
-def _draw_band(curve: Curve, low: float, high: float) -> str:
-    top = [point for point in _points(curve.highs, low, high) if point is not None]
-    bottom = [point for point in _points(curve.lows, low, high) if point is not None]
+def _draw_band(curve: Curve, positions: Sequence[float], low: float, high: float) -> str:
+    top = [point for point in _points(curve.highs, positions, low, high) if point is not None]
+    bottom = [point for point in _points(curve.lows, positions, low, high) if point is not None]
     outline = [*top, *reversed(bottom)]
     return f"M{outline[0][0]} {outline[0][1]}{''.join(_draw_step(*ends) for ends in pairwise(outline))}z"

@@ -24,6 +24,7 @@ from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import BlockLine, block_items, count_lines, format_omitted_line, shorten_line
 from mhnb.view.cell.blocks_html import CURVES_CLASS, Pictures, StripItem, block_to_html, format_strip
 from mhnb.view.cell.failures import Failure, are_not_yet, collapse_traceback, has_extra_information, trim_traceback
+from mhnb.view.cell.metrics import format_card_html
 from mhnb.view.cell.summary import (
     Block,
     CellSummary,
@@ -279,6 +280,7 @@ def format_cell_html(
             + (_format_tabs if view == "tabs" else _format_grid)(result, cell_summary, known_locations, uid, Pictures())
         )
         css = TABS_CSS.format(uid=uid) if view == "tabs" else ""
+    parts.append(format_card_html(cell_summary.metrics))
     parts += [
         f'<div style="margin-top:4px;{_NOTE_STYLE}">{escape(note, quote=False)}</div>'
         for note in (*(() if cell_summary.failures else cell_summary.notes), *cell_summary.output_notes)

@@ -45,6 +45,7 @@ from mhnb.view.cell.failures import (
     is_only_right,
 )
 from mhnb.view.cell.measures import name_field
+from mhnb.view.cell.metrics import NO_CARD, MetricCard, build_card
 from mhnb.view.html import format_seconds
 
 MAX_COMPARED_NBYTES = 192 * 1024
@@ -115,18 +116,20 @@ class CellSummary:
     """The names that other cells and commands use, as `In [7] · cell 12 of the cluster`."""
     noise_label: str = ""
     """As `6 lines of C++ libraries (Gloo 4, absl 2)`; empty if there is no noise."""
+    metrics: MetricCard = NO_CARD
+    """The charts of what the ranks have logged."""
     figures_are_below: bool = False
     """Whether figures that only a front end can draw follow in displays of their own, so that nothing needs to stand for them."""
 
     @property
     def is_empty(self) -> bool:
         """Return whether there is nothing to show."""
-        return not (self.blocks or self.failures or self.notes or self.output_notes or self.carried)
+        return not (self.has_status or self.failures or self.notes or self.output_notes)
 
     @property
     def has_status(self) -> bool:
         """Return whether a line says which ranks ran the cell and for how long, because something stands on or below it."""
-        return bool(self.blocks or self.carried)
+        return bool(self.blocks or self.carried or self.metrics)
 
     @property
     def own_failures(self) -> tuple[Failure, ...]:
@@ -198,6 +201,7 @@ def summarise_cell(result: CellResult) -> CellSummary:
         noise=_group_noise(result),
         name=result.both_names,
         noise_label=format_noise_label(result),
+        metrics=build_card(result.metrics, done=result.done) if result.metrics else NO_CARD,
     )
 
 

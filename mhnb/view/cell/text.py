@@ -51,6 +51,7 @@ from mhnb.view.cell.failures import (
     has_extra_information,
     trim_traceback,
 )
+from mhnb.view.cell.metrics import format_card_lines
 from mhnb.view.cell.summary import Block, CellSummary, summarise_cell
 from mhnb.view.html import RankLocations, join_words
 from mhnb.view.lesson import format_difference, parse_difference
@@ -92,6 +93,7 @@ def format_cell_text(
     lines = [
         *_format_failures(cell_summary, painter, known_locations.script_path or result.name),
         *_format_blocks(cell_summary, painter, known_locations),
+        *(f"  {line}" for line in format_card_lines(cell_summary.metrics)),
         *(() if cell_summary.failures else cell_summary.notes),
         *cell_summary.output_notes,
     ]

@@ -26,6 +26,7 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks_html import Pictures, block_to_html, items_to_html
+from mhnb.view.cell.metrics import LIVE_POINTS, NO_CARD, MetricCard, build_card, format_card_html, format_card_lines
 from mhnb.view.cell.summary import Block, CellSummary, format_heading
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import (
@@ -64,6 +65,7 @@ _COMPLETE_PERCENT = 100
 _MAX_TAIL_LINES = 12
 _MAX_TAIL_CHARS = 2000
 _TEXT_BUDGET = 12_000
+_MAX_LIVE_CHARTS = 6
 
 
 LiveView: TypeAlias = Literal["fold", "rows", "tabs", "grid"]
@@ -94,6 +96,8 @@ class LiveFrame:
     """Ranks that did not fit."""
     hang_html: str = ""
     """The hang report, as HTML; only a quiet line while ranks are stopped in the debugger."""
+    metrics_html: str = ""
+    """The charts of what the ranks have logged, as HTML."""
     each_html: str = ""
     """Each rank by itself, as HTML, if that was requested."""
     has_buttons: bool = False
@@ -133,10 +137,17 @@ def build_frame(
         tuple(_build_live_block(block, errors, known_locations, budget, labelled=len(groups) > 1) for block in shown),
         f"… and {describe_ranks(rest)}, shown when the cell ends" if rest else "",
         _format_hang_html(snapshot.where, known_locations, expanded=expanded, has_recent_output=has_recent_output),
+        format_card_html(_build_metrics(snapshot), brief=True),
         format_each_html(snapshot, known_locations) if expanded else "",
         has_buttons=snapshot.wall_s >= BUTTONS_AFTER_S,
         view=view,
     )
+
+
+def _build_metrics(snapshot: CellResult) -> MetricCard:
+    if not snapshot.metrics:
+        return NO_CARD
+    return build_card(snapshot.metrics, done=False, max_charts=_MAX_LIVE_CHARTS, points=LIVE_POINTS)
 
 
 def _format_hang_html(
@@ -316,6 +327,7 @@ def frame_parts(frame: LiveFrame) -> dict[str, str]:
         "head": frame.heading,
         "strip": json.dumps([asdict(item) for item in frame.strip], ensure_ascii=False) if frame.strip else "",
         "card": frame.hang_html,
+        "charts": frame.metrics_html,
         "each": frame.each_html,
         "more": frame.overflow,
         "acts": "yes" if frame.has_buttons else "",
@@ -384,7 +396,8 @@ def format_running_text(
     has_strip = snapshot.where is not None and is_unusual(strip) and not hang_lines
     stop_lines = [describe_stop(snapshot.where)] if snapshot.where is not None and snapshot.where.stopped else []
     strip_lines = [format_strip_text(strip)] if has_strip else []
-    below = [*strip_lines, *_format_failures(snapshot), *hang_lines, *stop_lines]
+    chart_lines = list(format_card_lines(_build_metrics(snapshot)))
+    below = [*chart_lines, *strip_lines, *_format_failures(snapshot), *hang_lines, *stop_lines]
     head = _format_live_heading(snapshot, strip, has_strip=has_strip)
     lines: list[str] = []
     for tail_length in _TAIL_LENGTHS:
@@ -452,7 +465,7 @@ def frame_to_html(frame: LiveFrame) -> str:
     head = f'<div><span style="{QUIET_STYLE}">{escape(frame.heading)}</span></div>' if frame.heading else ""
     strip = f"<div>{escape(format_strip_text(frame.strip), quote=False)}</div>" if frame.strip else ""
     blocks = "".join(map(_format_live_block, frame.blocks))
-    return wrap_html(head + strip + blocks + more + frame.hang_html + frame.each_html)
+    return wrap_html(head + strip + blocks + more + frame.metrics_html + frame.hang_html + frame.each_html)
 
 
 def _format_live_block(block: LiveBlock) -> str:

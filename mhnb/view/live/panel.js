@@ -61,6 +61,7 @@ function renderLive({ model, el }) {
   const blocks = make("div", { class: "mhnb-blocks" });
   const more = make("div", { class: "mhnb-quiet" });
   const card = make("div", {});
+  const charts = make("div", { role: "group", "aria-label": "metrics", hidden: true });
   const each = make("div", { class: "mhnb-each", role: "region", "aria-label": "each rank", tabindex: "0", hidden: true });
   const act = (name) => () => model.send({ act: name });
   const where = button("Where", "where each rank is now", act("where"));
@@ -74,7 +75,7 @@ function renderLive({ model, el }) {
   const row = make("div", { class: "mhnb-actions mhnb-later", role: "group", "aria-label": "while the cell runs" },
     button("Interrupt", "KeyboardInterrupt on every rank", act("interrupt")), where, all);
   const top = make("div", { class: "mhnb-top" }, head, row);
-  const root = make("div", { class: "mhnb mhnb-panel mhnb-live", "data-lm-suppress-shortcuts": "true" }, top, strip, tabs, blocks, more, card, each);
+  const root = make("div", { class: "mhnb mhnb-panel mhnb-live", "data-lm-suppress-shortcuts": "true" }, top, strip, tabs, blocks, more, charts, card, each);
   // The file's placeholder for a cell that never ends. It is hidden while this widget shows more and is up to date.
   const cover = make("style");
   const draft = CSS.escape(model.get("draft"));
@@ -131,6 +132,13 @@ function renderLive({ model, el }) {
     more: (text) => { more.textContent = text; },
     acts: (on) => { row.classList.toggle("mhnb-later", !on); },
     card: (html) => { card.innerHTML = html; },
+    charts: (html) => {
+      // A fold that the user has opened stays open.
+      const opened = [...charts.querySelectorAll("details")].map((fold) => fold.open);
+      charts.hidden = !html;
+      charts.innerHTML = html;
+      charts.querySelectorAll("details").forEach((fold, at) => { fold.open = Boolean(opened[at]); });
+    },
     each: (html) => {
       where.setAttribute("aria-pressed", String(Boolean(html)));
       each.hidden = !html;
@@ -165,7 +173,7 @@ function renderLive({ model, el }) {
     model.on(`change:${name}`, now);
     now();
   };
-  for (const name of ["head", "strip", "more", "card", "each", "acts"]) follow(name, draw[name]);
+  for (const name of ["head", "strip", "more", "card", "charts", "each", "acts"]) follow(name, draw[name]);
   for (let at = 0; at < places.length; at += 1) follow(`block_${at}`, (text) => draw.block(at, text));
   follow("view", draw.view);
 

@@ -17,6 +17,7 @@ from pathlib import PurePath
 from typing import Any, Protocol
 
 from mhnb.core.cell_name import format_cell_argument
+from mhnb.core.metrics import NO_METRICS
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.summary import CellSummary, clip_outputs, format_heading, summarise_cell
@@ -144,7 +145,7 @@ class PlaceholderDisplay:
             self._update_all(snapshot)
 
     def _update_last_lines(self, snapshot: CellResult, frame: LiveFrame) -> None:
-        content = (frame.blocks, frame.overflow, bool(frame.hang_html))
+        content = (frame.blocks, frame.metrics_html, frame.overflow, bool(frame.hang_html))
         # A hang report changes each second, because it has the time. That alone is for the longer interval.
         has_later_hang = bool(frame.hang_html) and snapshot.wall_s >= self._next_all_s
         if content != self._last_lines or has_later_hang:
@@ -275,6 +276,8 @@ def clip_snapshot(snapshot: CellResult, locations: RankLocations) -> CellResult:
     limit = max(_MIN_READ_NBYTES, _READ_NBYTES // max(1, len(snapshot.ranks)))
     return replace(
         snapshot,
+        # The last lines above have the charts.
+        metrics=NO_METRICS,
         ranks=tuple(
             replace(r, outputs=clip_outputs(r.outputs, limit, where=locations.logs.get(r.rank) or "the log file"))
             for r in snapshot.ranks

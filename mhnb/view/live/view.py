@@ -291,7 +291,7 @@ class CellView:
             has_recent_output=has_recent_output,
             history=self._history,
         )
-        self._record_output(frame.blocks, snapshot)
+        self._record_output((frame.blocks, frame.metrics_html), snapshot)
         return frame
 
     @property

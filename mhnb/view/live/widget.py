@@ -27,7 +27,16 @@ def _widget_class() -> Any:
         import anywidget
         import traitlets
 
-        names = ["head", "strip", "more", "card", "each", "acts", *(f"block_{at}" for at in range(MAX_BLOCKS))]
+        names = [
+            "head",
+            "strip",
+            "more",
+            "card",
+            "charts",
+            "each",
+            "acts",
+            *(f"block_{at}" for at in range(MAX_BLOCKS)),
+        ]
         parts = {name: traitlets.Unicode("").tag(sync=True) for name in names}
         fixed = {
             "_esm": (_HERE / "panel.js").read_text(encoding="utf-8"),

@@ -15,6 +15,7 @@ from typing import Self
 from mhnb.core.flight import FlightReport
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.memory import MemoryReport
+from mhnb.core.metrics import Metrics
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.core.replay import ReplayStep, format_step
 from mhnb.core.stragglers import Lateness
@@ -36,6 +37,7 @@ from mhnb.view.tables.flight import (
     format_stragglers_text,
 )
 from mhnb.view.tables.memory import format_memory_html, format_memory_text
+from mhnb.view.tables.metrics import format_metrics_html, format_metrics_text
 from mhnb.view.tables.reports import (
     format_collectives_html,
     format_collectives_text,
@@ -278,6 +280,12 @@ def show_flight(report: FlightReport, ranks: Sequence[int] | None = None, screen
     html = format_flight_html(report) if ranks is None else format_flights_html(report, ranks)
     text = format_flight_text(report) if ranks is None else format_flights_text(report, ranks)
     (screen or detect_screen()).show({"text/html": html, "text/plain": text}, new_uid())
+
+
+def show_metrics(metrics: Metrics, *, each: bool = False, screen: Screen | None = None) -> None:
+    """Show a chart of each metric; in a terminal a line, and with `each` also a line for each rank."""
+    data = {"text/html": format_metrics_html(metrics), "text/plain": format_metrics_text(metrics, each=each)}
+    (screen or detect_screen()).show(data, new_uid())
 
 
 def show_stragglers(lateness: Lateness, screen: Screen | None = None) -> None:

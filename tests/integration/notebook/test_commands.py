@@ -299,6 +299,9 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("memory --top x", "expected a whole number"),
         ("memory --ranks 9", "unknown rank 9"),
         ("memory x", "unrecognized arguments: x"),
+        ("metrics --cell x", "--cell 'x': expected a cell, such as In[7] or 7"),
+        ("metrics --cell 99999", "99999 has logged no metric"),
+        ("metrics no_such_metric", "metric 'no_such_metric' was not logged"),
         ("stragglers --rank 1", "unrecognized arguments: --rank 1"),
         ("trace opne", "'opne': expected open, or a cell, such as In[7] or 7"),
         ("trace 1 2", "trace 1 2: expected one cell"),
@@ -506,6 +509,22 @@ def test_memory_shows_arrays_by_name(nb: Session, cluster: Cluster) -> None:
     only = nb.run("%mhjax memory --ranks 1").out
     assert only.startswith("default · memory · rank 1 · ")
     assert {"big", "keep[3]"} <= {name for row in cluster.memory().arrays for name in row.array.names}
+
+
+def test_metrics_are_shown_written_and_returned(nb: Session, cluster: Cluster, tmp_path: Path) -> None:
+    """`%mhjax metrics` has a line for each metric, with a name also for each rank; `--csv` writes, an assignment gets the points."""
+    nb.run("%%mhjax\nimport mhnb\nfor step in range(5): mhnb.log(step, shown=step / 2, of_rank=me)")
+    number = nb.shell.execution_count - 1
+    lines = nb.run(f"%mhjax metrics --cell In[{number}]").out.splitlines()
+    assert lines[0] == f"2 metrics · ranks 0-1 · 20 points · In [{number}]"
+    assert [line.split()[0] for line in lines[1:]] == ["shown", "of_rank"]
+    assert [line.split()[0] for line in nb.run("%mhjax metrics of_rank").out.splitlines()[2:]] == ["rank", "0", "1"]
+    path = tmp_path / "points of a cell.csv"
+    written = nb.run(f"%mhjax metrics shown --csv '{path}'").out
+    assert written == f"mhjax · wrote {path}: 10 points of 1 metric\n"
+    assert path.read_text() == cluster.metrics.select(name="shown").to_csv()
+    nb.run("found = %mhjax metrics shown")
+    assert len(nb.shell.user_ns["found"]) == 10
 
 
 @pytest.mark.requires_part("mpi")

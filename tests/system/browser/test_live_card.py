@@ -15,6 +15,7 @@ from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from tests.support.axe import violations
 from tests.support.lab import open_chromium
+from tests.support.metric_samples import training_cell
 from tests.support.view_samples import cell, out, with_ranks_at_different_lines, with_states
 from tests.unit.view.tables.test_hang_report import HANG, STOP_LINE, STOPPED
 
@@ -303,6 +304,22 @@ def test_where_lists_each_rank(card: Card) -> None:
         ["2", "host0", "!", "missing", "3", "302.0", "MiB"],
     ]
     assert len(rows) == 5
+
+
+def test_ranks_of_a_metric_stay_open(card: Card) -> None:
+    """The charts are a group with a name. A fold that the user opened by keyboard stays open, with the newer numbers in it."""
+    card.show(training_cell(4, done=False))
+    charts = card.page.get_by_role("group", name="metrics")
+    fold = charts.locator("details", has_text="loss of each rank")
+    fold.locator("summary").focus()
+    card.page.keyboard.press("Enter")
+    assert fold.locator("tr").count() == 5
+    card.update(training_cell(3, done=False))
+    assert fold.locator("tr").first.is_visible()
+    assert fold.locator("tr").count() == 4
+    assert not charts.locator("details", has_text="lr of each rank").locator("tr").first.is_visible()
+    card.update(cell([], []))
+    assert charts.count() == 0
 
 
 def test_tooltip_stays_while_times_change(card: Card) -> None:

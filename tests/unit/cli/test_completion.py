@@ -51,7 +51,7 @@ def test_words_are_completed(tmp_path: Path, line: str, expected: set[str]) -> N
 
 
 @pytest.mark.parametrize(
-    "command", ["stop", "logs", "restart", "interrupt", "status", "where", "flight", "memory", "trace"]
+    "command", ["stop", "logs", "restart", "interrupt", "status", "where", "flight", "memory", "metrics", "trace"]
 )
 def test_cluster_names_are_completed(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command for a cluster completes the names of the running ones; the full names where two have one name."""

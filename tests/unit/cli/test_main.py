@@ -225,7 +225,7 @@ def test_usage_error_names_the_help(line: str, expected: str, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    "command", ["stop", "where", "status", "logs", "interrupt", "restart", "flight", "memory", "trace"]
+    "command", ["stop", "where", "status", "logs", "interrupt", "restart", "flight", "memory", "metrics", "trace"]
 )
 def test_unknown_cluster_has_the_name_that_was_meant(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,110 @@
+"""`cluster.metrics`: what the cells of a cluster have logged, as a value that writes files and makes tables."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mhnb.core.metrics import MetricPoint, Metrics, format_csv, list_columns
+from mhnb.core.ranks import pluralize
+from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.system.private_files import open_private
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MetricTable:
+    """Points that ranks have logged. Iterating yields each as a `MetricPoint`: cell, rank, step, name, value and generation."""
+
+    metrics: Metrics
+    """The points by cell, name and rank, and where ranks disagree."""
+
+    def __iter__(self) -> Iterator[MetricPoint]:
+        return iter(self.metrics)
+
+    def __len__(self) -> int:
+        return len(self.metrics)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in the order in which they were first logged."""
+        return self.metrics.names
+
+    def select(self, *, name: str | None = None, rank: int | None = None, cell: int | None = None) -> MetricTable:
+        """Return the points of one name, one rank or one cell; of a cell number that a restart has used again, the latest.
+
+        Raises:
+            InvalidRequest: no point has that name or cell.
+        """
+        return MetricTable(self.metrics.select(name=name, rank=rank, cell=cell))
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """Return the points as CSV with exact numbers; or write them to a file, which only its user can read.
+
+        Raises:
+            InvalidRequest: the file cannot be written.
+        """
+        text = format_csv(self.metrics)
+        if path is None:
+            return text
+        try:
+            with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="", opener=open_private) as file:
+                file.write(text)
+        except OSError as error:
+            raise InvalidRequest(
+                f"--csv {os.fspath(path)}: {error.strerror or error}; expected a file that can be written"
+            ) from error
+        return None
+
+    def to_dataframe(self) -> Any:
+        """Return the points as a pandas DataFrame.
+
+        Raises:
+            MhnbError: pandas is not installed in this process.
+        """
+        try:
+            # mhnb does not need it, so it is not among the dependencies.
+            pandas = importlib.import_module("pandas")
+        except ImportError as error:
+            raise MhnbError(
+                "a DataFrame needs pandas, which is not installed in this notebook\n"
+                "  Fix: %pip install pandas\n"
+                "  Or: cluster.metrics.to_csv(), or a loop over cluster.metrics"
+            ) from error
+        return pandas.DataFrame(list_columns(self.metrics))
+
+    def __repr__(self) -> str:
+        return repr(self.metrics)
+
+    def _repr_html_(self) -> str:
+        """Format the charts of all cells."""
+        from mhnb.view.tables.metrics import format_metrics_html
+
+        return format_metrics_html(self.metrics)
+
+
+def write_for_shell(table: MetricTable, run_dir: Path) -> tuple[str, dict[str, str]]:
+    """Return the charts as text for a shell, and where all points were written for it."""
+    from mhnb.view.tables.metrics import format_metrics_text
+
+    path = run_dir / f"metrics-{secrets.token_hex(8)}.csv"
+    table.to_csv(path)
+    return format_metrics_text(table.metrics), {"path": str(path), "summary": _summarise(table)}
+
+
+def _summarise(table: MetricTable) -> str:
+    return f"{pluralize(len(table), 'point')} of {pluralize(len(table.names), 'metric')}"
+
+
+def write_csv(table: MetricTable, path: Path) -> str:
+    """Write points as CSV; return a sentence about the file.
+
+    Raises:
+        InvalidRequest: the file cannot be written.
+    """
+    table.to_csv(path)
+    return f"wrote {path}: {_summarise(table)}"
