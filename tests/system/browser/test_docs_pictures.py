@@ -28,6 +28,7 @@ VIEWS = {
     "hang": "a hang",
     "layout": "layout",
     "memory": "memory",
+    "metrics": "metrics",
     "order-mismatch": "different launches",
     "panel": "live: panel as tabs",
     "stragglers": "stragglers",
