@@ -104,6 +104,7 @@ bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distrib
 	$(RUN) tests.bench.debugger
 	$(RUN) tests.bench.flight
 	$(RUN) tests.bench.memory
+	$(RUN) tests.bench.metrics
 	$(RUN) tests.bench.collectives
 	$(RUN) tests.bench.sharding
 	$(RUN) tests.bench.outputs
