@@ -138,10 +138,10 @@ def _describe_notebook(record: RunRecord, values: Mapping[str, Any]) -> str:
     return f"notebook: pid {record.owner_pid}"
 
 
-def describe_silence(record: RunRecord) -> str:
+def describe_silence(record: RunRecord, waited_s: float = _ANSWER_S) -> str:
     """Describe that the notebook's process did not answer, and why that may be."""
     return (
-        f"the process of its notebook (pid {record.owner_pid}) did not answer within {_ANSWER_S:g} s; "
+        f"the process of its notebook (pid {record.owner_pid}) did not answer within {waited_s:g} s; "
         "it may be suspended, or run one long call that lets no other thread run"
     )
 

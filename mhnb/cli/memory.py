@@ -48,7 +48,7 @@ def print_memory(args: argparse.Namespace) -> int:
         )
     answer = ask_notebook(record, "memory", _ANSWER_S)
     if answer is None or answer.outcome == "failed":
-        why = describe_silence(record) if answer is None else answer.text
+        why = describe_silence(record, _ANSWER_S) if answer is None else answer.text
         print(f"mhnb memory {args.name}: {why}", file=sys.stderr)
         return 1
     report = unpack_report(answer.values)

@@ -772,6 +772,11 @@ HINTS = (
     ),
     # -- memory
     _make_hint(
+        r"RESOURCE_EXHAUSTED.*(?:[Ss]hared memory size limit|memory space [vs]mem)",
+        "A kernel needs more of the device's small fast memory than there is: use smaller blocks or a smaller tile in it.",
+        ename="JaxRuntimeError|XlaRuntimeError",
+    ),
+    _make_hint(
         r"RESOURCE_EXHAUSTED.*(?:[Mm]emory|[Aa]llocat)|[Oo]ut of memory",
         "A device has no room for this. The report below shows what filled its memory, and %mhjax memory what it holds now: shard "
         "an array that each device has in full, delete what is not needed, or compute in smaller parts.",

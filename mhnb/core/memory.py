@@ -6,10 +6,12 @@ Sizes are bytes. A rank reports metadata alone; nothing here reads an array.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
@@ -85,7 +87,7 @@ class ArrayMemory(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     program: str = ""
     """The program that made it; empty if that is unknown."""
     place: str = ""
-    """The line that made it, or that assigned its name, as `In [3] line 2`; empty if that is unknown."""
+    """The line that made it, or that assigned its name, as `In [3], line 2`; empty if that is unknown."""
     is_assignment: bool = False
     """Whether `place` is only where its name was assigned."""
     count: int = 1
@@ -230,7 +232,8 @@ class MemoryReport:
     @cached_property
     def arrays(self) -> tuple[ArrayRow, ...]:
         """The arrays, the most bytes on a device first."""
-        return merge_arrays({rank: memory.arrays for rank, memory in self.ranks.items()})
+        cut = {rank: memory.arrays[-1].nbytes_per_device for rank, memory in self.ranks.items() if memory.more_count}
+        return merge_arrays({rank: memory.arrays for rank, memory in self.ranks.items()}, cut)
 
     @property
     def more(self) -> tuple[int, int]:
@@ -388,8 +391,17 @@ def _maximum(numbers: Iterable[_Number]) -> _Number:
 # -- group arrays
 
 
-def merge_arrays(ranks: Mapping[int, Sequence[ArrayMemory]]) -> tuple[ArrayRow, ...]:
+def merge_arrays(
+    ranks: Mapping[int, Sequence[ArrayMemory]], cut: Mapping[int, int] = MappingProxyType({})
+) -> tuple[ArrayRow, ...]:
     """Merge the arrays of the ranks: those with the same name, and unnamed ones with equal facts.
+
+    Several arrays of a rank may have one name, such as the locals of a function that calls itself: they are merged in their order.
+
+    Args:
+        ranks: the arrays of each rank, the largest first.
+        cut: of each rank that has more arrays than it lists, the bytes on a device of the smallest that it lists: a smaller one is
+            not called missing there.
 
     >>> x = ArrayMemory(("x",), (2,), "float32", "local", 8, 8, 1)
     >>> merge_arrays({0: [x], 1: []})[0].missing
@@ -397,9 +409,12 @@ def merge_arrays(ranks: Mapping[int, Sequence[ArrayMemory]]) -> tuple[ArrayRow, 
     """
     by_key: dict[Hashable, dict[int, ArrayMemory]] = {}
     for rank, arrays in sorted(ranks.items()):
+        counts: Counter[Hashable] = Counter()
         for array in arrays:
-            by_key.setdefault(_name_key(array), {}).setdefault(rank, array)
-    rows = [_merge_row(found, sorted(ranks)) for found in by_key.values()]
+            key = _name_key(array)
+            by_key.setdefault((key, counts[key]), {})[rank] = array
+            counts[key] += 1
+    rows = [_merge_row(found, sorted(ranks), cut) for found in by_key.values()]
     return tuple(sorted(rows, key=lambda row: (-row.nbytes_per_device, row.array.names[:1], row.groups[0][0])))
 
 
@@ -409,11 +424,11 @@ def _name_key(array: ArrayMemory) -> Hashable:
     return (array.shape, array.dtype, array.spec, array.mesh, array.memory_kind, array.program, array.place)
 
 
-def _merge_row(found: Mapping[int, ArrayMemory], ranks: Sequence[int]) -> ArrayRow:
+def _merge_row(found: Mapping[int, ArrayMemory], ranks: Sequence[int], cut: Mapping[int, int]) -> ArrayRow:
     groups = group_ranks({rank: _size_key(array) for rank, array in found.items()})
-    return ArrayRow(
-        tuple((same, found[same[0]]) for same, _ in groups), tuple(rank for rank in ranks if rank not in found)
-    )
+    largest = max(array.nbytes_per_device for array in found.values())
+    absent = (rank for rank in ranks if rank not in found and largest > cut.get(rank, 0))
+    return ArrayRow(tuple((same, found[same[0]]) for same, _ in groups), tuple(absent))
 
 
 def _size_key(array: ArrayMemory) -> Hashable:
@@ -438,6 +453,10 @@ class ShardingAdvice:
 
     name: str
     """An expression of the notebook, or of a function."""
+    aliases: tuple[str, ...]
+    """Other names of it."""
+    place: str
+    """Where it was made; empty if that is unknown."""
     axis: str
     axis_size: int
     spec: str
@@ -449,8 +468,22 @@ class ShardingAdvice:
 
     @property
     def code(self) -> str:
-        """A line that shards it."""
-        return f"{self.name} = jax.device_put({self.name}, NamedSharding({self.name}.sharding.mesh, {self.spec}))"
+        """A line that shards it; empty if a cell cannot assign to its name, or it is not known whether it can."""
+        if _ASSIGNABLE.fullmatch(self.name) is None:
+            return ""
+        names = [self.name, *(name for name in self.aliases if _ASSIGNABLE.fullmatch(name))]
+        spec = f"jax.sharding.PartitionSpec({self.spec.removeprefix('P(')}"
+        mesh = f"{self.name}.sharding.mesh"
+        return f"{' = '.join(names)} = jax.device_put({self.name}, jax.sharding.NamedSharding({mesh}, {spec}))"
+
+    @property
+    def keepers(self) -> tuple[str, ...]:
+        """The other names that hold the array, also after the line of code."""
+        return tuple(name for name in self.aliases if not self.code or _ASSIGNABLE.fullmatch(name) is None)
+
+
+_ASSIGNABLE = re.compile(r"[^\W_]\w*(?:\['[^'\\]*'\])*")
+"""A variable, or what a dict of it holds under a text. Of other expressions it is not known whether they can be assigned to."""
 
 
 def suggest_sharding(arrays: Iterable[ArrayMemory]) -> ShardingAdvice | None:
@@ -458,7 +491,7 @@ def suggest_sharding(arrays: Iterable[ArrayMemory]) -> ShardingAdvice | None:
 
     >>> w = ArrayMemory(("w",), (8, 6), "float32", "global", 192, 192, 4, "P()", (("data", 4),))
     >>> suggest_sharding([w]).code
-    "w = jax.device_put(w, NamedSharding(w.sharding.mesh, P('data')))"
+    "w = jax.device_put(w, jax.sharding.NamedSharding(w.sharding.mesh, jax.sharding.PartitionSpec('data')))"
     """
     found = [advice for array in arrays if (advice := _suggest_for(array)) is not None]
     return max(found, key=lambda advice: advice.saved, default=None)
@@ -487,7 +520,9 @@ def _suggest_for(array: ArrayMemory) -> ShardingAdvice | None:
             if size and size % (prod(sizes[one] for one in dims[dim]) * sizes[axis]) == 0:
                 dims[dim] = (*dims[dim], axis)
                 return ShardingAdvice(
-                    array.names[0].partition(IN_FUNCTION)[0],
+                    array.names[0],
+                    tuple(name for name in array.names[1:] if not name.endswith(SHARES_MEMORY)),
+                    array.place,
                     axis,
                     sizes[axis],
                     format_spec(Spec(_without_end(dims))),

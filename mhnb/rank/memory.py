@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
@@ -53,12 +54,13 @@ _NO_LAUNCH = "%mhjax memory runs nothing; the class of a value computes somethin
 MIN_HOST_NBYTES = 1 << 20
 """NumPy arrays that are smaller are left out."""
 _MAX_NAME_CHARS = 200
-_MAX_NODES = 50_000
-"""Most values that are visited in search of arrays."""
+_MAX_NODES, _MAX_NAME_NODES = 100_000, 10_000
+"""Most values that are visited in search of arrays: in all, and by one name, so that one large list does not use up the search."""
 _MAX_DEPTH = 16
 _MAX_VISITS = 3
 """How often a container is entered that several names lead to. Without a limit, shared containers within shared ones take forever."""
 _MAX_FRAMES = 64
+_MAX_KEY_LENGTH = 8
 _NVML = "pynvml"
 """The module of nvidia-ml-py, which need not be installed."""
 _MAX_CELLS = 200
@@ -89,7 +91,7 @@ def describe_memory(
     with forbid_launches(_NO_LAUNCH):
         _visit_namespace(finder, namespace, hidden or {})
         if (error := _last_error()) is not None:
-            _visit_frames(finder, error, ", kept by the last error")
+            _visit_frames(finder, ", kept by the last error", error)
     return _describe(finder, seq=seq, limit=limit)
 
 
@@ -111,7 +113,8 @@ def describe_failure(
         finder = _ArrayFinder()
         with forbid_launches(_NO_LAUNCH):
             _visit_namespace(finder, namespace, hidden)
-            _visit_frames(finder, error, "")
+            # The cause by itself, because it may be in a group.
+            _visit_frames(finder, "", cause, error)
         memory = _describe(finder, seq=seq, limit=MAX_FAILURE_ARRAYS)
         if not is_host and not any(device.is_sum for device in memory.devices):
             # Of no use where the device has a memory of its own.
@@ -180,28 +183,37 @@ class _ArrayFinder:
         self._on_path: set[int] = set()
         self._visits: dict[int, int] = {}
         """How often each container was entered."""
-        self._nodes = 0
+        self._nodes = self._name_end = 0
+
+    def begin_name(self) -> None:
+        """Begin with the values that another name of the user leads to."""
+        self._name_end = min(_MAX_NODES, self._nodes + _MAX_NAME_NODES)
 
     def visit(self, value: Any, name: str, suffix: str, depth: int) -> None:
         """Record the arrays that a value holds. Its containers are entered, and so are the attributes of its objects."""
         kind = type(value)
+        self._nodes += 1
         if issubclass(kind, _PLAIN_TYPES + _CODE_TYPES) or depth > _MAX_DEPTH:
             return
-        self._nodes += 1
-        if self._nodes > _MAX_NODES:
-            self.add_problem(
-                f"only the first {_MAX_NODES:,} values were searched for arrays, so some arrays have no name here"
-            )
-        elif issubclass(kind, np.ndarray):
+        if issubclass(kind, np.ndarray):
             self._add_host_array(value, name + suffix)
-        elif isinstance(value, jax.Array):
-            if not isinstance(value, jax.core.Tracer):
+        elif issubclass(kind, jax.Array):
+            if not issubclass(kind, jax.core.Tracer):
                 self.add(value, name + suffix)
         elif id(value) not in self._on_path and self._visits.get(id(value), 0) < _MAX_VISITS:
             self._visits[id(value)] = self._visits.get(id(value), 0) + 1
             self._on_path.add(id(value))
             try:
                 for key, child in _iterate_children(value):
+                    if self._nodes >= self._name_end:
+                        root = re.split(r"[.\[]", name, maxsplit=1)[0]
+                        self.add_problem(
+                            f"only the first {_MAX_NAME_NODES:,} values of {_format_text(root)} were searched for arrays, so some of"
+                            " its arrays have no name here"
+                            if self._nodes < _MAX_NODES
+                            else f"only the first {_MAX_NODES:,} values were searched for arrays, so some arrays have no name here"
+                        )
+                        return
                     self.visit(child, name + key, suffix, depth + 1)
             except Exception as error:  # noqa: BLE001 - a user's class may do anything when JAX flattens it
                 self.add_problem(f"{_format_text(name)} could not be searched for arrays: {_describe_error(error)}")
@@ -211,6 +223,7 @@ class _ArrayFinder:
     def visit_local(self, value: Any, name: str, suffix: str, code: CodeType) -> None:
         """Record the arrays that a local name of a function holds, and where it was assigned."""
         before = len(self.held)
+        self.begin_name()
         self.visit(value, name, suffix, 0)
         if len(self.held) > before and (place := _find_local_place(code, name)):
             for held in self.held[before:]:
@@ -256,15 +269,17 @@ class _ArrayFinder:
 
     def _add_host_array(self, array: Any, name: str) -> None:
         """Record a NumPy array, as its base: several views are one array."""
+        # NumPy's own attributes, and not those of a class of the user's.
         base = array
-        while issubclass(type(base.base), np.ndarray):
-            base = base.base
-        if base.nbytes < MIN_HOST_NBYTES or base.base is not None:
+        while issubclass(type(owner := _BASE_OF(base)), np.ndarray):
+            base = owner
+        if _NBYTES_OF(base) < MIN_HOST_NBYTES or owner is not None:
             # Without memory of its own: the buffer of a JAX array, or of a file.
             return
         known = self._by_id.get(id(base))
         if known is None:
-            known = self._by_id[id(base)] = _Held(base, base)
+            plain = np.ndarray.view(base, np.ndarray)
+            known = self._by_id[id(base)] = _Held(plain, plain)
             self.held.append(known)
         known.add_name(name)
 
@@ -297,29 +312,35 @@ def _name_order(name: str) -> tuple[bool, bool, bool, int, int, str]:
     return name.endswith(SHARES_MEMORY), IN_FUNCTION in name, is_hidden, depth, len(name), name
 
 
+_BASE_OF, _NBYTES_OF = np.ndarray.base.__get__, np.ndarray.nbytes.__get__
+
+
 def _visit_namespace(finder: _ArrayFinder, namespace: dict[str, Any], hidden: Mapping[str, Any]) -> None:
-    for name in user_names(namespace, dict(hidden)):
-        finder.visit(namespace[name], name, "", 0)
-    own = {name for name in namespace if name[:1] == "_" and name not in hidden and not name.startswith("__")}
-    for name in sorted(own - {_OUT, *_LAST_VALUES}):
-        if not _IPYTHON_NAME.fullmatch(name):
-            finder.visit(namespace[name], name, "", 0)
+    names = list(user_names(namespace, dict(hidden)))
+    own = {name for name in list(namespace) if name[:1] == "_" and name not in hidden and not name.startswith("__")}
+    names += [name for name in sorted(own - {_OUT, *_LAST_VALUES}) if not _IPYTHON_NAME.fullmatch(name)]
+    values = [(name, namespace.get(name)) for name in names]
     # The values of earlier cells, which IPython keeps.
     outputs = namespace.get(_OUT)
     if type(outputs) is dict:
-        for number, value in list(outputs.items()):
-            finder.visit(value, f"Out[{number}]", "", 0)
-    for name in _LAST_VALUES:
-        finder.visit(namespace.get(name), name, "", 0)
+        values += [(f"Out[{number}]", value) for number, value in list(outputs.items())]
+    values += [(name, namespace.get(name)) for name in _LAST_VALUES]
+    # Arrays before what may take the search long.
+    values.sort(key=lambda item: not issubclass(type(item[1]), jax.Array | np.ndarray))
+    for name, value in values:
+        finder.begin_name()
+        finder.visit(value, name, "", 0)
 
 
-def _visit_frames(finder: _ArrayFinder, error: BaseException, kept: str) -> None:
-    """Record the arrays in the local variables of the user's functions that an error left.
+def _visit_frames(finder: _ArrayFinder, kept: str, *errors: BaseException) -> None:
+    """Record the arrays in the local variables of the user's functions that errors left.
 
     Args:
+        finder: records them.
         kept: follows the name of a function.
+        errors: the errors.
     """
-    for frame in _user_frames(error):
+    for frame in _user_frames(errors):
         suffix = f"{IN_FUNCTION}{_format_text(frame.f_code.co_name)}{kept}"
         for name, value in _iterate_dict(frame.f_locals):
             finder.visit_local(value, name, suffix, frame.f_code)
@@ -367,6 +388,8 @@ def _format_key(key: Any) -> str:
     """Format a key of a dict, without code of the user's."""
     if type(key) in (str, int, bool, float, bytes) or key is None:
         return repr(key)
+    if type(key) is tuple and len(key) <= _MAX_KEY_LENGTH:
+        return f"({', '.join(map(_format_key, key))}{',' if len(key) == 1 else ''})"
     return f"<{type(key).__name__}>"
 
 
@@ -456,7 +479,7 @@ def _find_memory_kind(sharding: Any) -> str:
 
 
 def _format_place(seq: int, line: int | None) -> str:
-    return f"{CELL_NAMES.format_name(seq)}{'' if line is None else f' line {line}'}"
+    return f"{CELL_NAMES.format_name(seq)}{'' if line is None else f', line {line}'}"
 
 
 class _AssignedPlaces:
@@ -466,33 +489,51 @@ class _AssignedPlaces:
     """
 
     def __init__(self, seq: int) -> None:
-        self._cells = iter(range(seq, max(0, seq - _MAX_CELLS), -1))
-        self._found: dict[str, tuple[int, int | None]] = {}
+        self._unread = iter(range(seq, max(0, seq - _MAX_CELLS), -1))
+        self._read: list[tuple[int, dict[str, int]]] = []
+        """Of each cell that was read, the latest first, the lines of its assignments."""
         self._remaining_chars = _MAX_CELLS_CHARS
 
     def find(self, names: Sequence[str]) -> tuple[int, int | None] | None:
-        """Return the cell and the line that assigned one of the names last; None if that is unknown."""
+        """Return the cell and the line that assigned one of the names last, or what it is in; None if that is unknown."""
         for name in names:
             if IN_FUNCTION in name or name.startswith("Out["):
                 continue
-            root = name.partition("[")[0].partition(".")[0]
-            while root not in self._found and (seq := next(self._cells, None)) is not None:
-                source = "".join(linecache.getlines(cell_file(seq)))
-                self._remaining_chars -= len(source)
-                if self._remaining_chars < 0:
-                    return None
-                for assigned, line in _find_assignments(source).items():
-                    self._found.setdefault(assigned, (seq, line))
-            if root in self._found:
-                return self._found[root]
+            targets = _list_targets(name)
+            for seq, lines in self._iterate_cells():
+                if found := [lines[target] for target in targets if target in lines]:
+                    return seq, max(found)
         return None
+
+    def _iterate_cells(self) -> Iterator[tuple[int, dict[str, int]]]:
+        yield from self._read
+        for seq in self._unread:
+            source = "".join(linecache.getlines(cell_file(seq)))
+            self._remaining_chars -= len(source)
+            if self._remaining_chars < 0:
+                return
+            self._read.append((seq, _find_assignments(source)))
+            yield self._read[-1]
+
+
+def _list_targets(name: str) -> list[str]:
+    """Return the targets of assignments that give a name its array.
+
+    >>> _list_targets("params['w'].value")
+    ["params['w'].value", "params['w']", 'params', "params['w'][*]", 'params[*]']
+    """
+    ends = [found.start() for found in re.finditer(r"[.\[]", name)]
+    inner = [name[:end] for end in reversed(ends)]
+    return [name, *inner, *(f"{each}[*]" for each in inner)]
 
 
 def _find_assignments(source: str) -> dict[str, int]:
-    r"""Return the last line of a cell that assigns each of its names.
+    r"""Return the last line of a cell that assigns to each of its targets.
 
-    >>> sorted(_find_assignments("x = 1\nfor i in y:\n    x[i], z = 2, 3").items())
-    [('i', 2), ('x', 3), ('z', 3)]
+    A target is as in the text, such as `x`, `x['w']` or `x.w`; `x[*]` is for an item whose key the text does not have.
+
+    >>> sorted(_find_assignments("x = 1\nfor i in y:\n    x[i], z['w'] = 2, 3").items())
+    [('i', 2), ('x', 1), ('x[*]', 3), ("z['w']", 3)]
     """
     if not source or len(source) > _MAX_CELL_CHARS:
         return {}
@@ -507,11 +548,10 @@ def _find_assignments(source: str) -> dict[str, int]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             continue
         if isinstance(node, ast.Name | ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            base: ast.expr = node
-            while isinstance(base, ast.Subscript | ast.Attribute):
-                base = base.value
-            if isinstance(base, ast.Name):
-                found[base.id] = max(found.get(base.id, 0), node.lineno)
+            target = ast.unparse(node)
+            if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Constant):
+                target = f"{ast.unparse(node.value)}[*]"
+            found[target] = max(found.get(target, 0), node.lineno)
         pending.extend(ast.iter_child_nodes(node))
     return found
 
@@ -525,10 +565,10 @@ def _last_error() -> BaseException | None:
     return error if is_a(error, BaseException) else None
 
 
-def _user_frames(error: BaseException) -> Iterator[FrameType]:
-    """Yield the frames of the user's functions that an error left, the innermost first."""
+def _user_frames(errors: Iterable[BaseException]) -> Iterator[FrameType]:
+    """Yield the frames of the user's functions that errors left, the innermost of the first error first."""
     parts: list[TracebackType] = []
-    for each in list_chain(error)[:_MAX_FRAMES]:
+    for each in reversed([each for error in errors for each in list_chain(error)[:_MAX_FRAMES]]):
         part = traceback_of(each)
         while part is not None and len(parts) < 100 * _MAX_FRAMES:
             parts.append(part)
@@ -537,7 +577,9 @@ def _user_frames(error: BaseException) -> Iterator[FrameType]:
     for part in reversed(parts):
         frame = part.tb_frame
         code = frame.f_code
-        if id(frame) in seen or code.co_name == "<module>" or len(seen) >= _MAX_FRAMES:
+        # Names of a function are optimised. Those of a class may be in a mapping of the user's.
+        is_function = code.co_name != "<module>" and code.co_flags & CO_OPTIMIZED
+        if id(frame) in seen or not is_function or len(seen) >= _MAX_FRAMES:
             continue
         if CELL_FILE.fullmatch(code.co_filename) or not is_library_file(code.co_filename):
             seen.add(id(frame))
@@ -545,7 +587,7 @@ def _user_frames(error: BaseException) -> Iterator[FrameType]:
 
 
 def _find_local_place(code: CodeType, name: str) -> str:
-    """Return the last line of a function that assigns a local name, as `In [3] line 2` or `data.py:31`; empty if none does."""
+    """Return the last line of a function that assigns a local name, as `In [3], line 2` or `data.py:31`; empty if none does."""
     lines = [
         step.positions.lineno
         for step in dis.get_instructions(code)

@@ -268,7 +268,7 @@ def trace_sources(count: int) -> list[TraceSource]:
 def _memory(count: int) -> MemoryReport:
     """Return the memory of ranks of which one holds an array more."""
     mesh = (("data", count), ("model", 2))
-    place = f"In [{EXECUTION_COUNT}] line 3"
+    place = f"In [{EXECUTION_COUNT}], line 3"
     w = ArrayMemory(
         ("params['w']", "w"),
         (8192, 4096),

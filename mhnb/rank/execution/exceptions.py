@@ -134,6 +134,8 @@ def list_chain(error: BaseException) -> list[BaseException]:
 _ALLOCATION_TEXT = re.compile(
     r"RESOURCE_EXHAUSTED.*(?:memory|alloc|reserve)|out of memory|out-of-memory", re.IGNORECASE | re.DOTALL
 )
+_KERNEL_LIMIT = re.compile(r"shared memory size limit|memory space [vs]mem", re.IGNORECASE)
+"""Of the small memories of a kernel, which no array of the user's fills."""
 _RUNTIME_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
 
 
@@ -150,7 +152,8 @@ def find_failed_allocation(error: BaseException) -> BaseException | None:
             seen += 1
             if is_a(one, MemoryError):
                 return one
-            if _is_runtime_error(one) and _ALLOCATION_TEXT.search(text_of(one)[:_MAX_STATUS_CHARS]):
+            text = text_of(one)[:_MAX_STATUS_CHARS] if _is_runtime_error(one) else ""
+            if _ALLOCATION_TEXT.search(text) and not _KERNEL_LIMIT.search(text):
                 return one
             pending += members_of(one)[:_MAX_GROUP_SIZE]
     return None

@@ -21,7 +21,7 @@ from mhnb.core.memory import (
 from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
 from mhnb.core.variables import format_array
 from mhnb.sharding.layout import format_nbytes
-from mhnb.view.html import QUIET_STYLE, wrap_html
+from mhnb.view.html import QUIET_STYLE, join_words, wrap_html
 from mhnb.view.mime import format_pre
 from mhnb.view.tables.tables import format_table_html, format_table_text
 
@@ -184,21 +184,28 @@ def _format_maker(array: ArrayMemory) -> str:
 
 
 def _format_advice(arrays: Sequence[ArrayMemory]) -> Iterator[str]:
-    """Yield a sentence about the array whose replicas take the most on each device, and a line of code that shards it."""
+    """Yield a sentence about the array whose replicas take the most on each device, and a line of code that shards it, if any does."""
     advice = suggest_sharding(arrays)
     if advice is None:
         return
     has = "each device has a full copy" if advice.is_whole else f"it has replicas along {advice.axis!r}"
     saved = format_nbytes(advice.saved)
-    yield f"→ {advice.name}: {has}. Sharded along {advice.axis!r}, it would take {saved} less on each device:"
-    yield f"    {advice.code}"
+    sentence = f"→ {advice.name}: {has}. Sharded along {advice.axis!r}, it would take {saved} less on each device"
+    made = f"; shard it where it is made{f': {advice.place}' if advice.place else ''}"
+    keepers = f", once {join_words(advice.keepers)} {'do' if len(advice.keepers) > 1 else 'does'} not hold it any more"
+    yield f"{sentence}{keepers if advice.code and advice.keepers else ''}{':' if advice.code else made}"
+    if advice.code:
+        yield f"    {advice.code}"
+
+
+_NO_ADVICE = "→ no named array here has replicas along a mesh axis that divides one of its dims"
 
 
 def _advice_html(lines: Sequence[str]) -> str:
     if not lines:
         return ""
-    sentence, code = lines
-    return f"<div>{escape(sentence, quote=False)}</div>{format_pre(code.strip())}"
+    sentence, *code = lines
+    return f"<div>{escape(sentence, quote=False)}</div>{''.join(format_pre(line.strip()) for line in code)}"
 
 
 # -- the card of a failed allocation
@@ -243,7 +250,8 @@ def _format_one_shortage(group: FailureGroup, *, is_only: bool) -> str:
     lines = list(_format_shortage_end(group, rows))
     advice = [line for line in lines if line.startswith(("→", "    "))]
     parts += [_format_quiet(line) for line in lines if line not in advice]
-    parts += [_advice_html(advice) if len(advice) == 2 else "".join(map(_format_quiet, advice))]
+    is_general = advice == [_NO_ADVICE]
+    parts += ["".join(map(_format_quiet, advice)) if is_general else _advice_html(advice)]
     return "".join(parts)
 
 
@@ -270,4 +278,4 @@ def _format_shortage_end(group: FailureGroup, rows: Sequence[ArrayRow]) -> Itera
         yield "no live arrays"
         return
     advice = list(_format_advice(memory.arrays))
-    yield from advice or ["→ no named array here has replicas along a mesh axis that divides one of its dims"]
+    yield from advice or [_NO_ADVICE]

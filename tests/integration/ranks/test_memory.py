@@ -9,7 +9,7 @@ import pytest
 
 from mhnb.cli.main import main
 from mhnb.cluster.cluster import Cluster
-from mhnb.core.memory import NO_STATISTICS, ArrayRow, MemoryReport, group_failures
+from mhnb.core.memory import NO_STATISTICS, ArrayRow, MemoryReport, group_failures, suggest_sharding
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import describe_ranks
 from mhnb.view.cell.html import format_cell_html
@@ -32,6 +32,23 @@ def grow(nbytes):
     return jnp.zeros(nbytes, jnp.uint8)
 
 {condition}grow(1 << 46)
+"""
+HOSTILE = """
+import enum
+ran = []
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+class Odd:
+    __class__ = property(lambda self: ran.append(1))
+class View(np.ndarray):
+    base = property(lambda self: self)
+    nbytes = property(lambda self: 1 << 40)
+data = [{'t': 'x'} for _ in range(30_000)] + list(range(300_000))
+zz, zc = jnp.ones(3001), {'w': jnp.ones(3002)}
+keys = {(0, 1): jnp.ones(3003), (0, 2): jnp.ones(3004)}
+d = {Color.RED: jnp.ones(3005), Color.BLUE: jnp.ones(3006)}
+odd, view = Odd(), np.zeros(1 << 20).view(View)
 """
 LAUNCHES = """
 class Lazy: pass
@@ -65,8 +82,8 @@ def test_report_has_names_sizes_and_lines(ready: Cluster) -> None:
     assert (w.array.nbytes, w.array.nbytes_per_device, w.array.waste) == (nbytes, nbytes, 7 * nbytes)
     assert (b.array.spec, b.array.mesh) == ("P('data', 'model')", (("data", 4), ("model", 2)))
     assert (b.array.nbytes, b.array.nbytes_per_device, b.array.waste) == (nbytes, nbytes // 8, 0)
-    assert (b.array.program, b.array.place) == ("jit(<lambda>)", f"cell {seq} line 5")
-    assert (own.array.scope, own.array.place, own.array.is_assignment) == ("local", f"cell {seq} line 6", True)
+    assert (b.array.program, b.array.place) == ("jit(<lambda>)", f"cell {seq}, line 5")
+    assert (own.array.scope, own.array.place, own.array.is_assignment) == ("local", f"cell {seq}, line 6", True)
     assert (own.groups[0][0], own.differs, extra.differs) == ((0, 1, 2, 3), "", "only on rank 2")
     assert [row.nbytes_per_device for row in report.arrays] == sorted(
         (row.nbytes_per_device for row in report.arrays), reverse=True
@@ -93,6 +110,31 @@ def test_report_of_some_ranks(ready: Cluster) -> None:
     report = ready.memory(ranks="1,3")
     assert list(report.ranks) == [1, 3]
     assert "extra" not in rows_of(report)
+
+
+def test_suggested_line_frees_what_it_says(ready: Cluster) -> None:
+    """The line runs as it is printed, and takes the replicas away also where the array has another name."""
+    before = ready.memory()
+    advice = suggest_sharding([rows_of(before)["w"].array])
+    assert advice is not None
+    assert advice.keepers == ()
+    ready.run(advice.code).check()
+    ready.run("import gc; gc.collect()").check()
+    after = ready.memory()
+    assert rows_of(after)["w"].array.names == ("w", "params['w']")
+    used = [report.ranks[0].devices[0].used for report in (before, after)]
+    assert used[0] - used[1] == advice.saved
+
+
+def test_names_are_found_beside_large_and_hostile_values(ready: Cluster) -> None:
+    """One large list does not use up the search, several arrays of one name are all there, and no user's code is run."""
+    ready.run(HOSTILE).check()
+    report = ready.memory()
+    rows = rows_of(report)
+    assert {"zz", "zc['w']", "keys[(0, 1)]", "keys[(0, 2)]"} <= rows.keys()
+    assert sum(row.array.names[:1] == ("d[<Color>]",) for row in report.arrays) == 2
+    assert any("only the first 10,000 values of data were searched" in note for note in report.notes)
+    ready.run("assert not ran; del data, zz, zc, keys, d, odd, view").check()
 
 
 def count_launches(cluster: Cluster) -> list[int]:
@@ -125,12 +167,15 @@ def test_failed_allocation_of_one_rank_shows_its_memory(ready: Cluster) -> None:
     assert allocation is not None
     assert (allocation.requested, allocation.is_host, allocation.problem) == (1 << 46, False, "")
     arrays = {array.names[0]: array for array in allocation.memory.arrays if array.names}
-    assert arrays["held in function grow"].place == f"cell {result.seq} line 2"
+    assert arrays["held in function grow"].place == f"cell {result.seq}, line 2"
     assert list(arrays).index("held in function grow") < list(arrays).index("w")
     text = format_cell_text(result)
     assert cards_of(result) == ["device memory when the allocation failed · 64.0 TiB was asked for"]
     assert "%mhjax memory" in text
-    assert "w = jax.device_put(w, NamedSharding(w.sharding.mesh, P('data')))" in text
+    assert (
+        "w = params['w'] = jax.device_put(w, jax.sharding.NamedSharding(w.sharding.mesh, jax.sharding.PartitionSpec('data')))"
+        in text
+    )
     assert result.state == "clean"
     assert "held in function grow" in format_cell_html(result)
     kept = rows_of(ready.memory(ranks=[1]))

@@ -31,6 +31,8 @@ KNOWN = [
     ("JaxRuntimeError", "Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out", "all ranks"),
     ("JaxRuntimeError", "gloo::EnforceNotMet Received data size doesn't match expected size. Is there", "Pad"),
     ("JaxRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 70368744177664 bytes.", "%mhjax memory"),
+    ("JaxRuntimeError", "RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 262144", "smaller blocks"),
+    ("JaxRuntimeError", "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem", "smaller blocks"),
     ("JaxRuntimeError", "UNKNOWN: Gloo all-reduce failed: Application timeout caused pair closure", "restart"),
     ("AssertionError", "<class 'numpy.ndarray'> passed to device_put is not the same on each process.", "seed"),
     ("AssertionError", f"{_UNEQUAL} Expected: [0.1 0.2 0.1 0.2]; got: [0.10000001 0.2].", "float32"),

@@ -152,7 +152,7 @@ def test_another_count_of_unnamed_arrays_is_named() -> None:
 
 def test_unnamed_arrays_of_other_lines_are_other_rows() -> None:
     """What made them is all that tells them apart."""
-    rows = merge_arrays({0: [array("", place="In [1] line 2"), array("", place="In [1] line 3")]})
+    rows = merge_arrays({0: [array("", place="In [1], line 2"), array("", place="In [1], line 3")]})
     assert len(rows) == 2
 
 
@@ -197,7 +197,8 @@ def test_replicas_along_an_axis_that_divides_a_dim_could_go(fields: dict[str, An
     advice = suggest_sharding([array("w", **fields)])
     assert advice is not None
     assert (advice.spec, advice.saved) == (spec, saved)
-    assert advice.code == f"w = jax.device_put(w, NamedSharding(w.sharding.mesh, {spec}))"
+    full = spec.replace("P(", "jax.sharding.PartitionSpec(", 1)
+    assert advice.code == f"w = jax.device_put(w, jax.sharding.NamedSharding(w.sharding.mesh, {full}))"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,38 @@ def test_array_that_would_save_most_is_suggested() -> None:
     large = array("h in function grow", nbytes_per_device=800)
     advice = suggest_sharding([array(), large])
     assert advice is not None
-    assert (advice.name, advice.saved) == ("h", 600)
+    assert (advice.name, advice.code, advice.saved) == ("h in function grow", "", 600)
+
+
+@pytest.mark.parametrize(
+    ("names", "targets", "keepers"),
+    [
+        (("w", "state['w']"), "w = state['w']", ()),
+        (("w", "Out[3]", "_", "t[0]"), "w", ("Out[3]", "_", "t[0]")),
+        (("t[0]", "m.w"), "", ("m.w",)),
+        (("d[(0, 1)]",), "", ()),
+        (("_",), "", ()),
+    ],
+)
+def test_code_assigns_only_where_a_cell_can(names: tuple[str, ...], targets: str, keepers: tuple[str, ...]) -> None:
+    """An item of a tuple, an attribute, an output and a local name get no line of code; what still holds the array is named."""
+    advice = suggest_sharding([array(names=names)])
+    assert advice is not None
+    assert advice.code.partition(" = jax.")[0] == targets
+    assert advice.keepers == keepers
+
+
+def test_arrays_of_one_name_are_all_there() -> None:
+    """The locals of a function that calls itself have one name; they are merged in their order."""
+    rows = merge_arrays({rank: [array(nbytes=9), array(nbytes=5)] for rank in (0, 1)})
+    assert [(row.array.nbytes, row.missing) for row in rows] == [(9, ()), (5, ())]
+
+
+def test_array_below_the_end_of_a_list_is_not_missing() -> None:
+    """A rank that lists its largest arrays only may hold a smaller one, too."""
+    small, large = array("s", nbytes_per_device=4), array("l", nbytes_per_device=90)
+    rows = merge_arrays({0: [large, small], 1: []}, {1: 8})
+    assert {row.array.names[0]: row.missing for row in rows} == {"l": (1,), "s": ()}
 
 
 # -- failed allocations
@@ -254,7 +286,7 @@ def test_ranks_with_the_same_failure_are_one_group() -> None:
         for rank in (0, 1, 3)
     }
     failures[2] = AllocationFailure(1 << 40, memory=RankMemory((device(0, 100 * MIB),), (array(), array("extra"))))
-    small = array("", nbytes_per_device=1, place="In [1] line 1")
+    small = array("", nbytes_per_device=1, place="In [1], line 1")
     failures[3] = AllocationFailure(1 << 40, memory=RankMemory((device(0, 100 * MIB + 3),), (array(), small)))
     groups = group_failures(failures)
     assert [group.ranks for group in groups] == [(0, 1, 3), (2,)]

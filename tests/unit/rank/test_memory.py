@@ -211,8 +211,8 @@ def test_line_that_assigned_a_name_is_found(cell_7: int) -> None:
     namespace = {"x": jnp.ones(2), "params": {"w": jnp.ones(3)}, "z": jnp.ones(4)}
     found = named(describe_memory(namespace, seq=cell_7 + 1))
     assert {name: array.place for name, array in found.items()} == {
-        "x": "cell 7 line 1",
-        "params['w']": "cell 7 line 3",
+        "x": "cell 7, line 1",
+        "params['w']": "cell 7, line 3",
         "z": "",
     }
     assert found["x"].is_assignment
@@ -272,6 +272,39 @@ def test_failed_allocation_that_led_to_an_error_is_found() -> None:
     assert find_failed_allocation(ExceptionGroup("two", [KeyError(1), caused])) is failure
     assert find_failed_allocation(hidden) is None
     assert find_failed_allocation(RuntimeError("RESOURCE_EXHAUSTED: Out of memory")) is None
+
+
+def test_locals_of_a_failure_in_a_group_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks that fail together raise a group; the frames are those of the failed allocation in it."""
+    monkeypatch.setattr(memory, "is_library_file", lambda file: "site-packages" in file)
+    failure = fail()
+    found = describe_failure(BaseExceptionGroup("two", [failure]), failure, {}, {}, seq=0)
+    assert "held in function grow" in named(found.memory)
+
+
+def test_limit_of_a_kernel_is_no_failed_allocation() -> None:
+    """The small memories of a kernel are filled by its own blocks, and no array of the user's is to blame."""
+    kind = type(fail())
+    for text in ("Shared memory size limit exceeded: requested 262144", "Ran out of memory in memory space vmem"):
+        assert find_failed_allocation(kind(f"RESOURCE_EXHAUSTED: {text}")) is None
+    assert find_failed_allocation(kind("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm")) is not None
+
+
+def test_items_have_the_line_of_their_own_assignment() -> None:
+    """The last assignment to the item, or to what it is in; another item's does not count."""
+    source = "p = {}\np['w'] = 1\np['b'] = 2\nfor i in y:\n    q[i] = 3\nr.w = 4"
+    linecache.cache["<cell 9001>"] = (len(source), None, source.splitlines(keepends=True), "<cell 9001>")
+    places = memory._AssignedPlaces(9001)
+    lines = {name: places.find([name]) for name in ("p['w']", "p['b']", "p['c']", "p", "q[0]", "r.w", "z")}
+    assert lines == {
+        "p['w']": (9001, 2),
+        "p['b']": (9001, 3),
+        "p['c']": (9001, 1),
+        "p": (9001, 1),
+        "q[0]": (9001, 5),
+        "r.w": (9001, 6),
+        "z": None,
+    }
 
 
 def test_memory_of_the_host_may_be_short() -> None:

@@ -28,9 +28,11 @@ W = ArrayMemory(
     MESH,
     "",
     "jit(f)",
-    "In [3] line 2",
+    "In [3], line 2",
 )
-H = ArrayMemory(("h in function f",), (64,), "float32", "local", 256, 256, 1, place="In [4] line 1", is_assignment=True)
+H = ArrayMemory(
+    ("h in function f",), (64,), "float32", "local", 256, 256, 1, place="In [4], line 1", is_assignment=True
+)
 LOOSE = ArrayMemory((), (8,), "float32", "local", 32, 32, 1, count=3)
 DATA = ArrayMemory(("data",), (1 << 18,), "float64", "host", 2 << 20, 2 << 20, 0)
 CARD = DeviceMemory(0, "H100", 5 << 30, 6 << 30, 80 << 30, card_used=7 << 30, card_total=81 << 30)
@@ -63,8 +65,8 @@ def test_text_has_devices_then_arrays(report: MemoryReport) -> None:
     assert "7.0 GiB of 81.0 GiB" in text
     rows = rows_of(text)
     assert "w (also params['w'])" in text
-    assert " ".join(rows["w"][3:]) == "f32[512,512] 1.0 MiB 1.0 MiB P() 1.0 MiB jit(f) In [3] line 2"
-    assert " ".join(rows["h"][4:]) == "f32[64] 256 B 256 B 1 device assigned In [4] line 1 missing on rank 2"
+    assert " ".join(rows["w"][3:]) == "f32[512,512] 1.0 MiB 1.0 MiB P() 1.0 MiB jit(f) In [3], line 2"
+    assert " ".join(rows["h"][4:]) == "f32[64] 256 B 256 B 1 device assigned In [4], line 1 missing on rank 2"
     assert " ".join(rows["3"]) == "3 unnamed f32[8] 96 B 96 B 1 device"
     assert " ".join(rows["data"]) == "data f64[262144] 2.0 MiB NumPy, host memory"
 
@@ -73,7 +75,7 @@ def test_text_ends_with_what_could_be_sharded(report: MemoryReport) -> None:
     """The array, what it would save, and the line of code."""
     assert format_memory_text(report).splitlines()[-2:] == [
         "→ w: each device has a full copy. Sharded along 'data', it would take 512.0 KiB less on each device:",
-        "    w = jax.device_put(w, NamedSharding(w.sharding.mesh, P('data')))",
+        "    w = params['w'] = jax.device_put(w, jax.sharding.NamedSharding(w.sharding.mesh, jax.sharding.PartitionSpec('data')))",
     ]
 
 
@@ -103,7 +105,7 @@ def test_html_has_the_same_facts(report: MemoryReport) -> None:
         "main · memory",
         "device 0 (H100)",
         "w (also params['w'])",
-        "In [3] line 2",
+        "In [3], line 2",
         "missing on rank 2",
         "unlike most",
     ):
@@ -138,7 +140,10 @@ def test_card_is_below_the_failure() -> None:
     assert any("cannot reshape" in line for line in lines[:at])
     below = "\n".join(lines[at:])
     assert below.count("h in function f") == 1
-    assert "w = jax.device_put(w, NamedSharding(w.sharding.mesh, P('data')))" in below
+    assert (
+        "w = params['w'] = jax.device_put(w, jax.sharding.NamedSharding(w.sharding.mesh, jax.sharding.PartitionSpec('data')))"
+        in below
+    )
     assert "5.0 GiB" in below
     assert "80.0 GiB" in below
 
