@@ -43,7 +43,7 @@ class MetricTable:
         return MetricTable(self.metrics.select(name=name, rank=rank, cell=cell))
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str | None:
-        """Return the points as CSV with exact numbers; or write them to a file, which only its user can read.
+        """Return the points as CSV with exact numbers; or write them to a file.
 
         Raises:
             InvalidRequest: the file cannot be written.
@@ -52,12 +52,10 @@ class MetricTable:
         if path is None:
             return text
         try:
-            with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="", opener=open_private) as file:
-                file.write(text)
-        except OSError as error:
-            raise InvalidRequest(
-                f"--csv {os.fspath(path)}: {error.strerror or error}; expected a file that can be written"
-            ) from error
+            Path(path).write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise InvalidRequest(f"{os.fspath(path)!r}: {reason}; expected a file that can be written") from error
         return None
 
     def to_dataframe(self) -> Any:
@@ -92,7 +90,8 @@ def write_for_shell(table: MetricTable, run_dir: Path) -> tuple[str, dict[str, s
     from mhnb.view.tables.metrics import format_metrics_text
 
     path = run_dir / f"metrics-{secrets.token_hex(8)}.csv"
-    table.to_csv(path)
+    with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="", opener=open_private) as file:
+        file.write(format_csv(table.metrics))
     return format_metrics_text(table.metrics), {"path": str(path), "summary": _summarise(table)}
 
 

@@ -6,13 +6,11 @@ drawn, is handled elsewhere. A step is a whole number or a fraction, a value any
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from mhnb.core.cell_name import CellArgument, find_cell, format_cell_name, format_cell_names
@@ -239,7 +237,9 @@ class Metrics:
         for name in names:
             if name not in self.names:
                 known = ", ".join(self.names) or "no metric"
-                raise InvalidRequest(f"metric {name!r} was not logged; there is {known}")
+                lost = [note for note in self.notes if note.startswith(f"{name}: ")]
+                why = f"has no value that could be read; {lost[0]}" if lost else "was not logged"
+                raise InvalidRequest(f"metric {name!r} {why}; there is {known}")
         return self._keep([series for series in self.series if series.name in names])
 
     def select_cell(self, argument: CellArgument) -> Metrics:
@@ -262,7 +262,8 @@ class Metrics:
         differences = [
             each for each in self.differences if each.name in names and (each.generation, each.cell) in cells
         ]
-        return Metrics(tuple(series), tuple(differences))
+        notes = tuple(note for note in self.notes if any(note.startswith(f"{name}: ") for name in names))
+        return Metrics(tuple(series), tuple(differences), notes, self.dropped_count)
 
     def __repr__(self) -> str:
         if not self.series:
@@ -284,13 +285,21 @@ def format_csv(metrics: Metrics) -> str:
     >>> format_csv(Metrics((MetricSeries("loss", 0, 3, [1.0], [0.5], 1),)))
     'generation,cell,rank,step,name,value\n1,3,0,1,loss,0.5\n'
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    lines = [",".join(_COLUMNS)]
+    quoted = {name: _quote(name) for name in metrics.names}
     for point in metrics:
         step, value = format_exactly(point.step), format_exactly(point.value)
-        writer.writerow((point.generation, point.cell, point.rank, step, point.name, value))
-    return text.getvalue()
+        lines.append(f"{point.generation},{point.cell},{point.rank},{step},{quoted[point.name]},{value}")
+    return "\n".join([*lines, ""])
+
+
+def _quote(text: str) -> str:
+    """Quote a field of CSV where its text needs it. Python's own writer leaves a carriage return without quotes before 3.13.
+
+    >>> print(_quote("loss"), _quote('a "b", c'))
+    loss "a ""b"", c"
+    """
+    return '"{}"'.format(text.replace('"', '""')) if any(sign in text for sign in '",\r\n') else text
 
 
 def list_columns(metrics: Metrics) -> dict[str, list[object]]:
@@ -330,18 +339,19 @@ class _Comparison:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[float, int], list[float]] = {}
-        """By step and which of a rank's points of this step it is: the value, and the number of ranks with the step."""
-        self._last: dict[int, tuple[float, int]] = {}
-        """The last key of each rank."""
+        """By step and which of a rank's points of this step it is, from 0: the value, and the number of ranks with the step."""
+        self._counts: dict[int, dict[float, int]] = {}
+        """By rank, how often it has logged each step: a second epoch may begin with the first step again."""
         self.differing: set[tuple[float, int]] = set()
         self.is_whole = True
 
     def add(self, rank: int, steps: Sequence[float], values: Sequence[float]) -> None:
         """Record points."""
-        last_step, number = self._last.get(rank, (math.nan, 0))
+        counts = self._counts.setdefault(rank, {})
         for step, value in zip(steps, values, strict=True):
-            number = number + 1 if step == last_step else 0
-            last_step = step
+            number = counts.get(step, 0)
+            if number or len(counts) < _MAX_COMPARED:
+                counts[step] = number + 1
             key = (step, number)
             seen = self._seen.get(key)
             if seen is not None:
@@ -352,7 +362,6 @@ class _Comparison:
                 self._seen[key] = [value, 1]
             else:
                 self.is_whole = False
-        self._last[rank] = (last_step, number)
 
     def find_missing(self, ranks: int) -> list[tuple[float, int]]:
         """Return the keys that not all of so many ranks have logged."""
@@ -377,6 +386,8 @@ class CellMetrics:
         self._series: dict[str, dict[int, _Series]] = {}
         self._compared: dict[str, _Comparison] = {}
         self._problems: dict[tuple[str, str], dict[int, MetricProblem]] = {}
+        self._differences: dict[str, Difference] = {}
+        """The first difference of a metric, from before points of it were left out here."""
         self.count = 0
 
     @property
@@ -415,6 +426,9 @@ class CellMetrics:
 
     def halve(self) -> None:
         """Leave out every second point of each series."""
+        for name, compared in self._compared.items():
+            if compared.differing and (found := self._describe(name, compared.differing)) is not None:
+                self._differences.setdefault(name, found)
         self.count -= sum(series.halve() for by_rank in self._series.values() for series in by_rank.values())
 
     def snapshot(self, *, done: bool) -> Metrics:
@@ -453,14 +467,20 @@ class CellMetrics:
     def _find_differences(self, name: str, *, done: bool) -> Iterator[Difference]:
         compared, by_rank = self._compared[name], self._series[name]
         if compared.differing:
-            yield self._describe(name, compared.differing)
-        # Ranks that log other numbers of points leave out other ones.
-        if done and compared.is_whole and not any(series.omitted_count for series in by_rank.values()):
+            found = self._differences.get(name) or self._describe(name, compared.differing)
+            if found is not None:
+                yield replace(found, count=len({step for step, _ in compared.differing}))
+        # Ranks that log other numbers of points leave out other ones. A value that was lost was logged.
+        is_lost = any(problem == name for problem, _ in self._problems)
+        if done and compared.is_whole and not is_lost and not any(each.omitted_count for each in by_rank.values()):
             missing = compared.find_missing(len(self._ranks))
-            if missing:
-                yield self._describe(name, missing, are_missing=True)
+            if missing and (found := self._describe(name, missing, are_missing=True)) is not None:
+                yield found
 
-    def _describe(self, name: str, keys: Iterable[tuple[float, int]], *, are_missing: bool = False) -> Difference:
+    def _describe(
+        self, name: str, keys: Iterable[tuple[float, int]], *, are_missing: bool = False
+    ) -> Difference | None:
+        """Describe the first of some steps; None if the values of two sides of it are not there any more."""
         listed = list(keys)
         step, number = min(listed)
         groups: list[tuple[list[int], float | None]] = []
@@ -473,6 +493,8 @@ class CellMetrics:
                 groups.append(([rank], value))
             else:
                 same.append(rank)
+        if len(groups) < 2:
+            return None
         groups.sort(key=lambda group: (-len(group[0]), group[0][0]))
         sides = tuple((tuple(ranks), value) for ranks, value in groups)
         return Difference(name, step, sides, len({key[0] for key in listed}), self.cell, self.generation)
@@ -486,7 +508,7 @@ class CellMetrics:
 
 
 def _find_value(series: _Series | None, step: float, number: int) -> float | None:
-    """Return the value of the n-th of successive points of a step, or None."""
+    """Return the value of the n-th point of a step, from 0, or None."""
     at = -1
     for _ in range(number + 1):
         try:
@@ -535,8 +557,9 @@ class MetricStore:
             total = sum(each.count for each in self._cells.values())
 
     def replace_earlier(self, cell: int) -> None:
-        """Forget what a cell has logged in earlier generations, because it is replayed."""
-        self._cells = {key: each for key, each in self._cells.items() if key[1] != cell}
+        """Forget what a cell has logged in the last generation that ran it, because it is replayed."""
+        last = max((generation for generation, number in self._cells if number == cell), default=0)
+        self._cells.pop((last, cell), None)
 
     def snapshot(self, is_done: Callable[[CellMetrics], bool]) -> Metrics:
         """Return the points of all cells.

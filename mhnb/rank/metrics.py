@@ -115,8 +115,12 @@ class MetricRecorder:
     def _add_cell(self, seq: int) -> _CellPoints:
         with self._lock:
             cell = self._cells.setdefault(seq, _CellPoints())
-            while len(self._cells) > _MAX_CELLS:
-                self._cells.popitem(last=False)
+            # A thread of an earlier cell may still log: what was not sent yet is kept.
+            idle = [
+                each for each, points in self._cells.items() if each != seq and not (points.unread or points.has_news)
+            ]
+            for each in idle[: max(0, len(self._cells) - _MAX_CELLS)]:
+                del self._cells[each]
             return cell
 
     def _make_room(self, cell: _CellPoints) -> None:
@@ -250,7 +254,7 @@ def _check_step(step: Any) -> Any:
         step = _check_numpy("step", step)
     if isinstance(step, int | np.integer):
         if abs(int(step)) > _MAX_EXACT:
-            raise InvalidRequest(f"mhnb.log: step {step}; expected a number from -2**53 to 2**53")
+            raise InvalidRequest("mhnb.log: the step is too large; expected a number from -2**53 to 2**53")
         return int(step)
     if not math.isfinite(step):
         raise InvalidRequest(f"mhnb.log: step {format_number(float(step))}; expected a finite number")
@@ -274,10 +278,11 @@ def _find_check(value: Any) -> Callable[[str, Any], Any]:
     """Return the function that checks values of the type of this one."""
     if _is_jax_array(value) and isinstance(value, sys.modules["jax"].core.Tracer):
         return _refuse_tracer
-    if isinstance(value, int | float | np.bool_ | np.integer | np.floating):
-        return _check_number
     if isinstance(value, np.ndarray | np.generic):
+        # Before numbers: a span of time is one of NumPy's integers.
         return _check_numpy
+    if isinstance(value, int | float):
+        return _check_number
     if _is_jax_array(value):
         return _check_array
     return _refuse
@@ -287,11 +292,17 @@ _checks: dict[type, Callable[[str, Any], Any]] = {}
 """By type: finding out whether a class is that of a JAX array takes as long as all else."""
 
 
+_NUMBER_KINDS = "biufV"
+"""Kinds of NumPy's types: V are those of other packages, such as bfloat16; what is no number of these has no float."""
+
+
 def _check_number(name: str, value: Any) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise InvalidRequest(f"mhnb.log: {name} has {len(str(abs(value)))} digits; expected at most 308") from error
+        raise InvalidRequest(
+            f"mhnb.log: {name} is a whole number of more than 308 digits; expected a smaller one"
+        ) from error
 
 
 def _check_numpy(name: str, value: Any) -> float:
@@ -299,6 +310,8 @@ def _check_numpy(name: str, value: Any) -> float:
         raise _shape_error(name, value)
     if value.dtype.kind == "c":
         raise _complex_error(name)
+    if value.dtype.kind not in _NUMBER_KINDS:
+        raise _type_error(name, value)
     try:
         return float(value)
     except (TypeError, ValueError):

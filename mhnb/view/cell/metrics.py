@@ -7,6 +7,7 @@ Where a rank has not logged a step that others have, its line goes straight from
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -142,7 +143,7 @@ def build_chart(name: str, series: Sequence[MetricSeries], *, done: bool, points
     steps = _pick(all_steps, max(_MIN_ROWS, _MAX_GRID // len(ranks)))
     is_logarithmic = _spans_decades(values)
     grid = [[values[rank].get(step) for step in steps] for rank in ranks]
-    columns = (_fill(row, steps, is_logarithmic=is_logarithmic) for row in grid)
+    columns = (_fill(values[rank], steps, is_logarithmic=is_logarithmic) for rank in ranks)
     filled = [_snap(row, logged) for row, *logged in zip(zip(*columns, strict=True), *grid, strict=True)]
     texts = [["" if value is None else format_number(value) for value in row] for row in filled]
     drawn = [[_to_height(value, is_logarithmic=is_logarithmic) for value in row] for row in filled]
@@ -206,20 +207,28 @@ def _to_height(value: float | None, *, is_logarithmic: bool) -> float | None:
     return math.log10(value) if is_logarithmic else value
 
 
-def _fill(row: _Row, steps: Sequence[float], *, is_logarithmic: bool) -> list[float | None]:
+def _fill(by_step: Mapping[float, float], steps: Sequence[float], *, is_logarithmic: bool) -> list[float | None]:
     """Put values on the straight line between two points where a rank has not logged a step that others have."""
-    filled = list(row)
-    known = [at for at, value in enumerate(row) if value is not None]
-    for before, after in pairwise(known):
-        heights = [_to_height(row[at], is_logarithmic=is_logarithmic) for at in (before, after)]
-        for at in range(before + 1, after):
-            if heights[0] is None or heights[1] is None:
-                # Between a number and NaN there is no line.
-                continue
-            share = (steps[at] - steps[before]) / (steps[after] - steps[before])
-            height = heights[0] * (1 - share) + heights[1] * share
-            filled[at] = 10.0**height if is_logarithmic else height
+    own = sorted(by_step)
+    filled: list[float | None] = []
+    for step in steps:
+        value = by_step.get(step)
+        after = bisect_left(own, step)
+        if value is None and 0 < after < len(own):
+            share = (step - own[after - 1]) / (own[after] - own[after - 1])
+            ends = by_step[own[after - 1]], by_step[own[after]]
+            value = _interpolate(*ends, share, is_logarithmic=is_logarithmic)
+        filled.append(value)
     return filled
+
+
+def _interpolate(first: float, last: float, share: float, *, is_logarithmic: bool) -> float | None:
+    """Return the value on the line between two; None between a number and NaN, where there is no line."""
+    if not (math.isfinite(first) and math.isfinite(last)):
+        return None
+    value = first ** (1 - share) * last**share if is_logarithmic else first * (1 - share) + last * share
+    # Rounding must not leave the range of numbers.
+    return min(max(value, min(first, last)), max(first, last))
 
 
 def _snap(row: _Row, logged: _Row) -> _Row:

@@ -32,14 +32,20 @@ def test_table_is_a_value(table: MetricTable) -> None:
 
 
 def test_csv_is_returned_or_written(table: MetricTable, tmp_path: Path) -> None:
-    """A file has the same text as without a path, and is readable by its user only."""
+    """A file has the same text as without a path, and one that exists keeps its mode; it may be a link or a device, too."""
     path = tmp_path / "points of all.csv"
+    path.touch(mode=0o664)
+    path.chmod(0o664)
     assert table.to_csv(path) is None
     text = table.to_csv()
     assert path.read_text() == text
     assert text is not None
     assert text.splitlines()[-1] == "1,12,1,1,loss,0.25"
-    assert path.stat().st_mode & 0o077 == 0
+    assert path.stat().st_mode & 0o777 == 0o664
+    (tmp_path / "link.csv").symlink_to(path)
+    table.select(rank=1).to_csv(tmp_path / "link.csv")
+    assert path.read_text() == table.select(rank=1).to_csv()
+    assert table.to_csv("/dev/null") is None
     assert write_csv(table, path) == f"wrote {path}: 4 points of 1 metric"
 
 
@@ -55,7 +61,7 @@ def test_file_that_cannot_be_written_is_named(table: MetricTable, tmp_path: Path
     path = tmp_path / "nowhere" / "a.csv"
     with pytest.raises(InvalidRequest) as refused:
         table.to_csv(path)
-    assert str(refused.value) == f"--csv {path}: No such file or directory; expected a file that can be written"
+    assert str(refused.value) == f"'{path}': No such file or directory; expected a file that can be written"
 
 
 def test_dataframe_has_a_column_per_field(table: MetricTable, monkeypatch: pytest.MonkeyPatch) -> None:

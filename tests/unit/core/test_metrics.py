@@ -111,6 +111,65 @@ def test_successive_points_of_one_step_are_compared_in_order() -> None:
     assert difference.groups == (((0,), 2.0), ((1,), 3.0))
 
 
+def test_second_epoch_is_compared_with_the_second_of_other_ranks() -> None:
+    """Steps may begin anew: each is compared with the same one of other ranks, and never a rank with itself."""
+    epochs = [(step, 0.1 * step + epoch) for epoch in range(2) for step in range(3)]
+    assert log_points(lambda _: [("a", step, value) for step, value in epochs], same=True).all_notes == ()
+    assert log_points(lambda _: [("a", step, value) for step, value in epochs], 1, same=True).all_notes == ()
+    differs = log_points(
+        lambda r: [("a", s, v + (r if at == 4 else 0)) for at, (s, v) in enumerate(epochs)], 2, same=True
+    )
+    (difference,) = differs.differences
+    assert (difference.step, difference.count) == (1, 1)
+    assert [ranks for ranks, _ in difference.groups] == [(0,), (1,)]
+    (missing,) = log_points(lambda r: [("a", s, v) for s, v in epochs[: 6 - r]], 2, same=True).all_notes
+    assert missing == "a: rank 1 did not log step 2"
+
+
+def test_value_that_was_lost_is_not_called_missing() -> None:
+    """The rank has logged it; a note says why it is not there."""
+    metrics = CellMetrics(12, range(2))
+    metrics.add(0, send([("a", 1, 1.0), ("a", 2, 1.0)], same=True))
+    metrics.add(1, [*send([("a", 1, 1.0)], same=True), MetricProblem("a", "donated", 2.0, 1)])
+    assert metrics.snapshot(done=True).all_notes == ("a: 1 point missing on rank 1, first at step 2: donated",)
+
+
+def test_difference_outlives_the_points_of_its_step() -> None:
+    """Of too many points every second one goes; the first difference is kept with its values."""
+    metrics = cell_metrics(lambda r: [("a", step, float(r) if step == 5 else 1.0) for step in range(8)], 3, same=True)
+    (before,) = metrics.snapshot(done=True).differences
+    metrics.halve()
+    metrics.halve()
+    (after,) = metrics.snapshot(done=True).differences
+    assert (before.step, len(before.groups)) == (5, 3)
+    assert after == before
+
+
+def test_replay_replaces_the_run_that_it_repeats() -> None:
+    """Cells of the same number in earlier generations had other code, and their points stay."""
+    store = MetricStore()
+    for generation in (1, 2):
+        own = cell_metrics(lambda _: [("a", 1, 1.0)], 1, seq=3)
+        own.generation = generation
+        store.add(own)
+    store.replace_earlier(3)
+    assert [series.generation for series in store.snapshot(lambda _: True).series] == [1]
+
+
+def test_notes_go_with_their_metric() -> None:
+    """A metric of which every value was lost is not said to be unknown, and a chosen one keeps its own notes."""
+    metrics = CellMetrics(12, range(1))
+    metrics.add(
+        0, [*send([("x", 1, 1.0)]), MetricProblem("x", "failed", 2.0, 1), MetricProblem("loss", "donated", 1.0, 3)]
+    )
+    found = metrics.snapshot(done=True)
+    assert found.select_names(["x"]).all_notes == ("x: 1 point missing on rank 0, first at step 2: failed",)
+    with pytest.raises(
+        InvalidRequest, match=r"'loss' has no value that could be read; loss: 3 points missing on rank 0"
+    ):
+        found.select_names(["loss"])
+
+
 def test_metrics_without_same_are_not_compared() -> None:
     """Most metrics differ between ranks."""
     assert log_points(lambda rank: [("a", 1, rank)]).all_notes == ()
@@ -230,9 +289,9 @@ def test_cell_is_named_as_the_notebook_shows_it() -> None:
 
 def test_csv_is_exact_and_quoted() -> None:
     """Reading the file gives the same numbers back; a name with a comma, a quote or a line end is one field."""
-    name = 'a,"b"\n=c'
+    name = 'a,"b"\n=c\rd'
     metrics = log_points(lambda _: [(name, step, value) for step, value in enumerate(ODD_NUMBERS)], 1)
-    head, *rows = csv.reader(io.StringIO(format_csv(metrics)))
+    head, *rows = csv.reader(io.StringIO(format_csv(metrics), newline=""))
     assert head == ["generation", "cell", "rank", "step", "name", "value"]
     assert {row[4] for row in rows} == {name}
     assert all(map(is_equal, (float(row[5]) for row in rows), ODD_NUMBERS))

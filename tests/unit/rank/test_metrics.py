@@ -114,7 +114,11 @@ def test_numbers_are_values(recorder: MetricRecorder, value: Any, number: float)
         ([1.0], "a is of type builtins.list"),
         (Fraction(1, 2), "a is of type fractions.Fraction"),
         (1j, "a is of type builtins.complex"),
-        (10**400, "a has 401 digits; expected at most 308"),
+        (10**400, "a is a whole number of more than 308 digits; expected a smaller one"),
+        pytest.param(10**5000, "a is a whole number of more than 308 digits; expected a smaller one", id="5000 digits"),
+        (np.timedelta64(5, "s"), "a is of type numpy.timedelta64; expected a number"),
+        (np.str_("1.5"), "a is of type numpy.str_; expected a number"),
+        (np.array("1.5"), "a is of type numpy.ndarray; expected a number"),
         (np.ones((2, 3)), "a has shape (2, 3); expected one number\n  Fix: log a.mean(), or one element of it"),
         (jnp.ones(1), "a has shape (1,); expected one number\n  Fix: log a.mean(), or one element of it"),
         (np.complex64(1), "a is a complex number"),
@@ -151,6 +155,7 @@ def test_steps_are_numbers(recorder: MetricRecorder, step: Any) -> None:
         (float("nan"), "step nan; expected a finite number"),
         (-float("inf"), "step -inf; expected a finite number"),
         (2**60, "expected a number from -2**53 to 2**53"),
+        pytest.param(10**5000, "the step is too large; expected a number from -2**53 to 2**53", id="5000 digits"),
         ("3", "step is the text '3'; expected a number, such as mhnb.log(10, loss=loss)"),
         (True, "step is of type builtins.bool"),
         (None, "step is None"),
@@ -304,6 +309,17 @@ def test_threads_log_into_their_cell(recorder: MetricRecorder) -> None:
     for thread in threads:
         thread.join()
     assert len(at_end(recorder)) == 2000
+
+
+def test_points_of_a_late_thread_are_kept_beside_many_cells(recorder: MetricRecorder) -> None:
+    """What a thread of an earlier cell has logged is not given up before it was sent, however many cells log after it."""
+    recorder._add_cell(1).unread.append((0, {"late": 1.0}, False))
+    for seq in range(2, 30):
+        recorder._add_cell(seq)
+    assert {seq: len(received(events)) for seq, events in recorder.take_late(29).items()} == {1: 1}
+    assert len(recorder._cells) < 12
+    recorder._add_cell(30)
+    assert 1 not in recorder._cells
 
 
 # -- in a process

@@ -110,6 +110,22 @@ def test_ranks_with_other_steps_are_brought_together() -> None:
     assert "all over 101 steps, ranks 0-1" in _text(log_points(lambda _: [("a", s, s) for s in range(101)], 2))[0]
 
 
+@pytest.mark.parametrize("count", [100, 4000])
+def test_ranks_without_a_step_in_common_are_all_in_the_band(count: int) -> None:
+    """Of many steps some are picked; a rank that has not logged those is where its own line is there."""
+    chart = _chart(log_points(lambda r: [("a", 4 * step + r, 1.0 + r) for step in range(count)]))
+    assert chart.curve is not None
+    middle = len(chart.curve.lows) // 2
+    assert (chart.curve.lows[middle], chart.curve.highs[middle]) == (1.0, 4.0)
+
+
+def test_largest_numbers_are_drawn() -> None:
+    """On a logarithmic scale a point between two of the largest numbers is no larger than these."""
+    big = 1.797e308
+    logged = [[("a", 0, big), ("a", 3, big), ("a", 6, 1e300)], [("a", step, 1.0) for step in range(7)]]
+    assert _chart(log_points(lambda rank: logged[rank], 2)).curve is not None
+
+
 def test_one_point_is_a_line_of_text_and_a_dot() -> None:
     """One step has no curve in the text; in the picture it is a dot, which round ends make visible."""
     metrics = log_points(lambda rank: [("a", 5, 0.5 + rank)])
