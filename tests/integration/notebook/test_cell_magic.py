@@ -14,7 +14,7 @@ from mhnb.errors import CellFailed, CellTimeout
 from mhnb.magics.commands import COMMANDS
 from tests.integration.notebook.conftest import Session
 
-FLAGS = ("--ranks", "--guard", "--timeout", "--out", "--view", "--collectives", "--debug", "--quiet")
+FLAGS = ("--ranks", "--guard", "--timeout", "--out", "--view", "--trace", "--collectives", "--debug", "--quiet")
 
 
 def test_a_cell_runs_on_every_rank(nb: Session) -> None:

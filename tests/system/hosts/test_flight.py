@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mhnb.cluster.cluster import Cluster
 from tests.bench.flight import SETUP
 from tests.support.source import ROOT
 from tests.system.hosts.cluster import Begin
@@ -64,6 +65,20 @@ def test_late_rank_is_named_across_clocks(begin: Begin, python_with_own_clock: P
     assert (lateness.named, lateness.ranks[0].rank) == ((1,), 1), (lateness, result.notes)
     assert 0 < lateness.clock_error_s < 0.01
     assert 0.8 < lateness.ranks[0].waited_s < 3
+    check_timeline(cluster)
+
+
+def check_timeline(cluster: Cluster) -> None:
+    """Check that a trace has both ranks on one clock, the waits for the late one, and the profile of the other machine."""
+    report = cluster.run(STEPS, trace=True).check().trace
+    assert report is not None
+    assert report.notes == ()
+    first, late = report.ranks
+    assert abs(first.begin_s - late.begin_s) < 60
+    assert report.span_s < 60
+    assert first.waiting_s > 0.8 > late.waiting_s
+    profiles = Path(report.folder) / "plugins" / "profile" / f"cell{report.seq}"
+    assert all((profiles / f"rank{rank}.xplane.pb").stat().st_size > 1000 for rank in (0, 1))
 
 
 def test_lost_machine_is_named_with_its_file(begin: Begin, net: HostNet) -> None:
