@@ -50,6 +50,9 @@ _VARIABLE = (
     (re.compile(r"(?<=[\w\]]):\d{4,5}\b"), ":PORT"),
     (re.compile(r"(?<![\w/])[~/](?:[\w.+-]*/)+[\w.+-]*"), "PATH"),
     (re.compile(r" · \d+ lines? (?:of|from) C\+\+[^·\n]*"), ""),
+    # A rank's bar of a trace, and the rank for which the others waited.
+    (re.compile(r"^(rank +\d+) [█▒░·? ]+$", re.MULTILINE), r"\1 BAR"),
+    (re.compile(r" rank \d+ \(\d+%\)$", re.MULTILINE), ""),
     (re.compile(r"█[█▏▎▍▌▋▊▉]*"), "BAR"),
     (re.compile(r"[ \t]+$", re.MULTILINE), ""),
 )

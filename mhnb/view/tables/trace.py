@@ -102,7 +102,7 @@ def _rank_cells(row: RankTimes, states: Sequence[State]) -> tuple[str, ...]:
 
 def _format_part(row: RankTimes, state: State) -> str:
     seconds = row.seconds(state)
-    return f"{format_seconds(seconds)} ({seconds / row.wall_s:.0%})" if seconds > 0 else "0"
+    return f"{format_seconds(seconds)} ({seconds / row.wall_s:.0%})"
 
 
 def _collectives_table(report: TraceReport) -> tuple[Sequence[str], list[Sequence[str]]]:

@@ -70,7 +70,7 @@ def test_time_that_was_not_recorded_has_a_column() -> None:
     text, html = format_trace_text(report), format_trace_html(report)
     assert "· host   ? not recorded" in text
     assert f"rank 1 {'█' * 30}{'?' * 30}" in text
-    assert re.search(r"0 +2.0 s\n.* 0.10 s \(5%\) +0.10 s \(5%\) +2.0 s$", text)
+    assert re.search(r"0 ms \(0%\) +2.0 s\n.* 0.10 s \(5%\) +0.10 s \(5%\) +2.0 s$", text)
     assert "not recorded</th>" in html
     assert COLORS["not recorded"] in picture_of(html)
     assert "not recorded" not in format_trace_text(REPORT) + format_trace_html(REPORT)
