@@ -534,7 +534,10 @@ class Cluster:
 
     @property
     def metrics(self) -> MetricTable:
-        """What the cells have logged with `mhnb.log`, also before a restart; a replayed cell replaces its earlier points."""
+        """What the cells have logged with `mhnb.log`, also before a restart; a replayed cell replaces its earlier points.
+
+        The points are in this process: after a detach they are gone, so write them with `to_csv` before.
+        """
         return MetricTable(self._state_machine.read_metrics())
 
     def adopt_metrics(self, earlier: Cluster) -> None:

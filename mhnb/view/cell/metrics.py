@@ -108,7 +108,7 @@ def build_card(
         by_name.setdefault(series.name, []).append(series)
     shown = list(by_name.items())[:max_charts]
     each = max(1, points // max(1, len(shown)))
-    charts = tuple(build_chart(name, series, done=done, points=each) for name, series in shown)
+    charts = tuple(_try_chart(name, series, done=done, points=each) for name, series in shown)
     more = tuple(
         f"{format_name(name)} ({pluralize(sum(one.count for one in series), 'point')})"
         for name, series in list(by_name.items())[max_charts:]
@@ -134,6 +134,14 @@ def _clean(text: str) -> str:
 _Points: TypeAlias = Mapping[int, Mapping[float, float]]
 """The value of each step, by rank."""
 _Row: TypeAlias = Sequence[float | None]
+
+
+def _try_chart(name: str, series: Sequence[MetricSeries], *, done: bool, points: int) -> MetricChart:
+    """Build the chart of one metric, or say why it cannot be drawn, so that the rest of the card is shown all the same."""
+    try:
+        return build_chart(name, series, done=done, points=points)
+    except (ArithmeticError, ValueError) as error:
+        return MetricChart(format_name(name), None, (f"cannot be drawn ({type(error).__name__}: {error})",), ())
 
 
 def build_chart(name: str, series: Sequence[MetricSeries], *, done: bool, points: int = STORED_POINTS) -> MetricChart:

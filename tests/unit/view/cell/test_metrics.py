@@ -12,6 +12,7 @@ import pytest
 
 from mhnb.core.metrics import Metrics
 from mhnb.core.output.results import CellResult
+from mhnb.view.cell import metrics as metrics_view
 from mhnb.view.cell.curves import draw_svg
 from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.metrics import MAX_CHARTS, MetricChart, build_card, format_card_html, format_card_lines
@@ -124,6 +125,21 @@ def test_largest_numbers_are_drawn() -> None:
     big = 1.797e308
     logged = [[("a", 0, big), ("a", 3, big), ("a", 6, 1e300)], [("a", step, 1.0) for step in range(7)]]
     assert _chart(log_points(lambda rank: logged[rank], 2)).curve is not None
+
+
+def test_chart_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its place says why, and the other charts are drawn."""
+
+    def fail(name: str, *arguments: object, **options: object) -> MetricChart:
+        if name == "bad":
+            raise OverflowError("too large")
+        return build(name, *arguments, **options)  # type: ignore[arg-type]
+
+    build = metrics_view.build_chart
+    monkeypatch.setattr(metrics_view, "build_chart", fail)
+    first, second = _text(log_points(lambda _: [("bad", 1, 1.0), ("good", 1, 2.0)], 1))
+    assert first == "bad   cannot be drawn (OverflowError: too large)"
+    assert second == "good  2   at step 1"
 
 
 def test_one_point_is_a_line_of_text_and_a_dot() -> None:
