@@ -234,6 +234,6 @@ def format_open_text(report: TraceReport, page: str, *, has_xprof: bool) -> str:
             f"  in Perfetto, at https://ui.perfetto.dev: 'Open trace file', {report.path}",
             "    the browser reads the file; nothing is uploaded",
             f"  in XProf{install}: xprof --logdir {shlex.quote(report.folder)}",
-            "%%mhjax --trace FOLDER writes the next trace into a folder of yours.",
+            "To write the next trace into a folder of yours: %%mhjax --trace FOLDER",
         ]
     )
