@@ -34,7 +34,7 @@ def print_metrics(args: argparse.Namespace) -> int:
     record = find_cluster(args.name)
     answer = ask_notebook(record, "metrics", _ANSWER_S)
     if answer is None:
-        print(f"mhnb metrics {args.name}: {describe_silence(record)}", file=sys.stderr)
+        print(f"mhnb metrics {args.name}: {describe_silence(record, _ANSWER_S)}", file=sys.stderr)
         return 1
     if answer.outcome == "failed":
         raise ClusterError(f"the notebook of cluster {record.name!r} could not report its metrics: {answer.text}")

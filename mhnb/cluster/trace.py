@@ -116,7 +116,8 @@ def collect_trace(client: RankClient, cell: TracedCell, run_dir: Path, folder: P
             notes.append(f"not all files of the trace could be written: {error}")
         _release(client, cell.result.seq, traces)
     except KeyboardInterrupt:
-        notes.append("Ctrl-C ended the collection of the trace; what was collected is in the folder")
+        written = "the timeline is written, but not all profiles are" if report.path else "nothing was written"
+        notes.append(f"Ctrl-C ended the collection of the trace: {written}")
     except Exception as error:  # noqa: BLE001 - the cell has ended, and its result must not be lost
         notes.append(f"the trace could not be collected: internal error of mhnb, please report it: {error!r:.300}")
     return replace(report, notes=tuple(notes))

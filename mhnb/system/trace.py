@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from mhnb.core.trace import TraceReport
 from mhnb.core.typed_json import decode_json, encode_json
@@ -67,16 +67,16 @@ def write_timeline(path: Path, events: Iterable[Mapping[str, Any]]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    try:
-        _write_events(path, events)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    with open(path, "wb", opener=open_private) as file:
+        try:
+            _write_events(file, events)
+        except BaseException:
+            path.unlink()
+            raise
 
 
-def _write_events(path: Path, events: Iterable[Mapping[str, Any]]) -> None:
+def _write_events(raw: BinaryIO, events: Iterable[Mapping[str, Any]]) -> None:
     with (
-        open(path, "wb", opener=open_private) as raw,
         gzip.GzipFile(fileobj=raw, mode="wb", filename="", compresslevel=5) as packed,
         io.TextIOWrapper(packed, encoding="utf-8") as file,
     ):

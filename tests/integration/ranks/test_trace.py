@@ -73,7 +73,7 @@ def test_timeline_has_all_ranks_their_lines_and_collectives(ready: Cluster) -> N
         assert sum(row.seconds(state) for state in STATES) == pytest.approx(row.wall_s)
         assert row.compute_s > 0
     waits = {row.rank: row.waiting_s for row in report.ranks}
-    assert min(wait for rank, wait in waits.items() if rank != 1) > 0.4 > waits[1]
+    assert min(wait for rank, wait in waits.items() if rank != 1) > waits[1]
     events = read_events(report)
     for rank in range(ready.process_count):
         own = [event for event in events if event["pid"] == rank + 1]
@@ -138,7 +138,8 @@ def test_collectives_of_shard_map_are_collectives(ready: Cluster) -> None:
     report = ready.run(source, guard="off", trace=True).check().trace
     assert report is not None
     assert "are recognised by them" in report.notes[0]
-    assert [row.waiting_s > 0.2 for row in report.ranks] == [True, False, True, True]
+    late = report.ranks[1].waiting_s
+    assert all(row.waiting_s > late for row in report.ranks if row.rank != 1)
     assert report.collectives[0].last == "rank 1 (100%)"
 
 
@@ -240,6 +241,8 @@ def test_trace_that_cannot_be_written_leaves_the_table(ready: Cluster, tmp_path:
     assert report.path == ""
     assert "not all files of the trace could be written" in report.notes[0]
     assert not (tmp_path / "elsewhere").exists()
+    # The links are the user's.
+    assert len([path for path in folder.iterdir() if path.is_symlink()]) == 2
 
 
 def test_bad_folder_is_refused_before_anything_is_sent(ready: Cluster, tmp_path: Path) -> None:

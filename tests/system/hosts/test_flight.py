@@ -76,7 +76,7 @@ def check_timeline(cluster: Cluster) -> None:
     first, late = report.ranks
     assert abs(first.begin_s - late.begin_s) < 60
     assert report.span_s < 60
-    assert first.waiting_s > 0.8 > late.waiting_s
+    assert first.waiting_s > late.waiting_s
     profiles = Path(report.folder) / "plugins" / "profile" / f"cell{report.seq}"
     assert all((profiles / f"rank{rank}.xplane.pb").stat().st_size > 1000 for rank in (0, 1))
 
