@@ -8,7 +8,7 @@ import shutil
 from functools import partial
 
 from mhnb.cli.clusters import add_name_argument, unknown_cluster_error
-from mhnb.core.cell_name import parse_cell_argument
+from mhnb.core.cell_name import find_cell, parse_cell_argument
 from mhnb.core.trace import TraceReport
 from mhnb.errors import InvalidRequest
 
@@ -58,10 +58,7 @@ def _choose(name: str, cell: str | None, reports: list[TraceReport]) -> TraceRep
     known = ", ".join(report.cell_name for report in reports)
     if argument is None:
         raise InvalidRequest(f"mhnb trace {name} {cell!r}: expected a cell, such as In[7] or 7. Traced: {known}")
-    # A user who sees `In [7]` types 7.
-    names = [argument.name] if argument.is_shown or argument.is_own else [f"In [{cell}]", f"cell {cell}"]
-    for wanted in names:
-        for report in reversed(reports):
-            if report.cell_name == wanted:
-                return report
-    raise InvalidRequest(f"mhnb trace {name} {cell}: that cell was not traced. Traced: {known}")
+    seq = find_cell(argument, {report.seq: report.execution_count for report in reports})
+    if seq is None:
+        raise InvalidRequest(f"mhnb trace {name} {cell}: that cell was not traced. Traced: {known}")
+    return next(report for report in reversed(reports) if report.seq == seq)

@@ -93,9 +93,10 @@ def collect_trace(client: RankClient, cell: TracedCell, run_dir: Path, folder: P
     """
     files = folder or default_trace_folder(run_dir)
     notes: list[str] = []
-    report = TraceReport(cell.result.seq, cell.result.name, str(files), "")
+    result = cell.result
+    report = TraceReport(result.seq, result.name, str(files), "", execution_count=result.execution_count)
     try:
-        traces = _read_traces(client, cell.result)
+        traces = _read_traces(client, result)
         sources, clock_notes = _make_sources(cell, traces)
         notes += [*describe_problems(sources), *clock_notes]
         runs = match_collectives(sources)
@@ -103,18 +104,18 @@ def collect_trace(client: RankClient, cell: TracedCell, run_dir: Path, folder: P
         report = replace(report, ranks=ranks, collectives=sum_collectives(sources, runs), span_s=span_s)
         try:
             make_trace_folder(files, is_private=folder is None)
-            name = find_free_name(files, cell.result.seq)
+            name = find_free_name(files, result.seq)
             path = timeline_path(files, name)
             # The rank's lines are those that end with a line feed; `splitlines` knows more ends.
-            source = number_lines(strip_leading_blank_lines(cell.result.source), cell.first_line)
+            source = number_lines(strip_leading_blank_lines(result.source), cell.first_line)
             code = dict(enumerate(source.split("\n"), start=1))
             write_timeline(path, build_timeline(sources, runs, cell_name=report.cell_name, code=code))
             report = replace(report, path=str(path))
-            notes += _fetch_profiles(client, cell.result.seq, traces, files, name)
+            notes += _fetch_profiles(client, result.seq, traces, files, name)
             write_summary(files, name, replace(report, notes=tuple(notes)))
         except (NotPrivate, OSError) as error:
             notes.append(f"not all files of the trace could be written: {error}")
-        _release(client, cell.result.seq, traces)
+        _release(client, result.seq, traces)
     except KeyboardInterrupt:
         written = "the timeline is written, but not all profiles are" if report.path else "nothing was written"
         notes.append(f"Ctrl-C ended the collection of the trace: {written}")

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from msgspec import Struct
 
 from mhnb.core.flight import FlightEvent, describe_event
-from mhnb.core.ranks import describe_ranks, format_ranks
+from mhnb.core.ranks import describe_ranks, ranks_by_key
 from mhnb.core.typed_json import MessageCodec
 
 EventKind: TypeAlias = Literal["compute", "collective", "host"]
@@ -201,6 +201,8 @@ class TraceReport(Struct, frozen=True):
     """From the first rank's begin to the last one's end."""
     notes: tuple[str, ...] = ()
     """What is missing or not exact, each a sentence."""
+    execution_count: int | None = None
+    """The number that the notebook shows beside the cell; None if it shows none."""
 
 
 # -- spans of time
@@ -440,15 +442,18 @@ def _find_states(
 
 def find_agreement_waits(source: TraceSource) -> list[Span]:
     """Return when the rank waited for agreement on a launch, by the first rank's clock."""
-    proposals: dict[tuple[str, int | None], FlightEvent] = {}
-    spans = []
-    for event in source.flight:
+    return [(source.shift(begin), source.shift(event.time_ns)) for begin, event in _list_decisions(source.flight)]
+
+
+def _list_decisions(flight: Iterable[FlightEvent]) -> Iterator[tuple[int, FlightEvent]]:
+    """Yield each agreement on a launch, or its refusal, with the time of the proposal."""
+    proposals: dict[tuple[str, int | None], int] = {}
+    for event in flight:
         key = event.participants, event.launch
         if event.kind == "proposal":
-            proposals.setdefault(key, event)
-        elif event.kind in ("agreement", "refusal") and (proposal := proposals.pop(key, None)) is not None:
-            spans.append((source.shift(proposal.time_ns), source.shift(event.time_ns)))
-    return spans
+            proposals.setdefault(key, event.time_ns)
+        elif event.kind in ("agreement", "refusal") and key in proposals:
+            yield proposals.pop(key), event
 
 
 def _fill_buckets(spans: Mapping[State, Sequence[Span]], first: int, last: int) -> tuple[State | None, ...]:
@@ -472,6 +477,7 @@ def _find_longest(share: Mapping[State, int]) -> State | None:
 
 
 _CELL_TRACK, _LINE_TRACK, _GUARD_TRACK, _DEVICE_TRACKS, _HOST_TRACKS = 1, 2, 3, 100, 10_000_000
+_GUARD_NAME = "agreement on launches"
 _MAX_LANES = 32
 """Tracks of one device's computation or collectives. Chrome's form has no overlapping events in a track."""
 
@@ -523,22 +529,18 @@ def _build_rank(
 
 def _build_guard_track(tracks: _Tracks, source: TraceSource) -> Iterator[dict[str, Any]]:
     """Yield the agreements on launches with the wait for them, and the other events of the flight recorder."""
-    proposals: dict[tuple[str, int | None], FlightEvent] = {}
+    for begin, event in _list_decisions(source.flight):
+        name = "is refused" if event.kind == "refusal" else "waits for agreement on"
+        span = begin, event.time_ns
+        yield from tracks.add(_GUARD_TRACK, _GUARD_NAME, f"{name} {event.program}", span, **_describe_launch(event))
     for event in source.flight:
-        key = event.participants, event.launch
-        details = {"line": event.line, "launch": event.launch, "participants": event.participants}
-        if event.kind == "proposal":
-            proposals[key] = event
-        elif event.kind in ("agreement", "refusal") and key in proposals:
-            begin = proposals.pop(key).time_ns
-            name = f"waits for agreement on {event.program}"
-            if event.kind == "refusal":
-                name = f"is refused {event.program}"
-            yield from tracks.add(_GUARD_TRACK, "agreement on launches", name, (begin, event.time_ns), **details)
-        elif event.kind in ("compilation", "interrupt", "launch"):
-            yield from tracks.mark(
-                _GUARD_TRACK, "agreement on launches", describe_event(event), event.time_ns, **details
-            )
+        if event.kind in ("compilation", "interrupt", "launch"):
+            details = _describe_launch(event)
+            yield from tracks.mark(_GUARD_TRACK, _GUARD_NAME, describe_event(event), event.time_ns, **details)
+
+
+def _describe_launch(event: FlightEvent) -> dict[str, Any]:
+    return {"line": event.line, "launch": event.launch, "participants": event.participants}
 
 
 def _build_devices(tracks: _Tracks, source: TraceSource, runs: Sequence[CollectiveRun]) -> Iterator[dict[str, Any]]:
@@ -645,12 +647,8 @@ def _assign_lanes(events: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, in
 
 def describe_problems(sources: Sequence[TraceSource]) -> list[str]:
     """Describe what is missing in the profiles, ranks with the same problem together."""
-    notes = []
-    by_text: dict[str, list[int]] = {}
-    for source in sources:
-        if source.trace.problem:
-            by_text.setdefault(source.trace.problem, []).append(source.rank)
-    notes += [f"{describe_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
+    by_text = ranks_by_key({source.rank: source.trace.problem for source in sources if source.trace.problem})
+    notes = [f"{describe_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
     if dropped := [source for source in sources if source.trace.dropped_count]:
         counts = sum(source.trace.dropped_count for source in dropped)
         notes.append(
@@ -666,5 +664,4 @@ def describe_traced(report: TraceReport) -> str:
     >>> describe_traced(TraceReport(3, "In [7]", "", "", (RankTimes(0, 1.0, 0.5, 0.0, 0.0, 0.5),)))
     'In [7] · trace of rank 0'
     """
-    ranks = [row.rank for row in report.ranks]
-    return f"{report.cell_name} · trace of {'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
+    return f"{report.cell_name} · trace of {describe_ranks(row.rank for row in report.ranks)}"

@@ -21,10 +21,12 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = default_trace_folder(tmp_path)
     make_trace_folder(folder, is_private=True)
     times = RankTimes(0, 1.0, 0.5, 0.0, 0.0, 0.5)
-    for seq, name in ((9, "cell 9"), (12, "In [7]")):
+    for seq, name, count in ((9, "cell 9", None), (12, "In [7]", 7)):
         path = timeline_path(folder, f"cell{seq}")
         write_timeline(path, [{"ph": "X", "name": name, "pid": 1, "tid": 1, "ts": 0, "dur": 5}])
-        write_summary(folder, f"cell{seq}", TraceReport(seq, name, str(folder), str(path), (times,)))
+        write_summary(
+            folder, f"cell{seq}", TraceReport(seq, name, str(folder), str(path), (times,), execution_count=count)
+        )
     (folder / "cell13.summary.json").write_text("{")
     return tmp_path
 

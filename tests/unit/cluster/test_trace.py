@@ -66,9 +66,7 @@ def flight(rank: int, monotonic_ns: int) -> RankFlight:
 SAME_CLOCK = ({0: 0, 1: 0}, ClockOffsets({"a": 0}, {"a": "a"}, 0))
 OTHER_CLOCKS = ({0: 0, 1: 0}, ClockOffsets({"a": 0, "b": 0}, {"a": "a", "b": "b"}, 0))
 RESULT = CellResult(3, "x = 'a\x0cb'\n\ny = 2", (RankResult(0, "ok"), RankResult(1, "ok")), 0.1)
-CELL = TracedCell(
-    RESULT, 1, lambda: [RankInfo(rank, f"host{rank}") for rank in range(2)], list, lambda: SAME_CLOCK
-)
+CELL = TracedCell(RESULT, 1, lambda: [RankInfo(rank, f"host{rank}") for rank in range(2)], list, lambda: SAME_CLOCK)
 
 
 def test_profiles_are_fetched_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
