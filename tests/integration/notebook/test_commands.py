@@ -490,12 +490,12 @@ def test_traced_cell_has_a_card_and_a_timeline(nb: Session, tmp_path: Path) -> N
 
 def test_trace_takes_a_folder_and_no_ranks(nb: Session, tmp_path: Path) -> None:
     """Ranks after `--trace` are a slip, and a file is not a folder: nothing is run, and the message has the fix."""
-    slip = nb.try_("%%mhjax --trace 0-1\nran = 1").text
+    slip = nb.try_("%%mhjax --trace 0-1\ntraced = 1").text
     assert "--trace 0-1: expected a folder for the trace, not ranks\n  Fix: %%mhjax 0-1 --trace" in slip
     path = tmp_path / "file"
     path.touch()
-    assert f"--trace {path}: it is a file; expected a folder" in nb.try_(f"%%mhjax --trace {path}\nran = 1").text
-    nb.run("%%mhjax\nassert 'ran' not in globals()")
+    assert f"--trace {path}: it is a file; expected a folder" in nb.try_(f"%%mhjax --trace {path}\ntraced = 1").text
+    nb.run("%%mhjax\nassert 'traced' not in globals()")
 
 
 def test_memory_shows_arrays_by_name(nb: Session, cluster: Cluster) -> None:

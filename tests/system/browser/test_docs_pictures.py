@@ -17,7 +17,7 @@ from tests.support.source import ROOT
 from tests.support.view_gallery import open_page, trace_sources
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser")]
 
@@ -38,12 +38,18 @@ VIEWS = {
 
 
 @pytest.fixture(scope="module")
-def gallery() -> Iterator[Page]:
+def browser() -> Iterator[Browser]:
+    """One browser for all pictures."""
+    with open_chromium() as chromium:
+        yield chromium
+
+
+@pytest.fixture(scope="module")
+def gallery(browser: Browser) -> Page:
     """Every view of four ranks, at the width of a page of the documentation."""
-    with open_chromium() as browser:
-        page = open_page(browser, 4, width=WIDTH)
-        page.add_style_tag(content=".jp-OutputArea-output { padding: 8px 12px !important; background: white }")
-        yield page
+    page = open_page(browser, 4, width=WIDTH)
+    page.add_style_tag(content=".jp-OutputArea-output { padding: 8px 12px !important; background: white }")
+    return page
 
 
 @pytest.mark.parametrize("name", sorted(VIEWS))
@@ -65,7 +71,7 @@ def test_picture_of_a_view(gallery: Page, name: str, tmp_path: Path) -> None:
         assert len(colours) > 20  # letters are smoothed; a blank picture has one
 
 
-def test_picture_of_a_timeline(tmp_path: Path) -> None:
+def test_picture_of_a_timeline(browser: Browser, tmp_path: Path) -> None:
     """The picture shows the page of a timeline, with a collective that waits for a late rank."""
     sources = trace_sources(3)
     runs = match_collectives(sources)
@@ -75,14 +81,14 @@ def test_picture_of_a_timeline(tmp_path: Path) -> None:
     report = TraceReport(12, "In [7]", "", "", ranks, (), span_s)
     (tmp_path / "t.html").write_text(format_trace_page(report, (tmp_path / "t.json.gz").read_bytes()))
     folder = FOLDER if os.environ.get("MHNB_WRITE_PICTURES") == "1" else tmp_path
-    with open_chromium() as browser:
-        page = browser.new_page(viewport={"width": 1000, "height": 470})
-        page.goto((tmp_path / "t.html").as_uri())
-        page.get_by_text("3 ranks, 12 tracks").wait_for()
-        page.get_by_label("find").fill("waits for")
-        page.get_by_role("button", name="next").click()
-        page.get_by_role("button", name="all").click()
-        page.screenshot(path=folder / "timeline.png")
+    page = browser.new_page(viewport={"width": 1000, "height": 470})
+    page.goto((tmp_path / "t.html").as_uri())
+    page.get_by_text("3 ranks, 12 tracks").wait_for()
+    page.get_by_label("find").fill("waits for")
+    page.get_by_role("button", name="next").click()
+    page.get_by_role("button", name="all").click()
+    page.screenshot(path=folder / "timeline.png")
+    page.close()
     assert (folder / "timeline.png").stat().st_size < MAX_NBYTES
 
 
