@@ -44,9 +44,11 @@ class Mhjax(Configurable):
     def _check_shape(self, proposal: Any) -> Any:
         if proposal["value"]:
             try:
-                shape_argument(proposal["value"])
+                shape = shape_argument(proposal["value"])
             except ArgumentTypeError as error:
                 raise TraitError(f"Mhjax.shape: {error}") from error
+            if 0 in shape:
+                raise TraitError(f"Mhjax.shape: expected at least 1 rank and 1 device; got {proposal['value']!r}")
         return proposal["value"]
 
     @property
