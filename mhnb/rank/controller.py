@@ -33,6 +33,8 @@ def run_hub(spec: HostSpec) -> None:
     hub = os.getpid()
     os.register_at_fork(after_in_child=lambda: end_with_parent(hub))
     profile = Path(spec.run_dir) / "profile"
+    # ipyparallel leaves the mode of some files, such as its list of engines, to the umask. The hub runs no code of the user's.
+    os.umask(0o077)
     with port_locks:
         Controller.launch_instance(argv=[f"--profile-dir={profile}", "--log-level=WARN"])
 

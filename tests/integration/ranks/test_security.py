@@ -13,6 +13,7 @@ import pytest
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.errors import RanksLost
+from mhnb.system.waiting import wait_until
 from tests.integration.ranks.conftest import list_pids, wait_for_exit
 
 FIND_CHANNEL = """
@@ -52,6 +53,8 @@ def test_other_users_can_read_no_file(
         )
         cluster.push(v=1)
         cluster.run("1 / 0")
+        # ipyparallel writes its list of engines after the first heartbeat.
+        assert wait_until(lambda: any(home.rglob("engines.json")), 60.0, 0.05)
         running = list_readable(home)
         cluster.stop()
     finally:
