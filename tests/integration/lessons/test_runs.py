@@ -38,6 +38,7 @@ def _case(path: Path) -> object:
 @pytest.mark.ranks
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("path", [_case(path) for path in lessons()])
+@pytest.mark.sample(7)
 def test_lesson(path: Path, leftovers: None, answers_home: Path) -> None:
     """Exactly the cells that should fail do, the answers are judged correctly, and the cluster is clean at the end."""
     lesson = read_lesson(path)

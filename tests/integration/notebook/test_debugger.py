@@ -393,6 +393,7 @@ def _interrupt(cell: TypedCell) -> None:
 
 @pytest.mark.timeout(_WAIT_LONG + 5 * LEAVINGS)
 @pytest.mark.parametrize("leave", [_quit, _end_input, _interrupt], ids=["quit", "end of file", "interrupt"])
+@pytest.mark.sample(2)
 def test_leaving_ends_the_cell_on_all_ranks(notebook: Notebook, leave: Callable[[TypedCell], None]) -> None:
     """`q`, the end of the input and the stop button end the cell as an interrupt does, again and again, and the ranks are clean."""
     before = notebook.pids
@@ -417,6 +418,7 @@ def _rank_pid(cell: TypedCell) -> int:
 
 @pytest.mark.timeout(_WAIT_LONG + 30 * RESTARTS)
 @pytest.mark.parametrize("code", [STOPS_ALL, STOPS_RANK_1], ids=["all stopped", "one waits"])
+@pytest.mark.sample(1)
 def test_death_of_a_rank_ends_the_prompt(pair: Notebook, code: str) -> None:
     """If a rank is killed while the user is asked, the prompt ends with the cell, which names the rank; a restart works."""
     for _ in range((RESTARTS + 1) // 2):

@@ -523,6 +523,7 @@ def prefetch(count):
 
 
 @pytest.mark.parametrize("cells", EQUAL_WORK.values(), ids=EQUAL_WORK.keys())
+@pytest.mark.sample(6)
 def test_equal_work_raises_no_alarm(ready: Cluster, cells: tuple[str, ...]) -> None:
     """Equal work on all ranks gives the right numbers and no notes, also when the notebook is run again."""
     for _ in range(2):

@@ -22,6 +22,7 @@ BLOCKED_CASES = {
 
 @pytest.mark.other_python
 @pytest.mark.parametrize(("devices", "guard", "code"), BLOCKED_CASES.values(), ids=BLOCKED_CASES.keys())
+@pytest.mark.sample(1)
 def test_rank_blocked_in_collective_keeps_its_variables(
     fresh: Fresh, default_disconnect_timeout: None, devices: int, guard: str, code: str
 ) -> None:
@@ -73,6 +74,7 @@ told = jax.jit(tell, out_shardings=whole)
 
 
 @pytest.mark.parametrize(("devices", "guard", "code"), ONE_RANK_CASES.values(), ids=ONE_RANK_CASES.keys())
+@pytest.mark.sample(1)
 def test_collective_launched_by_one_rank_taints(
     fresh: Fresh, default_disconnect_timeout: None, devices: int, guard: str, code: str
 ) -> None:
@@ -109,6 +111,7 @@ def test_rank_that_cannot_be_interrupted_is_killed(fresh: Fresh, default_kill_ti
 
 
 @pytest.mark.parametrize("guard", [pytest.param("lockstep", marks=pytest.mark.other_python), "parity", "off"])
+@pytest.mark.sample(2)
 def test_abandoned_collective_is_not_matched_after_accept(fresh: Fresh, guard: str) -> None:
     """After `accept`, the next sum is not matched with a sum that rank 0 abandoned, and no rank waits for rank 0.
 

@@ -123,6 +123,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.sample(3)
 def test_report_names_waiting_and_missing_ranks(prepared: Cluster, flag: Path, case: str) -> None:
     """While one rank is missing, the report names the waiting ranks, their launch and line, and where the missing rank is."""
     code, launch = CASES[case]

@@ -25,7 +25,7 @@ from mhnb.view.cell.text import format_cell_text
 from tests.integration.ranks.hostile import FAMILIES, PIECES, HostileCell, draw_hostile_cell
 from tests.support.source import PACKAGE
 
-CELLS = int(os.environ.get("MHNB_HOSTILE_CELLS", "150"))
+CELLS = int(os.environ.get("MHNB_HOSTILE_CELLS", "90"))
 SEED = int(os.environ.get("MHNB_HOSTILE_SEED", "20261125"))
 END_TIMEOUT_S = 120.0
 """Far more than any of the cells needs; a cell that has not ended by then never ends."""

@@ -147,6 +147,7 @@ def check_no_alarm(result: CellResult) -> CellResult:
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
+@pytest.mark.sample(5)
 def test_correct_program_raises_no_alarm(ready: Cluster, program: str) -> None:
     """A correct program raises no alarm, whatever the ranks do differently that does not matter."""
     check_no_alarm(ready.run(program))

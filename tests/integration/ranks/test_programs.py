@@ -87,6 +87,7 @@ def _sort_debug_prints(source: str, text: str) -> str:
     "program",
     [pytest.param(name, marks=MARKS.get(name, ())) for name in PROGRAMS],
 )
+@pytest.mark.sample(5)
 def test_program_output_equals_plain_processes(program: str, cluster: Cluster, plain: Outputs) -> None:
     """For every cell and rank, stdout and the last expression are the same, and the cluster stays clean throughout."""
     for number, source in enumerate(plain_rank.read_cells(program)):

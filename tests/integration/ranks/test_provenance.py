@@ -410,6 +410,7 @@ total""",
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("code", PENDING.values(), ids=PENDING.keys())
+@pytest.mark.sample(4)
 def test_pending_and_ready_arrays_are_the_same(ready: Cluster, code: str, guard: str) -> None:
     """An array that is pending on one rank and ready on another is the same: it is known by content and not by time."""
     ready.run(PENDING_SETUP).check()
@@ -420,6 +421,7 @@ def test_pending_and_ready_arrays_are_the_same(ready: Cluster, code: str, guard:
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("cells", SAME_PROVENANCE.values(), ids=SAME_PROVENANCE.keys())
+@pytest.mark.sample(10)
 def test_arrays_of_the_same_provenance_are_accepted(
     ready: Cluster, cells: list[tuple[str, list[int] | None]], guard: str
 ) -> None:

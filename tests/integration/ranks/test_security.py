@@ -103,6 +103,7 @@ def test_no_process_shows_a_key(begin: Callable[..., Cluster], split_profile: st
         "own.send(CellEnded(1, 1, 'ok', [], 0.0, {'host_arrays': [[{}]], 'abandoned_launch': [{}]}))",
     ],
 )
+@pytest.mark.sample(2)
 def test_garbage_from_a_cell_ends_only_its_cluster(
     begin: Callable[..., Cluster], capsys: pytest.CaptureFixture[str], said: str
 ) -> None:

@@ -223,6 +223,7 @@ def test_clock_an_hour_ahead_has_no_effect(net: HostNet, begin: Begin, tmp_path:
     check_sum(cluster)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_partition_of_a_minute_with_default_limits(net: HostNet, begin: Begin) -> None:
     """With the default limits a host that is cut off is named in time, and its processes end before the network is back."""
@@ -262,6 +263,7 @@ def test_frozen_host_is_named(net: HostNet, begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("act", ["stop", "replay", "files"])
+@pytest.mark.sample(1)
 def test_power_cut_during_stop_replay_or_transfer(net: HostNet, begin: Begin, act: str, tmp_path: Path) -> None:
     """A power cut during a stop, a replay or a file transfer ends that action with the host's name, and no process is left."""
     cluster = begin(2, 1, host_timeout_s=SILENT_S, connect_timeout_s=3)

@@ -363,6 +363,7 @@ def test_values_without_a_json_form_are_shown(rank: CellProcess) -> None:
         "where = tempfile.mkdtemp(); os.chdir(where); os.rmdir(where)",
     ],
 )
+@pytest.mark.sample(10)
 def test_output_of_the_next_cell_is_shown_whatever_a_cell_replaces(tmp_path: Path, source: str) -> None:
     """A cell may close, detach or replace what belongs to the process; it ends, and the next cell's output is shown."""
     with CellProcess(tmp_path) as rank:

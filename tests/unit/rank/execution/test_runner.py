@@ -550,6 +550,7 @@ _HANDLER = "get_ipython().set_custom_exc((ValueError,), {})"
         *((f"%xmode {mode}", "") for mode in ("Minimal", "Plain", "Verbose", "Docs", "Doctest")),
     ],
 )
+@pytest.mark.sample(10)
 def test_error_is_read_despite_hooks(own_rank: CellProcess, sets: str, said_by_hook: str) -> None:
     """A hook is called as IPython calls it; name, text and line come from the error itself, once."""
     own_rank.run(sets)

@@ -500,6 +500,7 @@ def explore(folder: Path, cast: Cast, *, fine: bool = False, cells: int = 1, lat
 
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS.keys())
+@pytest.mark.sample(4)
 def test_two_ranks_launch_together_or_not_at_all(tmp_path: Path, cast: Cast) -> None:
     """Two ranks launch together or not at all, whatever comes between two reads; none waits after the others have ended."""
     assert explore(tmp_path, cast, fine=True) > 100
@@ -512,6 +513,7 @@ def test_launches_of_the_next_cell_change_nothing(tmp_path: Path, cast: Cast) ->
 
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS.keys())
+@pytest.mark.sample(4)
 def test_three_ranks_launch_together_or_not_at_all(tmp_path: Path, cast: Cast) -> None:
     """Three ranks launch together or not at all, whatever comes between any two of their acts."""
     assert explore(tmp_path, [*cast, [launches_then_ends]]) > 100
