@@ -112,6 +112,8 @@ class CellRunner:
     def __post_init__(self) -> None:
         self._next_seq = 1
         self._last_reply: CellEnded | None = None
+        self._sent_error: ErrorRaised | None = None
+        """The last error of the cell that was sent before its end."""
         self._last_request: RunCell | None = None
         self._pid = getpid()
         self._lock = self.interrupts.lock
@@ -173,6 +175,7 @@ class CellRunner:
         else:
             self.capture.record_offsets()
             self.launches.notify_cell_ended(message.seq, "skipped")
+            self._sent_error = None
             self._last_reply = CellEnded(self.rank, message.seq, "skipped", [], wall_s=0.0)
             self._send(self._last_reply)
 
@@ -184,7 +187,8 @@ class CellRunner:
         last, run = self._last_reply, self._last_request
         if last is None:
             return {"seq": self._next_seq, "last": None, "cell": None}
-        errors = [event for event in last.events if isinstance(event, ErrorRaised)]
+        sent = [] if self._sent_error is None else [self._sent_error]
+        errors = [*sent, *(event for event in last.events if isinstance(event, ErrorRaised))]
         cell = (
             None
             if run is None or run.seq != last.seq
@@ -212,6 +216,7 @@ class CellRunner:
         CELL_NAMES.begin_cell(message)
         self.capture.begin(message.seq)
         self.launches.begin_cell(message)
+        self._sent_error = None
         self._running = self._last_request = message
         self.interrupts.begin_cell(message.seq)
         place = CellPlace(message.execution_count, message.first_line)
@@ -391,16 +396,22 @@ class CellRunner:
             running = self._running
             if running is None or self.clock() - self._began_s < _LIVE_AFTER_S:
                 return
-            self.capture.poll()
-            if events := self.capture.take():
-                self.send(OutputProduced(self.rank, running.seq, events))
+            self._send_taken(running.seq)
 
     def _flush_output(self) -> None:
         """Send what the cell has printed so far, before the user reads what the debugger prints."""
         with self._lock:
-            self.capture.poll()
-            if self._running is not None and (events := self.capture.take()):
-                self.send(OutputProduced(self.rank, self._running.seq, events))
+            if self._running is None:
+                self.capture.poll()
+            else:
+                self._send_taken(self._running.seq)
+
+    def _send_taken(self, seq: int) -> None:
+        """Send the output of the running cell; with the lock held. An error is kept, in case no notebook is there to receive it."""
+        self.capture.poll()
+        if events := self.capture.take():
+            self._sent_error = next((e for e in reversed(events) if isinstance(e, ErrorRaised)), self._sent_error)
+            self.send(OutputProduced(self.rank, seq, events))
 
     def _send_late_output(self) -> None:
         with self._lock:
