@@ -10,6 +10,7 @@ from traitlets.config import Configurable
 
 from mhnb.core.arguments import is_positive_seconds
 from mhnb.core.cell_request import GUARDS
+from mhnb.core.cluster_spec import ClusterSpec, check_counts
 from mhnb.core.shorthand import ShapeArgument, shape_argument
 from mhnb.errors import InvalidRequest
 
@@ -44,11 +45,9 @@ class Mhjax(Configurable):
     def _check_shape(self, proposal: Any) -> Any:
         if proposal["value"]:
             try:
-                shape = shape_argument(proposal["value"])
-            except ArgumentTypeError as error:
-                raise TraitError(f"Mhjax.shape: {error}") from error
-            if 0 in shape:
-                raise TraitError(f"Mhjax.shape: expected at least 1 rank and 1 device; got {proposal['value']!r}")
+                check_counts(ClusterSpec(*shape_argument(proposal["value"])))
+            except (ArgumentTypeError, InvalidRequest) as error:
+                raise TraitError(f"Mhjax.shape = {proposal['value']!r}: {error}") from error
         return proposal["value"]
 
     @property

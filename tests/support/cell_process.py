@@ -30,6 +30,8 @@ from mhnb.core.messages import (
     DebugPrompt,
     Message,
     OutputProduced,
+    RankReply,
+    RankRequest,
     RunCell,
     SkipCell,
 )
@@ -144,6 +146,14 @@ class CellProcess:
         live = [m for m in self.unread if isinstance(m, OutputProduced) and m.seq == seq]
         self.unread = [m for m in self.unread if m not in live]
         return CellAnswer(ended, [event for m in live for event in m.events])
+
+    def describe_state(self) -> dict[str, Any]:
+        """Ask for what a notebook that attaches is told."""
+        self.send(RankRequest(0, "state", {}))
+        reply = self.receive(lambda m: isinstance(m, RankReply))
+        assert isinstance(reply, RankReply)
+        value: dict[str, Any] = reply.value
+        return value
 
     def refused(self) -> CellRefused:
         message = self.receive(lambda m: isinstance(m, CellRefused))
@@ -309,6 +319,9 @@ async def _serve(folder: Path, generation: int, commands: int, answers: int) -> 
         if not inbox.fill():
             ended.set()
         while (message := inbox.take()) is not None:
+            if isinstance(message, RankRequest):
+                send(RankReply(0, message.request_id, ok=True, value=runner.describe_state()))
+                continue
             assert isinstance(message, RunCell | SkipCell)
             runner.handle(message)
 

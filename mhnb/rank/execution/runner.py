@@ -170,12 +170,12 @@ class CellRunner:
             self._send(CellRefused(self.rank, message.seq, reason))
             return
         self._next_seq += 1
+        self._sent_error = None
         if isinstance(message, RunCell):
             self._run(message)
         else:
             self.capture.record_offsets()
             self.launches.notify_cell_ended(message.seq, "skipped")
-            self._sent_error = None
             self._last_reply = CellEnded(self.rank, message.seq, "skipped", [], wall_s=0.0)
             self._send(self._last_reply)
 
@@ -187,8 +187,7 @@ class CellRunner:
         last, run = self._last_reply, self._last_request
         if last is None:
             return {"seq": self._next_seq, "last": None, "cell": None}
-        sent = [] if self._sent_error is None else [self._sent_error]
-        errors = [*sent, *(event for event in last.events if isinstance(event, ErrorRaised))]
+        errors = [event for event in (self._sent_error, *last.events) if isinstance(event, ErrorRaised)]
         cell = (
             None
             if run is None or run.seq != last.seq
@@ -216,7 +215,6 @@ class CellRunner:
         CELL_NAMES.begin_cell(message)
         self.capture.begin(message.seq)
         self.launches.begin_cell(message)
-        self._sent_error = None
         self._running = self._last_request = message
         self.interrupts.begin_cell(message.seq)
         place = CellPlace(message.execution_count, message.first_line)
@@ -401,13 +399,11 @@ class CellRunner:
     def _flush_output(self) -> None:
         """Send what the cell has printed so far, before the user reads what the debugger prints."""
         with self._lock:
-            if self._running is None:
-                self.capture.poll()
-            else:
+            if self._running is not None:
                 self._send_taken(self._running.seq)
 
     def _send_taken(self, seq: int) -> None:
-        """Send the output of the running cell; with the lock held. An error is kept, in case no notebook is there to receive it."""
+        """Send the output of the running cell, with the lock held. Its last error is kept, in case no notebook receives it."""
         self.capture.poll()
         if events := self.capture.take():
             self._sent_error = next((e for e in reversed(events) if isinstance(e, ErrorRaised)), self._sent_error)

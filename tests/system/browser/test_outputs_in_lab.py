@@ -372,7 +372,6 @@ def test_reduced_motion_stops_animations(ran: RunNotebook) -> None:
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-@pytest.mark.sample(1)
 def test_outputs_are_accessible(ran: RunNotebook, theme: str) -> None:
     """axe finds no fault in any output, in either theme."""
     ran.page.command("apputils:change-theme", theme=theme)

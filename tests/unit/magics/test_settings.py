@@ -43,8 +43,8 @@ def test_configuration_is_read_and_listed() -> None:
         ({"guard": "strict"}, "strict"),
         ({"timeout_s": -1.0}, "expected a number of seconds above 0"),
         ({"shape": "four"}, "for example 4 or 4x2; got 'four'"),
-        ({"shape": "0x4"}, "expected at least 1 rank and 1 device; got '0x4'"),
-        ({"shape": "4x0"}, "expected at least 1 rank and 1 device; got '4x0'"),
+        ({"shape": "0x4"}, "'0x4': hosts=0: expected a number from 1 to"),
+        ({"shape": "4x999"}, "'4x999': devices=999: expected the number of devices per host, from 1 to"),
     ],
 )
 def test_invalid_configuration_is_named(values: dict[str, Any], expected: str) -> None:

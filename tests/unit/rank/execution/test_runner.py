@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import ANY
 
+import msgspec
 import nbformat
 import nbformat.v4
 import pytest
 
 from mhnb.core.error_site import ErrorSite
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
-from mhnb.core.messages import CellEnded, InterruptDelivered, RankStatus, RunCell, SkipCell
-from mhnb.core.output.events import DisplayData, UpdateDisplayData
+from mhnb.core.messages import CellEnded, InterruptDelivered, OutputProduced, RankStatus, RunCell, SkipCell
+from mhnb.core.output.events import DisplayData, ErrorRaised, UpdateDisplayData
 from mhnb.view.ansi import strip_ansi
 from tests.support.cell_process import CellProcess
 
@@ -688,6 +689,23 @@ def test_one_cell_at_a_time(own_rank: CellProcess) -> None:
     own_rank.interrupt()
     own_rank.finish(seq)
     assert own_rank.run("1").result == "1"
+
+
+def test_error_is_repeated_to_a_notebook_that_attaches(own_rank: CellProcess, tmp_path: Path) -> None:
+    """The last cell's error is repeated also if it was sent while the cell waited for its launches; the next cell replaces it."""
+    go = tmp_path / "go"
+    wait = f"import os, time\ndef waiting():\n    while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    seq = own_rank.begin(f"{wait}1 / 0")
+    own_rank.receive(lambda m: isinstance(m, OutputProduced) and any(isinstance(e, ErrorRaised) for e in m.events))
+    go.touch()
+    assert own_rank.finish(seq).ended.events == []
+    last = msgspec.convert(own_rank.describe_state()["last"], CellEnded)
+    assert (last.seq, last.outcome) == (seq, "error")
+    (error,) = last.events
+    assert isinstance(error, ErrorRaised)
+    assert error.ename == "ZeroDivisionError"
+    own_rank.skip()
+    assert msgspec.convert(own_rank.describe_state()["last"], CellEnded).events == []
 
 
 def test_launches_are_part_of_the_cell(own_rank: CellProcess) -> None:
