@@ -536,7 +536,11 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hook_load(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any], Any]:
-    """Wrap the loading of an executable. A multi-process one gets a `Recorded` as its call object."""
+    """Wrap the loading of an executable. A multi-process one gets a `Recorded` as its call object.
+
+    A rank without a device of the program has no part in it: no rank waits for this one, so it calls the program as JAX does.
+    """
+    import jax
 
     @functools.wraps(load)
     def load_recorded(unloaded: Any) -> Any:
@@ -544,7 +548,7 @@ def _hook_load(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any
         executable = load(unloaded)
         _record_compilation(unloaded)
         participants = tuple(sorted({device.process_index for device in unloaded.device_list}))
-        if len(participants) > 1:
+        if len(participants) > 1 and jax.process_index() in participants:
             program = _describe(unloaded, participants)
             executable.build_unsafe_call = functools.partial(
                 _build_hooked, executable.build_unsafe_call, program, recorded

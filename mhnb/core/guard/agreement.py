@@ -18,7 +18,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from mhnb.core.guard.launches import LaunchDifference, LaunchGroup, format_difference
+from mhnb.core.guard.launches import REPLAY_COMMAND, LaunchDifference, LaunchGroup, format_difference
 from mhnb.core.guard.programs import CALLBACK_PREFIX, MAX_PACKED_CHARS
 from mhnb.core.guard.provenance import find_conflict, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
@@ -306,6 +306,20 @@ def format_too_far_ahead(ranks: Sequence[int]) -> str:
         f"{_NOT_LAUNCHED_CLEAN}\n  this rank gave up three launches in a row that {who} "
         f"{'have' if len(ranks) > 1 else 'has'} not reached\n"
         "  A loop may catch the interrupt and try again. Let KeyboardInterrupt and OrderMismatch end the loop."
+    )
+
+
+def format_unreadable_board(reason: str) -> str:
+    """Format the message for a rank that cannot read what the other ranks propose.
+
+    >>> print(format_unreadable_board("the proposal of rank 1 for launch 3 is not there any more"))
+    this rank did not launch, because it cannot read what the others propose: the proposal of rank 1 for launch 3 is not there any more
+      The other ranks may have launched.
+      Fix: %mhjax restart --replay
+    """
+    return (
+        f"this rank did not launch, because it cannot read what the others propose: {reason}\n"
+        f"  The other ranks may have launched.\n  Fix: {REPLAY_COMMAND}"
     )
 
 

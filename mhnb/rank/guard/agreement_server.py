@@ -206,15 +206,17 @@ class AgreementServer:
         """Poll the board for a rank that waits; return whether there was news for it."""
         participant, proposal = client.participant, client.proposal
         assert proposal is not None
-        if not client.is_posted:
-            try:
+        try:
+            if not client.is_posted:
                 client.is_posted = participant.try_propose(proposal)
-            except OSError as error:
-                self._finish_proposal(client, Decision("refused", text=str(error)))
-            return client.is_posted
-        if not participant.poll(is_interrupted=False):
-            return False
-        self._finish_proposal(client, participant.decide())
+                return client.is_posted
+            if not participant.poll(is_interrupted=False):
+                return False
+            decision = participant.decide()
+        except OSError as error:
+            participant.try_withdraw()
+            decision = Decision("refused", text=str(error))
+        self._finish_proposal(client, decision)
         return True
 
     def _finish_proposal(self, client: _Client, decision: Decision) -> None:

@@ -28,11 +28,12 @@ from mhnb.core.guard.agreement import (
     decide,
     format_deadlock,
     format_too_far_ahead,
+    format_unreadable_board,
     votes_match,
 )
 from mhnb.core.guard.programs import find_differences, unpack_outline
 from mhnb.core.guard.threads import kind_of
-from mhnb.rank.guard.shared_board import BoardSlot, Entry, SharedBoard, yield_core
+from mhnb.rank.guard.shared_board import BoardSlot, BoardUnreadable, Entry, SharedBoard, yield_core
 
 _Result = TypeVar("_Result")
 
@@ -354,11 +355,11 @@ class Participant:
             if deadlock is None or board.withdrawal_reason(self._rank, slot):
                 return deadlock is not None
             names = board.program_names()
-            posts = {rank: (at, _read_entry(board, rank, at)) for rank, at in deadlock.items()}
+            posts = {rank: (at, board.read_entry(rank, at)) for rank, at in deadlock.items()}
             waits = {
                 rank: (
-                    names.get(_program_fingerprint(post), "a program"),
-                    next(iter(_unpack_lines(post.packed_lines)), None),
+                    names.get(0 if post is None else _program_fingerprint(post), "a program"),
+                    next(iter(() if post is None else _unpack_lines(post.packed_lines)), None),
                     [other for other in _find_missing(board, at) if other in deadlock],
                 )
                 for rank, (at, post) in posts.items()
@@ -418,7 +419,13 @@ class Participant:
         return self._decision
 
     def _decide_locked(self, slot: BoardSlot) -> Decision:
-        """Decide from everything that was written. To be called under the lock."""
+        """Decide from everything that was written. To be called under the lock. Never raises because the board cannot be read."""
+        try:
+            return self._decide_from_entries(slot)
+        except OSError as error:
+            return Decision("refused", text=format_unreadable_board(str(error)))
+
+    def _decide_from_entries(self, slot: BoardSlot) -> Decision:
         board = self.board
         reason = board.withdrawal_reason(self._rank, slot)
         if reason == _DEADLOCK:
@@ -482,10 +489,15 @@ class Participant:
 
 
 def _read_entry(board: SharedBoard, rank: int, slot: BoardSlot) -> Entry:
-    """Read an entry that exists, under the lock."""
-    post = board.read_entry(rank, slot)
-    assert post is not None, f"rank {rank} has no post at {slot}"
-    return post
+    """Read an entry that exists, under the lock.
+
+    Raises:
+        BoardUnreadable: it was overwritten, or damaged.
+    """
+    entry = board.read_entry(rank, slot)
+    if entry is None:
+        raise BoardUnreadable(f"the proposal of rank {rank} for launch {slot.number} is not there any more")
+    return entry
 
 
 def _program_fingerprint(entry: Entry) -> int:

@@ -88,6 +88,10 @@ class Entry(NamedTuple):
     """1 if a participant had withdrawn its own proposal for this launch before this one was posted. Set by `write_entry`."""
 
 
+class BoardUnreadable(OSError):
+    """The board does not have what a decision needs of it."""
+
+
 class _Layout(NamedTuple):
     """Sizes of a board's parts, in bytes and in words."""
 

@@ -180,6 +180,83 @@ float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(sub, P()))(mine))""
     check_sum(ready)
 
 
+HALVES = """
+shares = [NamedSharding(Mesh(np.array(jax.devices()[begin:begin + 4]), ('x',)), P('x')) for begin in (0, 4)]
+def spread(half, scale):
+    return jax.make_array_from_callback((8,), shares[half], lambda i: scale * np.arange(8.0)[i], dtype=jnp.float32)
+f = [jax.jit(lambda a: a + 0 * a.sum()), jax.jit(lambda a: a + 0 * a.max())]
+totals = [jax.jit(jnp.sum, out_shardings=NamedSharding(each.mesh, P())) for each in shares]
+def total(half, a): return [float(shard.data) for shard in totals[half](a).addressable_shards][:1]
+v = [spread(0, 1), spread(1, 2)]
+"""
+"""Ranks 0-1 hold one array and ranks 2-3 another: each half has no part in the programs of the other."""
+
+OUTSIDE = {
+    "they come late": """
+if rank > 1: time.sleep(0.3)  # later than the launches of the others
+for _ in range(6): v[0] = f[0](v[0])""",
+    "the halves take another order": "for k in ((1, 0) if rank < 2 else (0, 1)): v[k] = f[k](v[k])",
+    "they do not call it": "if rank < 2: v[0] = f[0](v[0])",
+    "they call it more often": "for _ in range(3 if rank < 2 else 300): v[0] = f[0](v[0])",
+    "two models in two threads": """
+def train(k):
+    for _ in range(50): v[k] = f[k](v[k])
+threads = [threading.Thread(target=train, args=(k,)) for k in (0, 1)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()""",
+    "a pipeline of two stages": """
+carried = np.arange(8, dtype=np.float32)
+for _ in range(3):
+    for half in (0, 1):
+        data = jax.make_array_from_callback((8,), shares[half], lambda i: carried[i], dtype=jnp.float32)
+        whole_half = NamedSharding(shares[half].mesh, P())
+        out = jax.jit(lambda a: 2 * a, out_shardings=whole_half)(data).addressable_shards
+        mine = np.asarray(out[0].data) if out else np.zeros(8, np.float32)
+        carried = multihost_utils.broadcast_one_to_all(mine, is_source=rank == 2 * half)
+assert carried.sum() == 28 * 64, carried""",
+    "a donated array": "g = jax.jit(lambda a: a + 0 * a.sum(), donate_argnums=0)\nfor k in (0, 1): v[k] = g(v[k])",
+    "they make the data of the others once more": "if rank > 1: spread(0, 3)\nv[0] = spread(0, 1)",
+}
+
+
+@pytest.mark.parametrize("guard", ["lockstep", "parity", "off"])
+def test_ranks_outside_a_program_have_no_part_in_it(ready: Cluster, guard: str) -> None:
+    """A rank that holds nothing of a program's mesh may call the program or not, in any order: no rank waits for another half."""
+    for how, code in OUTSIDE.items():
+        ready.run(HALVES).check()
+        result = ready.run(f"{code}\ntotal(0, v[0]), total(1, v[1])", guard=guard, timeout_s=120)
+        assert [rank.text for rank in result] == ["([28.0], [])"] * 2 + ["([], [56.0])"] * 2, (how, result)
+        assert (result.state, result.notes) == ("clean", ()), how
+    check_sum(ready)
+
+
+def test_end_of_a_rank_outside_is_its_own(ready: Cluster) -> None:
+    """A rank outside a program that raises, or calls it in a cell of the others, changes nothing for its participants."""
+    ready.run(HALVES).check()
+    result = ready.run("if rank == 3: raise ValueError('no')\nfor _ in range(5): v[0] = f[0](v[0])\ntotal(0, v[0])")
+    assert (names(result), result.state) == (["", "", "", "ValueError"], "clean")
+    assert [rank.text for rank in result][:3] == ["[28.0]", "[28.0]", "[]"]
+    assert {rank.text for rank in ready.run("total(0, f[0](v[0]))", ranks="2-3").check()} == {"[]"}
+    check_sum(ready)
+
+
+@pytest.mark.usefixtures("long_agreement_timeout")
+def test_interrupt_with_ranks_outside_leaves_all_in_step(ready: Cluster) -> None:
+    """Ctrl-C in a loop of launches stops the participants before the same launch; a rank outside may have gone on."""
+    ready.run(HALVES).check()
+    loop = (
+        "step = 0\nwhile rank < 2 or step < 9: v[0] = f[0](v[0]); step += 1; print('on', flush=True); time.sleep(0.01)"
+    )
+    result = interrupt_once_printed(ready, loop, "on")
+    assert [rank.outcome for rank in result][:2] == ["interrupted"] * 2
+    assert result.state == "clean"
+    steps = [rank.text for rank in ready.run("step").check()]
+    assert steps[0] == steps[1]
+    assert f"Interrupted before launch {int(steps[0] or 0) + 1} on ranks 0-1 · clean" in result.notes
+    assert ready.run("total(0, v[0])").check()[0].text == "[28.0]"
+    check_sum(ready)
+
+
 def test_meshes_in_another_order_report_a_deadlock(ready: Cluster) -> None:
     """Ranks 0 and 1 use two shared meshes in different orders: neither could ever continue, so both report the deadlock."""
     code = """

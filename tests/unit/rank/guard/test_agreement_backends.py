@@ -36,7 +36,7 @@ from mhnb.errors import HostUnreachable, LaunchError, RanksLost
 from mhnb.rank.guard.agreement_server import AgreementServer, listen
 from mhnb.rank.guard.local_agreement import AgreementBackend, Participant, mark_rank_lost
 from mhnb.rank.guard.remote_agreement import RemoteAgreement, connect_to_board
-from mhnb.rank.guard.shared_board import SharedBoard, create_board
+from mhnb.rank.guard.shared_board import BoardSlot, SharedBoard, create_board
 from mhnb.transport import server
 from mhnb.transport.framing import encode_frames
 from mhnb.transport.security import CHALLENGE_NBYTES, open_session
@@ -627,6 +627,40 @@ def test_board_that_cannot_grow_is_an_error_on_the_rank(far: Rig, monkeypatch: p
     for rank in (0, 1):
         far.backends[rank].end_cell(1, ERROR)
     assert far.propose(2, make_proposal()).result(WAIT_S).kind == "mismatch"
+
+
+def damage_entry(board: SharedBoard, rank: int, slot: BoardSlot) -> None:
+    """Change a word of a rank's entry, as a process that overwrites it does."""
+    words = board._set_words(slot.set_index)
+    words[next(at for at in range(8 + 32 * rank, len(words)) if words[at] == slot.seq << 32 | slot.number) + 1] += 2
+
+
+def test_entry_that_cannot_be_read_refuses_the_launch(rig: Rig) -> None:
+    """A rank that cannot read what another one proposed gets a message with the next step, wherever it is."""
+    futures = [rig.propose(rank, make_proposal()) for rank in (0, 1)]
+    for rank in (0, 1):
+        rig.wait_until_posted(rank, make_proposal())
+    damage_entry(rig.board, 0, BoardSlot(1, rig.board.find_set_index(ALL), 1))
+    decisions = [each.result(WAIT_S) for each in (rig.propose(2, make_proposal()), *futures)]
+    assert {each.kind for each in decisions} == {"refused"}
+    assert "the proposal of rank 0 for launch 1" in decisions[0].text
+    assert "Fix: %mhjax restart --replay" in decisions[0].text
+    for backend in rig.backends:
+        backend.end_cell(1, ERROR)
+
+
+def test_cell_ends_though_an_entry_cannot_be_read(near: Rig) -> None:
+    """The end of a cell is recorded if its thread's launch can no longer be decided; then the thread does not launch."""
+    participant = near.backends[0]
+    assert isinstance(participant, Participant)
+    assert participant.try_propose(make_proposal())
+    for other in near.backends[1:]:
+        assert isinstance(other, Participant)
+        assert other.try_propose(make_proposal())
+    damage_entry(near.board, 1, BoardSlot(1, near.board.find_set_index(ALL), 1))
+    participant.end_cell(1, OK)
+    assert near.board.ended_seq(0) == 1
+    assert participant.decide().kind == "refused"
 
 
 def test_process_without_the_key_is_rejected(far: Rig, tmp_path: Path) -> None:
