@@ -122,6 +122,7 @@ class Bootstrap:
         self.recorder.gate.signals.install()
         status = jax_private.install(self.recorder)
         self.guard = {"available": status.available, "reason": status.reason}
+        self.recorder.is_available = status.available
         if status.available:
             install_array_hooks(self.recorder.host_data)
             jax_private.hook_argument_layout()

@@ -61,6 +61,8 @@ class LaunchReport(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Launches that had not finished when the rank stopped waiting for them."""
     abandoned_launch: LaunchPlace | None = None
     """The first collective launch that the rank did not wait for."""
+    may_have_abandoned: bool = False
+    """Whether a signal ended code whose launches are not recorded, so that a collective may still be waiting."""
     running_count: _Count = 0
     """Launches that all ranks agreed on and the rank did not wait for. They end by themselves, unless one failed."""
     failed_count: _Count = 0

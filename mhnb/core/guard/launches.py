@@ -139,7 +139,7 @@ IN_SYNC_NOTE = f"the ranks are still in sync, but {MAY_DIFFER}"
 def judge_state(
     outcomes_by_rank: Mapping[int, Outcome],
     rows_by_rank: Mapping[int, Sequence[LaunchRow]] | None,
-    abandoned_by_rank: Mapping[int, str],
+    abandoned_by_rank: Mapping[int, str | None],
     lost_ranks: Collection[int],
     *,
     cell_name: str = "",
@@ -149,7 +149,8 @@ def judge_state(
 
     Args:
         rows_by_rank: None if there is no launch record: `--guard off`, or the guard is unavailable.
-        abandoned_by_rank: the first launch that a rank abandoned, as text; without the ranks that waited for all of theirs.
+        abandoned_by_rank: the first launch that a rank abandoned, as text; None if it was interrupted in code whose launches are not
+            recorded. Without the ranks that waited for all of theirs.
         lost_ranks: ranks that are lost, in the order in which they were lost. The caller judges a lost hub.
 
     Returns:
@@ -168,10 +169,7 @@ def judge_state(
         taints += (format_difference(difference, cell_name, source),)
     if taints:
         return "tainted", (*taints, TAINTED_NOTE)
-    # Without a record an interrupt may have left a collective behind, even if all ranks were interrupted in the same
-    # way.
-    unknown = rows_by_rank is None and "interrupted" in ran.values()
-    if len(set(ran.values())) < 2 and not unknown:
+    if len(set(ran.values())) < 2:
         return "clean", ()
     if rows_by_rank is None:
         return "split", (
@@ -327,9 +325,12 @@ def _refused_notes(ran: Mapping[int, Outcome]) -> tuple[str, ...]:
     )
 
 
-def _abandoned_notes(abandoned_by_rank: Mapping[int, str]) -> tuple[str, ...]:
+def _abandoned_notes(abandoned_by_rank: Mapping[int, str | None]) -> tuple[str, ...]:
     return tuple(
-        f"{describe_ranks(ranks)} abandoned {launch} before it completed"
+        f"{describe_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} interrupted, and no launch record shows"
+        " whether a collective is still waiting there"
+        if launch is None
+        else f"{describe_ranks(ranks)} abandoned {launch} before it completed"
         for launch, ranks in ranks_by_key(abandoned_by_rank).items()
     )
 

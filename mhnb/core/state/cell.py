@@ -403,6 +403,7 @@ class Cell:
             or part.launches
             or part.report.host_arrays
             or part.report.abandoned_count
+            or part.report.may_have_abandoned
             or part.error
             for part in self.parts.values()
         )
@@ -419,14 +420,16 @@ class Cell:
         """Check whether a launch was refused because a collective of an earlier cell still waits."""
         return any(part.error is not None and STILL_ABANDONED in part.error.evalue for part in self.parts.values())
 
-    def abandoned_launches(self) -> dict[int, str]:
+    def abandoned_launches(self) -> dict[int, str | None]:
         """Name the first launch that each rank abandoned, including those that failed because connections were closed.
 
+        It is None for a rank that may have abandoned one of which there is no record.
         A launch that still runs while another rank failed in a callback may wait for that rank forever.
         """
         disconnected = () if self.escalation is None else self.escalation.disconnected
         failed = {rank for rank, part in self.parts.items() if part.report.failed_count}
-        return {
+        unrecorded = {rank: None for rank, part in self.parts.items() if part.report.may_have_abandoned}
+        return unrecorded | {
             rank: part.name_abandoned(self.name_earlier, was_disconnected=rank in disconnected)
             for rank, part in self.parts.items()
             if part.report.abandoned_count or rank in disconnected or (part.report.running_count and failed - {rank})

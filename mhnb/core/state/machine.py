@@ -710,9 +710,22 @@ class ClusterStateMachine:
         return cell.escalate(now)
 
     def _accept(self) -> list[Command]:
-        if self.state in ("split", "tainted"):
-            self.state, self.reason, self._was_accepted = "clean", "", True
-        return []
+        if self.state not in ("split", "tainted"):
+            return []
+        warnings = [NotifyUser(self._format_accept_warning())] if self.state == "tainted" else []
+        self.state, self.reason, self._was_accepted = "clean", "", True
+        return list(warnings)
+
+    def _format_accept_warning(self) -> str:
+        waiting = self.registry.ranks_with_abandoned()
+        if not waiting:
+            return "results may be wrong until the next restart"
+        limit = (
+            f"launches of {describe_ranks(waiting)} with other ranks are refused while a collective may still be waiting there"
+            if self.guard_available
+            else f"nothing keeps launches from a collective that may still be waiting on {describe_ranks(waiting)}"
+        )
+        return f"results may be wrong until the next restart, and {limit}"
 
     # -- ends
 

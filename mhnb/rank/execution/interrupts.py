@@ -75,6 +75,8 @@ class InterruptDelivery:
         self._reported_at_s = 0.0
         self.was_requested = False
         """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
+        self.has_raised = False
+        """Whether a signal handler has raised in the running cell's code, also one of the user's own."""
         self.arrived_early = False
         """Whether it arrived after the cell began and before its code ran."""
         self.is_finishing = False
@@ -122,6 +124,7 @@ class InterruptDelivery:
     def begin_cell(self, seq: int) -> None:
         """Reset the state for another cell, which runs from now on."""
         self._is_delivered = self._is_reported = self.arrived_early = self.is_finishing = self.was_requested = False
+        self.has_raised = False
         self.is_pending, self.stopped_ranks = False, None
         self._seq, self._is_running = seq, True
 
@@ -155,6 +158,7 @@ class InterruptDelivery:
             if self.at_prompt is not None:
                 self.at_prompt(False)
             elif not self._defer():
+                self.has_raised = True
                 raise KeyboardInterrupt
             return
         if self.is_ignored():
@@ -191,6 +195,10 @@ class InterruptDelivery:
 
     # -- in front of a launch
 
+    def record_raised(self) -> None:
+        """Record that a signal handler raises in the cell's code."""
+        self.has_raised = True
+
     def mark_unsynchronized(self) -> None:
         """Record that the code gets an interrupt on which the ranks have not agreed: they may be at different places from here on."""
         self.is_pending, self.stopped_ranks = False, frozenset()
@@ -214,7 +222,7 @@ class InterruptDelivery:
 
     def _mark_delivered(self) -> None:
         """Record that the cell's code receives one now. Report it here if possible: the code may let no other thread run."""
-        self.was_requested = True
+        self.was_requested = self.has_raised = True
         self.flight.record("interrupt", self._seq, self.find_line())
         # An interrupt after the reported one is reported again, because the notebook waits for a report of each.
         self._is_delivered, self._is_reported = True, False

@@ -147,9 +147,14 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class DeferredSignals:
-    """Defers signals while `is_deferring` is set; one instance per process."""
+    """Defers signals while `is_deferring` is set; one instance per process.
 
-    def __init__(self) -> None:
+    Args:
+        record_raised: called if a handler raises, before its exception reaches the code that the signal hit.
+    """
+
+    def __init__(self, record_raised: Callable[[], None]) -> None:
+        self._record_raised = record_raised
         self.is_deferring = False
         """Set only by the main thread, because only the main thread runs handlers."""
         self._deferred: list[tuple[_Handler, int, FrameType | None]] = []
@@ -177,7 +182,11 @@ class DeferredSignals:
             if self.is_deferring:
                 self._deferred.append((handler, signum, frame))
                 return None
-            return handler(signum, frame)
+            try:
+                return handler(signum, frame)
+            except BaseException:
+                self._record_raised()
+                raise
 
         handle.__wrapped__ = handler  # type: ignore[attr-defined]  # as functools.wraps does, which requires a function's attributes
         handle.is_mhnbs = True  # type: ignore[attr-defined]  # a handler that others wrapped is not unwrapped
@@ -267,7 +276,7 @@ class LaunchGate:
         self._forked = False
         self._agreed_seq, self._agreed_counts = 0, Counter[tuple[int, ...]]()
         """How many launches of a cell each set of participants has agreed on: the number is the same on each of these ranks."""
-        self.signals = DeferredSignals()
+        self.signals = DeferredSignals(interrupts.record_raised)
         self._launching_threads: set[int] = set()
         """Threads other than the main one that are about to launch."""
         self.undecided_launch: tuple[str, tuple[int, ...], int | None] | None = None

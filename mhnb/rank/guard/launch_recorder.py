@@ -32,7 +32,7 @@ from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.launch_gate import LaunchGate, Mismatches, parse_fingerprint
 from mhnb.rank.guard.local_agreement import NO_AGREEMENT, AgreementBackend
-from mhnb.rank.guard.pending_work import AbandonedLaunches, LocalArrays, poll_pauses_s
+from mhnb.rank.guard.pending_work import AbandonedLaunches, LocalArrays, UnknownLaunch, poll_pauses_s
 from mhnb.types import Outcome
 
 _MOST_TRACKED = 8
@@ -141,19 +141,6 @@ class Launch:
             if array is not None and not array.is_deleted():
                 return array
         return None
-
-
-class UnrecordedLaunch:
-    """A launch that is known only by an array that it has not computed yet."""
-
-    def __init__(self, array: Any) -> None:
-        self._array: _Output = array
-        participants = sorted({device.process_index for device in array.sharding.device_set})
-        self.row = LaunchRow("", "a program under --guard off", tuple(participants), None, 1)
-
-    def is_running(self) -> bool:
-        """Return whether the launch still runs or waits."""
-        return not self._array.is_deleted() and not self._array.is_ready()
 
 
 def _output_nbytes(output: object) -> int:
@@ -293,6 +280,9 @@ class LaunchRecorder:
         process_count: number of ranks.
     """
 
+    is_available = True
+    """Whether the hooks fit the installed JAX; if not, no launch is recorded."""
+
     def __init__(
         self,
         jax: JaxAccess = _NO_JAX,
@@ -329,7 +319,7 @@ class LaunchRecorder:
         """Results that programs of this process alone have yet to compute."""
         self.host_data = HostDataRecorder(self.find_line, self.count_collectives, jax.read_value)
         """Arrays that the cell built from host data."""
-        interrupts = interrupts or InterruptDelivery()
+        self._interrupts = interrupts = interrupts or InterruptDelivery()
         interrupts.find_line = self.find_line
         self.flight = interrupts.flight
         self.gate = LaunchGate(backend, interrupts, self.count_launches)
@@ -528,12 +518,11 @@ class LaunchRecorder:
             # The cell was interrupted while it waited for them: they may hang, and so would every later collective.
             (of_seq, row), abandoned = given_up[0], abandoned + len(given_up)
             abandoned_launch = LaunchPlace(row.name, row.line, of_seq)
-        if unrecorded := self._list_unrecorded():
-            self.abandoned.add(seq, unrecorded)
-            abandoned += len(unrecorded)
+        if may_have_abandoned := self._may_have_abandoned():
+            self.abandoned.add(seq, [UnknownLaunch(self._process_count)])
         interrupted_before = self.gate.agreed_stop_number() if outcome == "interrupted" else None
         notes = [_RUNNING_NOTE] if running else []
-        if self.local_arrays.has_given_up and not (running or abandoned):
+        if self.local_arrays.has_given_up and not (running or abandoned or may_have_abandoned):
             notes.append(_LOCAL_RUNNING_NOTE)
         notes += [*self.gate.take_notes(), *self.host_data.take_notes()]
         ignored_refusals = self.mismatches.take_ignored_refusals()
@@ -543,6 +532,7 @@ class LaunchRecorder:
             *merge_equal_rows(rows),
             abandoned_count=abandoned,
             abandoned_launch=abandoned_launch,
+            may_have_abandoned=may_have_abandoned,
             running_count=running,
             failed_count=failed,
             interrupted_before=interrupted_before,
@@ -554,10 +544,10 @@ class LaunchRecorder:
         )
         return report, notes
 
-    def _list_unrecorded(self) -> list[UnrecordedLaunch]:
-        """List the launches that a cell under --guard off abandoned; there is no record of them."""
-        is_unrecorded = self.guard == "off" and self.is_direct
-        return [UnrecordedLaunch(array) for array in self.local_arrays.abandoned_shared] if is_unrecorded else []
+    def _may_have_abandoned(self) -> bool:
+        """Return whether a signal may have left a collective of the cell waiting, without a record of it."""
+        is_recorded = self.is_available and not (self.guard == "off" and self.is_direct)
+        return self._interrupts.has_raised and not is_recorded and self._process_count > 1
 
     def _find_abandoned(self) -> LaunchPlace | None:
         """Return the first collective launch that is not waited for; those that end by themselves come last."""

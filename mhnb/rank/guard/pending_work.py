@@ -6,8 +6,7 @@ Arrays without a launch record are waited for at the end of the cell, as recorde
 where no launch is recorded: programs of one process, programs without a collective, and every program under `--guard off`. So the rank
 checks JAX's list of live arrays for those that are not ready yet. A launch whose results were all dropped is not in the list, and
 cannot be detected any more.
-This module does not import JAX: an array is any object with `is_ready`, `is_deleted`, `is_fully_addressable`, `sharding` and
-`block_until_ready`.
+This module does not import JAX: an array is any object with `is_ready`, `is_deleted` and `block_until_ready`.
 """
 
 from __future__ import annotations
@@ -66,16 +65,10 @@ class LocalArrays:
         """Arrays not ready when their cell was given up. They may wait for a collective that never ends: no later cell waits for them."""
         self.has_given_up = False
         """Whether the running cell has given up on some arrays."""
-        self.abandoned_shared: list[Any] = []
-        """Those of them in which other ranks have a part."""
 
     def begin_cell(self, cell: RunCell) -> None:
         """Reset for a new cell, and record whether the cell can start anything at all."""
-        self._is_empty_cell, self.has_given_up, self.abandoned_shared = (
-            _EMPTY_CELL.fullmatch(cell.source) is not None,
-            False,
-            [],
-        )
+        self._is_empty_cell, self.has_given_up = _EMPTY_CELL.fullmatch(cell.source) is not None, False
 
     def wait(self, limit_s: float | None = None) -> Exception | None:
         """Wait until all arrays are ready. An interrupt ends the wait at once.
@@ -131,7 +124,6 @@ class LocalArrays:
                 continue
             if limit_s is not None and self._clock() - began_s >= limit_s:
                 self.has_given_up = True
-                self.abandoned_shared = [each for each in waiting if not each.is_fully_addressable]
                 self._abandoned = [ref for ref in self._abandoned if ref() is not None] + [
                     weakref.ref(each) for each in waiting
                 ]
@@ -165,6 +157,17 @@ class _Launch(Protocol):
     row: LaunchRow
 
     def is_running(self) -> bool: ...
+
+
+class UnknownLaunch:
+    """The collective that a signal may have left waiting in a cell whose launches are not recorded; nothing shows when it ends."""
+
+    def __init__(self, process_count: int) -> None:
+        self.row = LaunchRow("", "an unrecorded collective", tuple(range(process_count)), None, 1)
+
+    def is_running(self) -> bool:
+        """Return True: it may be."""
+        return True
 
 
 class AbandonedLaunches:
@@ -227,10 +230,10 @@ class AbandonedLaunches:
         for seq, launch in self._abandoned:
             if not set(participants).isdisjoint(launch.row.participants):
                 self.has_refused_launch = True
+                wait = "" if isinstance(launch, UnknownLaunch) else "\n  Wait until it ends, or restart the ranks."
                 raise OrderMismatch(
                     f"nothing was launched\n  {name} could pair up with {launch.row.name} of {CELL_NAMES.format_name(seq)},"
-                    f" {STILL_ABANDONED}, and give wrong results"
-                    "\n  Wait until it ends, or restart the ranks.\n  Fix: %mhjax restart --replay",
+                    f" {STILL_ABANDONED}, and give wrong results{wait}\n  Fix: %mhjax restart --replay",
                     result=None,
                 )
 

@@ -503,7 +503,7 @@ def test_jax_without_the_hooks_runs_without_a_guard(
 ) -> None:
     """On a JAX that does not fit, the cluster starts and computes without a guard.
 
-    The start line and `status` say so, and a cell that differs between the ranks ends as `split`.
+    The start line and `status` say so, a cell that differs between the ranks ends as `split`, and an interrupted one as `tainted`.
     """
     (tmp_path / "sitecustomize.py").write_text(_NO_PROBE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -521,6 +521,11 @@ def test_jax_without_the_hooks_runs_without_a_guard(
     cluster.accept()
     with pytest.raises(BreakpointRefused, match="guard is unavailable"):
         cluster.run("1", debug=DebugRequest(stop_ranks=(0,)))
+    result = cluster.run("import time\nif jax.process_index(): time.sleep(1000)", timeout_s=1)
+    assert (result[1].outcome, result.state) == ("interrupted", "tainted")
+    assert result.notes[0].startswith("rank 1 was interrupted, and no launch record shows")
+    cluster.accept()
+    assert cluster.run("1").ok
 
 
 def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None:

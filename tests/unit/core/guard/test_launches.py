@@ -243,8 +243,13 @@ def test_refused_cell_taints_cluster() -> None:
     assert "restart" in notes[-1]
 
 
-def test_interrupt_without_record_splits_cluster() -> None:
-    """All ranks ended the same way, but a collective may have been abandoned."""
-    assert judge_state({0: "interrupted", 1: "interrupted"}, None, {}, ())[0] == "split"
+def test_interrupt_without_record_taints_cluster() -> None:
+    """A rank that was interrupted without a launch record may have abandoned a collective, even if all ranks ended the same way."""
+    state, notes = judge_state({0: "interrupted", 1: "interrupted"}, None, {0: None, 1: None}, ())
+    assert (state, notes[0]) == (
+        "tainted",
+        "ranks 0-1 were interrupted, and no launch record shows whether a collective is still waiting there",
+    )
+    assert judge_state({0: "ok", 1: "ok"}, None, {0: None}, ())[0] == "tainted"
     assert judge_state({0: "interrupted", 1: "interrupted"}, {0: [], 1: []}, {}, ())[0] == "clean"
-    assert judge_state({0: "ok", 1: "ok"}, None, {}, ())[0] == "clean"
+    assert judge_state({0: "killed", 1: "ok"}, None, {0: None}, ())[0] == "dead"

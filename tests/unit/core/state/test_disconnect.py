@@ -25,6 +25,7 @@ from mhnb.core.state.events import (
     DisconnectRanks,
     InterruptRequested,
     KillRanks,
+    NotifyUser,
     SendToRank,
     TimePassed,
 )
@@ -225,6 +226,22 @@ def test_refused_launch_after_accept_taints_again() -> None:
     result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
     assert result.state == "tainted"
     assert driver.machine.reason.startswith("a collective of an earlier cell was abandoned")
+
+
+@pytest.mark.parametrize(
+    ("available", "limit"),
+    [
+        (True, "launches of rank 0 with other ranks are refused while a collective may still be waiting there"),
+        (False, "nothing keeps launches from a collective that may still be waiting on rank 0"),
+    ],
+)
+def test_accept_names_the_ranks_with_an_abandoned_collective(available: bool, limit: str) -> None:  # noqa: FBT001
+    """The warning of `accept` names the ranks that may have abandoned a collective, and what is checked from then on."""
+    driver = start_cell()
+    driver.machine.guard_available = available
+    driver(replace(ended(0), launches=LaunchReport(may_have_abandoned=True), facts={"left": 1}), ended(1))
+    assert driver.machine.state == "tainted"
+    assert driver(Accepted()) == [NotifyUser(f"results may be wrong until the next restart, and {limit}")]
 
 
 @pytest.mark.parametrize("guard", ["parity", "off"])

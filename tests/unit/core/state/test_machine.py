@@ -317,10 +317,10 @@ def test_different_launches_taint_and_the_next_cell_is_refused(driver: Driver) -
 
 
 def test_accept_makes_a_tainted_cluster_clean(driver: Driver) -> None:
-    """With `accept` the user decides that the cluster may go on."""
+    """With `accept` the user decides that the cluster may go on, and is warned in one sentence."""
     driver.submit()
     driver(ended(0, launches=[PSUM]), ended(1))
-    driver(Accepted())
+    assert driver(Accepted()) == [NotifyUser("results may be wrong until the next restart")]
     assert driver.machine.state == "clean"
     assert [type(c) for c in driver.submit(2)] == [SendToRank, SendToRank]
 

@@ -141,7 +141,7 @@ def test_signal_is_handled_after_a_refusal() -> None:
 
 def test_handlers_are_returned_as_they_were_set() -> None:
     """`signal` and `getsignal` return the user's own handler; Ctrl-C and what is not a function stay unchanged."""
-    deferred = DeferredSignals()
+    deferred = DeferredSignals(lambda: None)
     deferred.install()
 
     def mine(*_: object) -> None:
@@ -152,6 +152,20 @@ def test_handlers_are_returned_as_they_were_set() -> None:
         assert signal.getsignal(signal.SIGUSR1) is handler
         assert signal.signal(signal.SIGUSR1, mine) is handler
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_exception_of_a_handler_is_recorded() -> None:
+    """A signal handler of the user's that raises may leave a collective behind, as Ctrl-C does, so it is recorded."""
+    raised: list[str] = []
+    DeferredSignals(lambda: raised.append("raised")).install()
+
+    def fail(*_: object) -> None:
+        raise HandlerError
+
+    signal.signal(signal.SIGUSR1, fail)
+    with pytest.raises(HandlerError):
+        signal.raise_signal(signal.SIGUSR1)
+    assert raised == ["raised"]
 
 
 def test_late_exception_is_raised_after_the_launch() -> None:

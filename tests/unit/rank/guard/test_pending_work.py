@@ -16,9 +16,8 @@ from tests.unit.rank.guard.test_launch_recorder import FakeArray, FakeJax, Sleep
 
 
 class LocalArray(FakeArray):
-    """An array that only this process holds, unless the test says otherwise; it counts how often it is polled."""
+    """An array that counts how often it is polled."""
 
-    is_fully_addressable = True
     poll_count = 0
 
     def is_ready(self) -> bool:
@@ -59,20 +58,6 @@ def test_failure_of_the_oldest_array_is_returned_once() -> None:
 def test_failure_before_the_wait_is_not_returned() -> None:
     """A failure from before the wait is not returned, because the cell may have met and handled it."""
     assert LocalArrays(lambda: [[LocalArray(ready=True, failure=ValueError("dealt with"))]], Sleeper()).wait() is None
-
-
-def test_arrays_of_several_processes_are_waited_for() -> None:
-    """Arrays of several processes are waited for, as most of their launches have no record; abandoned ones are listed."""
-    array = LocalArray()
-    array.is_fully_addressable = False
-    work = LocalArrays(lambda: [[array]], Sleeper(lambda: setattr(array, "ready", True)))
-    assert work.wait() is None
-    assert work.abandoned_shared == []
-    other = LocalArray()
-    other.is_fully_addressable = False
-    work = LocalArrays(lambda: [[LocalArray(), other]], Sleeper())
-    assert work.wait(0.0) is None
-    assert work.abandoned_shared == [other]
 
 
 def test_abandoned_array_does_not_delay_later_cells() -> None:
