@@ -274,7 +274,15 @@ def _find_missing(snapshot: RankSnapshot, snapshots: Sequence[RankSnapshot], age
         return {other.rank for other in snapshots if _is_elsewhere(other, _find_wait(status)[0], age_s)}
     key, number = tuple(status.participants), status.launch_number
     others = [other for other in snapshots if other.rank in key and other.rank != snapshot.rank]
-    return {other.rank for other in others if _is_known(other, age_s) and other.counts.get(key, 0) < number}
+    return {
+        other.rank
+        for other in others
+        if _is_known(other, age_s) and (other.counts.get(key, 0) < number or _is_in_callback(other))
+    }
+
+
+def _is_in_callback(snapshot: RankSnapshot) -> bool:
+    return snapshot.outcome == "running" and snapshot.latest is not None and snapshot.latest.activity == "callback"
 
 
 def _is_elsewhere(snapshot: RankSnapshot, activity: str, age_s: float) -> bool:
@@ -368,11 +376,13 @@ Activity: TypeAlias = Literal[
     "await",
     "compiling",
     "computing",
+    "callback",
     "blocked",
     "unseen",
 ]
 """What a main thread does. The first three wait for other ranks; `blocked` waits for something that has no name here.
 
+`callback`: its program waits for a function that it has called, and other ranks may wait for the rest of the program.
 `unseen`: the sample failed, and the rank's log has the reason.
 """
 

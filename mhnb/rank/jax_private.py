@@ -48,6 +48,7 @@ from mhnb.rank.guard.programs import (
     canonicalize_module,
     check_may_launch,
     find_meshes,
+    forbid_launches,
     format_program_name,
     optimised_texts,
     ranks_of_devices,
@@ -377,6 +378,7 @@ def install(recorder: LaunchRecorder) -> HookStatus:
             return HookStatus(False, reason)
         _hook()
     _recorder = recorder
+    recorder.callbacks.forbid_launches = forbid_launches
     return HookStatus(True)
 
 
@@ -527,12 +529,21 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
         # A compilation may begin another one.
         around = _current.module, _current.arguments
         _current.module, _current.arguments = hlo, kwargs
+        if called := kwargs.get("host_callbacks"):
+            kwargs = kwargs | {"host_callbacks": [_watch_callback(each, name) for each in called]}
         try:
             return from_hlo(name, hlo, *args, **kwargs)
         finally:
             _current.module, _current.arguments = around
 
     return compile_recorded
+
+
+def _watch_callback(callback: Any, program: str) -> Any:
+    """Return the function that a program calls in place of a host callback. A callback of a TPU is not a function."""
+    if _recorder is None or not isinstance(callback, types.FunctionType):
+        return callback
+    return _recorder.callbacks.wrap(callback, program)
 
 
 def _hook_load(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any], Any]:
@@ -634,8 +645,10 @@ def _launch_and_settle(launch: Callable[..., Any], *args: Any) -> Any:
     # settle.
     nested = gate.is_in_launch()
     around, _current.launched = _current.launched, None
+    has_failed = True
     try:
-        return launch(*args)
+        results = launch(*args)
+        has_failed = False
     except BaseException as error:
         _break_dispatch(error)
         raise
@@ -643,7 +656,8 @@ def _launch_and_settle(launch: Callable[..., Any], *args: Any) -> Any:
         # Otherwise the arrays that it made would live until the next launch.
         _current.launched = around if nested else None
         if not nested:
-            gate.deliver_deferred()
+            gate.deliver_deferred(has_failed=has_failed)
+    return results
 
 
 # -- the two launch paths

@@ -7,6 +7,8 @@ The supervisor writes which cell is to stop, and sends SIGINT. From there an int
 - if the main thread is in the middle of a launch, the signal handler leaves it pending, and the launch gate raises it. The gate also
   raises it where the ranks agree to stop before a launch.
 
+If the main thread is blocked in a program that waits for a callback, no signal reaches it: the callback is given up.
+
 An interrupt is repeated until it is delivered. After that, what the code does about it is its own decision: a checkpoint that
 an `except KeyboardInterrupt` writes must not be hit by the interrupt that was meant for the loop before it.
 """
@@ -24,11 +26,15 @@ from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from mhnb.core.messages import InterruptDelivered, Message
+from mhnb.rank.execution.callbacks import ProgramCallbacks
 from mhnb.rank.execution.tracebacks import print_unraisable
 from mhnb.rank.flight import FlightRecorder
 
 _SAME_INTERRUPT_S = 1.0
 """Time after the report to the notebook in which an arriving interrupt counts as the same one: it was on its way."""
+
+_CALLBACK_LIMIT_S = 1.0
+"""Time after the request in which the callbacks of a program may end by themselves."""
 
 
 class InterruptRequests(Protocol):
@@ -62,6 +68,8 @@ class InterruptDelivery:
         self._requests, self._rank, self._send, self._clock = requests, rank, send, clock
         self.lock = threading.RLock()
         """Held while anything is sent to the notebook."""
+        self.callbacks = ProgramCallbacks()
+        """The functions that the programs of this rank call."""
         self.flight = FlightRecorder()
         """Records what happens to the rank."""
         self.find_line: Callable[[], int | None] = lambda: None
@@ -73,6 +81,8 @@ class InterruptDelivery:
         """The task of the running cell, if that awaits."""
         self._is_delivered = self._is_reported = False
         self._reported_at_s = 0.0
+        self._requested_at_s: float | None = None
+        """When the request for an interrupt was seen that the code has not received yet."""
         self.was_requested = False
         """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
         self.has_raised = False
@@ -232,6 +242,16 @@ class InterruptDelivery:
                 self.report()
             finally:
                 self.lock.release()
+
+    def give_up_callbacks(self) -> None:
+        """Give up the callbacks that keep the interrupt from the cell's code. To be called repeatedly, from another thread."""
+        if not self._is_running or self._is_delivered or not self.is_requested():
+            self._requested_at_s = None
+            return
+        now = self._clock()
+        self._requested_at_s = now if self._requested_at_s is None else self._requested_at_s
+        if now - self._requested_at_s >= _CALLBACK_LIMIT_S:
+            self.callbacks.give_up()
 
     def is_handled(self) -> bool:
         """Return whether the cell's code has received one, and is still running."""

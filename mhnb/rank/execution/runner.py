@@ -33,6 +33,7 @@ from mhnb.core.messages import (
     SkipCell,
 )
 from mhnb.core.output.events import ErrorRaised
+from mhnb.rank.execution.callbacks import is_interrupt
 from mhnb.rank.execution.capture import Capture
 from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.debugging import NoInput, PromptInput, RankDebugger
@@ -141,6 +142,7 @@ class CellRunner:
             list_awaited=self.launches.list_awaited,
             find_awaited=self._find_coroutine,
         )
+        self._sampler.find_callback = self.interrupts.callbacks.find_oldest
         self._stop = threading.Event()
         self._logged_tracebacks: set[str] = set()
         """Tracebacks that are in the log already."""
@@ -346,7 +348,7 @@ class CellRunner:
             trace.finish()
 
     def _classify_outcome(self, error: BaseException) -> Outcome:
-        stopped = is_a(error, KeyboardInterrupt) and self._is_stopped()
+        stopped = is_interrupt(error) and self._is_stopped()
         cancelled = is_a(error, asyncio.CancelledError) and self.interrupts.was_requested
         return "interrupted" if stopped or cancelled else "error"
 
@@ -368,6 +370,7 @@ class CellRunner:
             self._send_live_output,
             self._send_late_output,
             self.interrupts.report,
+            self.interrupts.give_up_callbacks,
             self._send_status,
             self.launches.release_finished,
             self.background_check,
@@ -378,7 +381,7 @@ class CellRunner:
             pause_s = _LIVE_INTERVAL_S if self._running is not None else _IDLE_INTERVAL_S
 
     def _run_duty(self, duty: Callable[[], None]) -> None:
-        """Run one duty of the service thread. A failure is reported in the log, and the other duties continue."""
+        """Run one duty beside the main thread. A failure is reported in the log, and the other duties continue."""
         try:
             duty()
         except Exception:  # noqa: BLE001 - without this thread no output is sent, and no interrupt releases the rank
@@ -386,7 +389,7 @@ class CellRunner:
             if text not in self._logged_tracebacks:
                 self._logged_tracebacks.add(text)
                 self.capture.write_to_log(
-                    f"mhnb: internal error in the service thread of rank {self.rank}; please report this\n{text}"
+                    f"mhnb: internal error in a thread of rank {self.rank}; please report this\n{text}"
                 )
 
     def _send_live_output(self) -> None:

@@ -18,18 +18,19 @@ import time
 import tokenize
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import thread as pool_threads
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from types import CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
 import psutil
 
-from mhnb.core.hang_report import OWN_WAITS, Frame, PendingLaunch, StackSample, classify_stack
+from mhnb.core.hang_report import OWN_WAITS, Frame, PendingLaunch, RankActivity, StackSample, classify_stack
 from mhnb.core.messages import LaunchCount, RankStatus, ThreadStatus
+from mhnb.rank.execution.callbacks import CallbackThread
 from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.interrupts import is_one_of
-from mhnb.rank.execution.streams import propagate_to_threads
+from mhnb.rank.execution.streams import propagate_to_threads, run_as
 
 _FIRST_SAMPLE_S, _SAMPLE_INTERVAL_S = 1.8, 1.0
 """Age of a cell at the first sample that is reported, and the time between two: two of them come before 3 s."""
@@ -77,6 +78,8 @@ class StackSampler:
         self._rank, self._boundary_codes = rank, boundary_codes
         self._is_cell_file, self._read_launches, self._find_awaited = is_cell_file, read_launches, find_awaited
         self._list_awaited = list_awaited
+        self.find_callback: Callable[[], tuple[int, str] | None] = lambda: None
+        """Returns the thread of a function that a program calls at the moment, and the program's name; else None."""
         self._main = threading.main_thread()
         self._seq = 0
         self._due_s = self._position_since_s = self._used_at_s = 0.0
@@ -137,7 +140,7 @@ class StackSampler:
             pending_launch=flight,
             is_awaiting=awaits,
         )
-        doing = classify_stack(sight, _STDLIB)
+        doing = self._locate_callback(cell_file, flight) or classify_stack(sight, _STDLIB)
         threads = self._describe_threads(flight) if doing.activity in _WAIT_ACTIVITIES else []
         is_own_wait = any(frame.function in OWN_WAITS for frame in sight.frames)
         awaited = self._list_awaited() if doing.activity == "blocked" and not is_own_wait else None
@@ -157,6 +160,19 @@ class StackSampler:
             threads=threads,
         )
 
+    def _locate_callback(self, cell_file: str, flight: PendingLaunch | None) -> RankActivity | None:
+        """Return where the function is that a program calls at the moment: its program waits for it, and the main thread for that."""
+        if (found := self.find_callback()) is None:
+            return None
+        worker_id, program = found
+        stack = _stack(sys._current_frames().get(worker_id))
+        frames = takewhile(lambda frame: not is_one_of(frame.f_code, (run_as.__code__,)), islice(stack, _MAX_FRAMES))
+        sight = StackSample(
+            tuple(self._describe(frame, cell_file) for frame in frames), cell_file, pending_launch=flight
+        )
+        place = classify_stack(sight, _STDLIB)
+        return RankActivity("callback", program, place.line, place.user_frame)
+
     def _describe_threads(self, flight: PendingLaunch | None) -> list[ThreadStatus]:
         """Describe where the threads are that the cell started, because its main thread may wait for one of them."""
         frames = sys._current_frames()
@@ -165,7 +181,7 @@ class StackSampler:
             stack = list(islice(_stack(frames.get(thread.ident or 0)), _MAX_FRAMES))
             cell_file = next((f.f_code.co_filename for f in stack if self._is_cell_file(f.f_code.co_filename)), "")
             started = getattr(thread, "_mhnb_seq", 0) == self._seq and not _is_idle(stack)
-            if thread is not self._main and (started or cell_file) and stack:
+            if thread is not self._main and (started or cell_file) and stack and not isinstance(thread, CallbackThread):
                 found.append(self._describe_thread(thread, stack, cell_file, flight))
         return found[:_MAX_THREADS]
 
@@ -237,7 +253,7 @@ def _is_idle(stack: Sequence[FrameType]) -> bool:
 
 def _runs_thread(code: CodeType) -> bool:
     """Return whether a function is one of those that run the function of a thread or of a pool."""
-    return code.co_name in ("run", "_run_as") and code.co_filename in (threading.__file__, _POOL_FILE, _ORIGIN_FILE)
+    return code.co_name in ("run", "run_as") and code.co_filename in (threading.__file__, _POOL_FILE, _ORIGIN_FILE)
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:

@@ -259,6 +259,7 @@ class LaunchGate:
         self._source = ""
         self._guard = "off"
         self._cell_ranks: tuple[int, ...] | None = None
+        interrupts.callbacks.is_in_launch = self.is_in_launch
         os.register_at_fork(after_in_child=weak_callback(self._become_child))
         self._is_ending = False
         """The main thread is notifying the others that the cell has ended."""
@@ -463,11 +464,11 @@ class LaunchGate:
         failure, self._thread_failure = self._thread_failure, None
         return failure[1] if failure is not None and failure[0] == self._seq else None
 
-    def deliver_deferred(self) -> None:
+    def deliver_deferred(self, *, has_failed: bool = False) -> None:
         """Deliver what was deferred on the main thread during a launch.
 
         An interrupt stays deferred while the ranks are being stopped together: it comes before the next launch, or by the next signal,
-        so that the result of this launch is not lost before it is assigned to its name.
+        so that the result of this launch is not lost before it is assigned to its name. A launch that has failed has no result.
 
         Raises:
             BaseException: an exception that came when it was too late not to launch.
@@ -475,11 +476,11 @@ class LaunchGate:
         if threading.current_thread() is not self._main:
             return
         try:
-            self._deliver_deferred()
+            self._deliver_deferred(has_failed=has_failed)
         finally:
             self.signals.deliver()
 
-    def _deliver_deferred(self) -> None:
+    def _deliver_deferred(self, *, has_failed: bool) -> None:
         interrupts = self._interrupts
         if not interrupts.is_launching:
             return
@@ -487,7 +488,7 @@ class LaunchGate:
         deferred_error, self._deferred_error = self._deferred_error, None
         if deferred_error is not None:
             raise deferred_error
-        if interrupts.is_pending and not interrupts.is_requested():
+        if interrupts.is_pending and (has_failed or not interrupts.is_requested()):
             raise self._make_unsynchronized_interrupt()
 
     def agree(

@@ -321,7 +321,7 @@ class LaunchRecorder:
         """Arrays that the cell built from host data."""
         self._interrupts = interrupts = interrupts or InterruptDelivery()
         interrupts.find_line = self.find_line
-        self.flight = interrupts.flight
+        self.flight, self.callbacks = interrupts.flight, interrupts.callbacks
         self.gate = LaunchGate(backend, interrupts, self.count_launches)
         """Gate at which the ranks agree before each launch."""
         self._counted_rows = 0

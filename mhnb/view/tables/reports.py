@@ -235,6 +235,7 @@ _ACTIVITY_WORDS = {
     "compiling": "compiling",
     "computing": "computing",
     "await": "awaiting",
+    "callback": "in a callback of",
     "error": "ended the cell with an error",
     "interrupted": "interrupted",
 }

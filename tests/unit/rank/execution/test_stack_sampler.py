@@ -166,7 +166,7 @@ def test_failed_sample_is_reported(tmp_path: Path) -> None:
         rank.interrupt()
         result = rank.finish(seq)
         assert (result.ended.outcome, result.stdout, result.stderr) == ("interrupted", "", "")
-        assert rank.log.count("internal error in the service thread of rank 0") == 1
+        assert rank.log.count("internal error in a thread of rank 0") == 1
         assert "TypeError" in rank.log
         seq = rank.begin("psutil.Process = own\nprint('said', flush=True)\ntime.sleep(60)")
         rank.wait_for_output(seq, "said")
