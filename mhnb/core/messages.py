@@ -18,7 +18,7 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Outcome, Phase
 
-PROTOCOL_VERSION = 22
+PROTOCOL_VERSION = 23
 """Raise it with every change of what is sent, because long-lived processes may meet newer ones."""
 
 Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -277,6 +277,14 @@ class InterruptDelivered(_Message, frozen=True):
     """False: the interrupt had no effect after all, like one that arrives while a finalizer runs."""
 
 
+class CallbackFailed(_Message, frozen=True):
+    """A function that a program of the running cell called has raised. The program may hang because of that."""
+
+    rank: Int64
+    seq: Int64
+    error: ErrorRaised
+
+
 class DebugPrompt(_Message, frozen=True):
     """A rank has stopped in the debugger and waits for a line that the user types."""
 
@@ -400,6 +408,7 @@ RankMessage: TypeAlias = (
     | OutputProduced
     | RankStatus
     | InterruptDelivered
+    | CallbackFailed
     | DebugPrompt
     | DebugResumed
     | CellEnded

@@ -21,6 +21,8 @@ from mhnb.types import ClusterState, Outcome, Output, RankError
 
 MAX_RESULTS = 16
 """How many results a notebook keeps so that a panel can be opened on them."""
+LEFT_WAITING = "LeftWaiting"
+"""The error of a rank that was freed from a collective which another rank could not complete."""
 RANK_STOPPED = "RankStopped"
 """The error of a rank that was stopped because another rank, or the cluster, was stopped or lost."""
 
@@ -215,7 +217,9 @@ class CellResult:
         by_word: dict[str, list[int]] = {}
         for failed in self.failed:
             by_word.setdefault(failed.error.ename if failed.error else failed.outcome, []).append(failed.rank)
-        waiting = by_word.pop(OrderMismatch.__name__) if OrderMismatch.__name__ in by_word and len(by_word) > 1 else []
+        waiting = by_word.pop(LEFT_WAITING, [])
+        if len(by_word) > 1:
+            waiting = sorted(waiting + by_word.pop(OrderMismatch.__name__, []))
         parts = [f"{word} on {describe_ranks(ranks)}" for word, ranks in by_word.items()]
         parts += [f"{describe_ranks(waiting)} left waiting"] if waiting else []
         others = sorted({r.rank for r in self.ranks} - {r.rank for r in self.failed})
@@ -225,7 +229,7 @@ class CellResult:
 def _failure_order(failed: RankResult) -> tuple[bool, bool, float, int]:
     error = failed.error
     # A rank that only waited for another, or was stopped because one was lost, is not the cause.
-    followed = error is not None and error.ename in (OrderMismatch.__name__, RANK_STOPPED)
+    followed = error is not None and error.ename in (OrderMismatch.__name__, LEFT_WAITING, RANK_STOPPED)
     return error is None, followed, error.at_s if error else 0.0, failed.rank
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from msgspec import structs
 
 from mhnb.core.cell_name import format_cell_name
 from mhnb.core.debugging import DebugUpdate, RankDebugState
@@ -20,11 +23,11 @@ from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
 from mhnb.core.hints import find_hint, find_printed_hint, shorten_values
 from mhnb.core.journal import CellRecord, trace_launches
 from mhnb.core.memory import AllocationFailure
-from mhnb.core.messages import CellEnded, DebugPrompt, DebugResumed, InterruptDelivered, RankStatus
+from mhnb.core.messages import CallbackFailed, CellEnded, DebugPrompt, DebugResumed, InterruptDelivered, RankStatus
 from mhnb.core.metrics import CellMetrics
 from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import OutputAccumulator
-from mhnb.core.output.results import CarriedNote, CellResult, RankResult
+from mhnb.core.output.results import LEFT_WAITING, CarriedNote, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, ranks_by_key
 from mhnb.core.state.events import CellRequest, Command
 from mhnb.core.state.interrupt import INTERRUPT_KILL_S, InterruptEscalation
@@ -44,6 +47,18 @@ def launch_key(sample: RankStatus) -> object:
     if sample.launch_number is not None:
         return sample.participants, sample.launch_number
     return sample.participants, sample.what, sample.line, sample.counts
+
+
+_HANGING_SAMPLES = 2
+
+
+def _waits_for_launch(sample: RankStatus) -> bool:
+    return bool(sample.participants) or _waits_at_end(sample)
+
+
+def _waits_at_end(sample: RankStatus) -> bool:
+    """Check whether the rank's code has ended, and it waits for arrays whose launches are not recorded."""
+    return sample.activity == "blocked" and sample.line is None
 
 
 @dataclass(slots=True)
@@ -71,6 +86,9 @@ class RankCell:
     """Since when its code has received the interrupt, and still runs; None if it has not."""
     finishing_since: float | None = None
     """Since when that code has ended, and the rank waits for its launches; None while it runs."""
+    callback_error: RankError | None = None
+    """What a function has raised that one of its programs called. The program may hang because of it."""
+    callback_failed_at: float = 0.0
     stop: DebugPrompt | None = None
     """Its latest prompt while it has stopped in the debugger; None while it runs."""
     is_prompting: bool = False
@@ -124,7 +142,33 @@ class RankCell:
         latest = self.samples[-1]
         # It is in another launch than before: it makes progress, and ends by itself.
         makes_progress = any(launch_key(look) != launch_key(latest) for look in self.samples)
-        return bool(latest.participants) and latest.is_launched and not makes_progress
+        in_launch = bool(latest.participants) and latest.is_launched and latest.activity != "callback"
+        return in_launch and not makes_progress
+
+    def waits_after_failed_callback(self) -> bool:
+        """Check whether a callback of the rank has failed, and its code waits in a launch or has ended: it handles nothing."""
+        if self.callback_error is None or self.outcome != "running":
+            return self.callback_error is not None
+        return self.sampled_at >= self.callback_failed_at and _waits_for_launch(self.samples[-1])
+
+    def hangs(self, since: float) -> bool:
+        """Check whether the rank waits in two samples for the same launch, and computes nothing; the latest was taken after `since`."""
+        if len(self.samples) < _HANGING_SAMPLES or any(look.activity == "computing" for look in self.samples):
+            return False
+        waits_at_end = self.sampled_at >= since and all(map(_waits_at_end, self.samples))
+        return self.is_in_collective(since) or waits_at_end
+
+    def has_failed_collective(self) -> bool:
+        """Check whether a collective failed the way it does when connections are closed."""
+        return self.error is not None and "Gloo" in self.error.evalue
+
+    def describe_samples(self) -> tuple[RankStatus, ...]:
+        """Return its samples as the hang report shows them: a rank whose callback has failed does not wait for the others."""
+        error = self.callback_error
+        if error is None or not self.waits_after_failed_callback():
+            return self.samples
+        what = f"its program, which raised {error.ename}: {error.evalue.partition(chr(10))[0]}"
+        return tuple(structs.replace(sample, activity="callback", what=what) for sample in self.samples)
 
     def is_computing(self, since: float) -> bool:
         """Check whether the rank has ended the code of a stopped cell, and still computed its launches in its latest sample."""
@@ -185,6 +229,10 @@ def _explain_error(event: ErrorRaised) -> RankError:
     return RankError(
         event.ename, evalue, tuple(traceback), hint=hint, line=event.line, code=event.code, at_s=event.at_s
     )
+
+
+RankReport: TypeAlias = RankStatus | InterruptDelivered | CallbackFailed | DebugPrompt | DebugResumed
+"""What a rank reports in the middle of a cell."""
 
 
 # -- one cell in flight
@@ -259,7 +307,7 @@ class Cell:
         """Whether some rank has not ended it; called at the end of each rank, so it builds no list of all."""
         return any(part.outcome == "running" for part in self.parts.values())
 
-    def record_report(self, report: RankStatus | InterruptDelivered | DebugPrompt | DebugResumed, now: float) -> None:
+    def record_report(self, report: RankReport, now: float) -> None:
         """Record a rank's report in the middle of a cell; a report on another cell is ignored."""
         part = self.parts.get(report.rank)
         if part is None or report.seq != self.seq:
@@ -269,6 +317,8 @@ class Cell:
                 part.record_sample(report, now)
             case InterruptDelivered():
                 part.record_interrupt_delivery(now, is_delivered=report.is_delivered)
+            case CallbackFailed():
+                part.callback_error, part.callback_failed_at = _explain_error(report.error), now
             case DebugPrompt():
                 part.record_prompt(report)
                 self.debug_update = self.debug_update or DebugUpdate({})
@@ -320,7 +370,9 @@ class Cell:
 
     def interrupt(self, now: float, reason: str, *, guard_available: bool, can_disconnect: bool) -> None:
         """Stop the cell; a second request, or the time limit, gives its interrupt handlers no more time."""
-        if self.escalation is None:
+        if self.escalation is not None and self.escalation.is_automatic:
+            self.escalation.started_at, self.escalation.is_automatic, self.end_reason = now, False, reason
+        elif self.escalation is None:
             # A rank that has stopped in the debugger comes to no launch at which it could agree to stop.
             is_stopped = any(part.stop is not None for part in self.parts.values())
             can_agree = guard_available and self.guard == "lockstep" and not is_stopped
@@ -332,6 +384,35 @@ class Cell:
             self.escalation.record_second_interrupt(now)
         if reason == "timeout":
             self.escalation.force(now)
+
+    def free_from_failed_callback(self, now: float, *, can_disconnect: bool) -> None:
+        """Free the ranks that hang in a collective which a rank cannot complete, because a callback of its program has failed."""
+        failed_at = [part.callback_failed_at for part in self.parts.values() if part.waits_after_failed_callback()]
+        if not failed_at or self.escalation is not None or not can_disconnect:
+            return
+        if any(self.parts[rank].hangs(min(failed_at)) for rank in self.running_ranks):
+            self.escalation = InterruptEscalation.begin(self.seq, now, can_agree=False, can_disconnect=True)
+            self.escalation.is_automatic = True
+
+    def attribute_failed_callback(self) -> None:
+        """Attribute the end of a cell to a callback that failed in a program: its rank raised, and the others were left waiting."""
+        escalation = self.escalation
+        if escalation is None:
+            return
+        freed = self.parts if escalation.is_automatic else escalation.disconnected
+        stuck = [
+            part
+            for rank in freed
+            if (part := self.parts[rank]).outcome == "interrupted"
+            or (part.outcome == "error" and (rank in escalation.disconnected or part.has_failed_collective()))
+        ]
+        failed = [part for part in self.parts.values() if part.callback_error is not None]
+        for part in stuck if failed else ():
+            place = part.error or RankError(LEFT_WAITING, "")
+            part.outcome, part.error = "error", RankError(LEFT_WAITING, "", line=place.line, code=place.code)
+        for part in failed if stuck else ():
+            if part in stuck or part.error is None:
+                part.outcome, part.error = "error", part.callback_error
 
     def escalate(self, now: float) -> list[Command]:
         """Return the commands that are now due to stop the cell."""
@@ -414,7 +495,7 @@ class Cell:
 
     def has_failed_collective(self) -> bool:
         """Check whether a collective failed on some rank the way it does when connections are closed."""
-        return any(part.error is not None and "Gloo" in part.error.evalue for part in self.parts.values())
+        return any(part.has_failed_collective() for part in self.parts.values())
 
     def has_hit_abandoned_collective(self) -> bool:
         """Check whether a launch was refused because a collective of an earlier cell still waits."""
@@ -543,7 +624,7 @@ class Cell:
         part = self.parts.get(rank)
         if part is None:
             return RankSnapshot(rank, "skipped")
-        latest, before = (*reversed(part.samples), None, None)[:2]
+        latest, before = (*reversed(part.describe_samples()), None, None)[:2]
         return RankSnapshot(
             rank,
             part.outcome,
@@ -564,7 +645,7 @@ class Cell:
                 rank,
                 p.outcome,
                 p.accumulator.outputs(),
-                error=p.error,
+                error=p.callback_error if p.outcome == "running" else p.error,
                 wall_s=p.wall_s,
                 omitted_nbytes=p.accumulator.omitted_nbytes,
                 noise=p.accumulator.noise,

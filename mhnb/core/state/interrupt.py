@@ -34,6 +34,8 @@ class InterruptEscalation:
     next_signal_at: float
     can_disconnect: bool
     """Whether connections can be closed here: the ranks have found which of their connections carry collectives."""
+    is_automatic: bool = False
+    """Whether no one asked for it: the ranks hang in a collective that can no longer complete. Then no rank is killed."""
     is_forced: bool = False
     """Whether the cell's interrupt handlers get no extra time any more."""
     disconnected: tuple[int, ...] = ()
@@ -65,10 +67,11 @@ class InterruptEscalation:
         if self._pause_while_handling(now, running, stuck, handling):
             return commands
         elapsed_s = now - self.started_at
-        if elapsed_s > INTERRUPT_KILL_S and not self._spares_handlers(stuck, handling):
+        if elapsed_s > INTERRUPT_KILL_S and not self.is_automatic and not self._spares_handlers(stuck, handling):
             self.is_killed = True
             return [KillRanks(running)]
-        if stuck and self.can_disconnect and not self.disconnected and elapsed_s >= INTERRUPT_DISCONNECT_S:
+        is_due = self.is_automatic or elapsed_s >= INTERRUPT_DISCONNECT_S
+        if stuck and self.can_disconnect and not self.disconnected and is_due:
             self.disconnected = stuck
             commands.append(DisconnectRanks())
         signalled = running if self.is_forced else tuple(rank for rank in running if rank not in handling)

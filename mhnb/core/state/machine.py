@@ -25,6 +25,7 @@ from mhnb.core.guard.launches import IN_SYNC_NOTE, MAY_DIFFER, REPLAY_COMMAND
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord, Record, ReplayRecord
 from mhnb.core.messages import (
+    CallbackFailed,
     CellEnded,
     CellRefused,
     DebugInput,
@@ -47,7 +48,7 @@ from mhnb.core.metrics import Metrics, MetricStore
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, describe_ranks_short, format_ranks, ranks_by_key
 from mhnb.core.replay import ReplayEstimate
-from mhnb.core.state.cell import Cell, FinishedCells, record_cell
+from mhnb.core.state.cell import Cell, FinishedCells, RankReport, record_cell
 from mhnb.core.state.events import (
     Accepted,
     CellRequest,
@@ -320,7 +321,7 @@ class ClusterStateMachine:
                 return self._on_cell_ended(event, now)
             case OutputProduced():
                 return self._on_output(event, now)
-            case RankStatus() | InterruptDelivered() | DebugPrompt() | DebugResumed():
+            case RankStatus() | InterruptDelivered() | CallbackFailed() | DebugPrompt() | DebugResumed():
                 return self._on_rank_report(event, now)
             case TimePassed():
                 return self._on_time_passed(now)
@@ -535,6 +536,7 @@ class ClusterStateMachine:
         return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]
 
     def _judge(self, cell: Cell) -> None:
+        cell.attribute_failed_callback()
         deaths = self.registry.deaths
         lost_ranks = [death.rank for death in deaths]
         recorded = cell.has_record(guard_available=self.guard_available)
@@ -639,9 +641,7 @@ class ClusterStateMachine:
 
     # -- reports of the ranks
 
-    def _on_rank_report(
-        self, report: RankStatus | InterruptDelivered | DebugPrompt | DebugResumed, now: float
-    ) -> list[Command]:
+    def _on_rank_report(self, report: RankReport, now: float) -> list[Command]:
         if self.current is not None:
             self.current.record_report(report, now)
         return self._update_debugger(now)
@@ -678,7 +678,10 @@ class ClusterStateMachine:
         cell = self.current
         if cell is None:
             return []
-        return self._interrupt(now, "timeout") if cell.is_overdue(now) else cell.escalate(now)
+        if cell.is_overdue(now):
+            return self._interrupt(now, "timeout")
+        cell.free_from_failed_callback(now, can_disconnect=self.registry.can_disconnect())
+        return cell.escalate(now)
 
     def _on_start_timeout(self) -> list[Command]:
         if self.registry.missing_hosts:

@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any
 
-from mhnb.rank.execution.exceptions import is_a, text_of
+from mhnb.rank.execution.exceptions import is_a, is_runtime_error, text_of
 from mhnb.rank.execution.streams import current_cell, current_thread, run_as
 
 _NESTED_LAUNCH = "its callback runs in the middle of that launch, on which all ranks have agreed"
@@ -28,7 +28,10 @@ class CallbackInterrupted(Exception):
 
 def is_interrupt(error: BaseException) -> bool:
     """Return whether an error is an interrupt, or the failure of a program whose callback was given up for one."""
-    return is_a(error, KeyboardInterrupt) or f"{CallbackInterrupted.__name__}: " in text_of(error)
+    if is_a(error, KeyboardInterrupt):
+        return True
+    # Only JAX's own errors have a text that is safe to read: another one is computed by the user's code.
+    return is_runtime_error(error) and f"{CallbackInterrupted.__name__}: " in text_of(error)
 
 
 class _Call:

@@ -152,7 +152,7 @@ def find_failed_allocation(error: BaseException) -> BaseException | None:
             seen += 1
             if is_a(one, MemoryError):
                 return one
-            text = text_of(one)[:_MAX_STATUS_CHARS] if _is_runtime_error(one) else ""
+            text = text_of(one)[:_MAX_STATUS_CHARS] if is_runtime_error(one) else ""
             if _ALLOCATION_TEXT.search(text) and not _KERNEL_LIMIT.search(text):
                 return one
             pending += members_of(one)[:_MAX_GROUP_SIZE]
@@ -163,7 +163,7 @@ _MAX_STATUS_CHARS = 4096
 """Where the status and its reason are in the text of an error of XLA, which may go on with a list of buffers."""
 
 
-def _is_runtime_error(error: BaseException) -> bool:
+def is_runtime_error(error: BaseException) -> bool:
     """Return whether an error is one of XLA's: its class is JAX's own, whatever a class of the user's is called."""
     kind = type(error)
     module = _get_class_dict(kind).get("__module__")

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from mhnb.core.cell_name import CellPlace
 from mhnb.core.messages import (
+    CallbackFailed,
     CellEnded,
     CellRefused,
     Message,
@@ -115,6 +116,8 @@ class CellRunner:
         self._last_reply: CellEnded | None = None
         self._sent_error: ErrorRaised | None = None
         """The last error of the cell that was sent before its end."""
+        self._callback_error: ErrorRaised | None = None
+        """The last error of a program's callback that was not sent yet."""
         self._last_request: RunCell | None = None
         self._pid = getpid()
         self._lock = self.interrupts.lock
@@ -143,6 +146,7 @@ class CellRunner:
             find_awaited=self._find_coroutine,
         )
         self._sampler.find_callback = self.interrupts.callbacks.find_oldest
+        self.interrupts.callbacks.report = self._note_callback_error
         self._stop = threading.Event()
         self._logged_tracebacks: set[str] = set()
         """Tracebacks that are in the log already."""
@@ -218,6 +222,7 @@ class CellRunner:
         self.capture.begin(message.seq)
         self.launches.begin_cell(message)
         self._running = self._last_request = message
+        self._callback_error = None
         self.interrupts.begin_cell(message.seq)
         place = CellPlace(message.execution_count, message.first_line)
         cell = self.shell.prepare(message.seq, message.source, place)
@@ -336,6 +341,8 @@ class CellRunner:
         self.capture.release_metrics()
         launches, notes = self.launches.close_cell(seq, outcome)
         facts = self.changed_facts()
+        # Other ranks may hang because of it, also if this rank's code has handled it.
+        self._send_callback_error()
         with self._lock:
             events = self.capture.end()
             self._running = None
@@ -371,6 +378,7 @@ class CellRunner:
             self._send_late_output,
             self.interrupts.report,
             self.interrupts.give_up_callbacks,
+            self._send_callback_error,
             self._send_status,
             self.launches.release_finished,
             self.background_check,
@@ -418,6 +426,20 @@ class CellRunner:
                 self.capture.poll()
             for seq, events in self.capture.take_late().items():
                 self.send(OutputProduced(self.rank, seq, events))
+
+    def _note_callback_error(self, error: BaseException, program: str) -> None:
+        """Note what a function raised that a program called. The program may hang because of it, and the error would come last."""
+
+        def describe() -> None:
+            self._callback_error = self.shell.describe_callback_error(error, program)
+
+        self._run_duty(describe)
+
+    def _send_callback_error(self) -> None:
+        error, self._callback_error = self._callback_error, None
+        with self._lock:
+            if error is not None and self._running is not None:
+                self.send(CallbackFailed(self.rank, self._running.seq, error))
 
     def _send_status(self) -> None:
         """Send where a long cell is. This thread also runs while the main thread is stuck."""

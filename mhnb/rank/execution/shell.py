@@ -32,15 +32,18 @@ from mhnb.core.cell_name import NO_PLACE, CellPlace, number_lines
 from mhnb.core.error_site import EMBEDDED_TRACEBACK, ErrorSite, trim_embedded_traceback
 from mhnb.core.memory import AllocationFailure
 from mhnb.core.output.events import ErrorRaised
+from mhnb.rank.execution.callbacks import is_interrupt
 from mhnb.rank.execution.capture import Capture
 from mhnb.rank.execution.cell_names import CELL_NAMES, cell_file
 from mhnb.rank.execution.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.execution.exceptions import (
     Reading,
+    cause_of,
     class_has,
     contains_group,
     find_failed_allocation,
     is_a,
+    is_runtime_error,
     name_of,
     read_error,
     text_of,
@@ -64,8 +67,11 @@ from mhnb.rank.execution.tracebacks import (
     cut_library_frames,
     find_cell_line,
     find_error_site,
+    format_folded,
     format_frames,
+    has_cell,
     hide_own_frames,
+    name_innermost_line,
     print_thread_error,
 )
 
@@ -359,11 +365,12 @@ class RankShell(PublicShell):
 
         A library or a cell may have replaced this method, or the one that shows drawn lines: such a hook is called, as IPython calls it.
         """
-        _, value, tb = exc_tuple or sys.exc_info()
-        if self.capture is None or not is_a(value, BaseException):
+        _, raised, tb = exc_tuple or sys.exc_info()
+        if self.capture is None or not is_a(raised, BaseException):
             super().showtraceback(exc_tuple, filename, tb_offset, exception_only, running_compiled_code)
             return
-        tb = hide_own_frames(tb)
+        value = self._find_interrupt(raised)
+        tb = hide_own_frames(tb if value is raised else traceback_of(value))
         # `%tb` and hooks read these.
         sys.last_type, sys.last_value, sys.last_traceback = type(value), value, tb
         if is_a(value, SyntaxError):
@@ -372,6 +379,7 @@ class RankShell(PublicShell):
             self.show_usage_error(value)
         else:
             self.call_error_hook(value, self._format_error(value, tb, tb_offset))
+            self.error_shown = raised if self.error_shown is value else self.error_shown
 
     def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:  # noqa: FBT001, FBT002
         """Show an error of the compiler, or one of a file that the cell imports with the frames that led there."""
@@ -428,8 +436,25 @@ class RankShell(PublicShell):
         """Show the cell's error unless it was shown already. What a hook printed instead is not an error report."""
         if self.error_shown is error:
             return
-        tb = hide_own_frames(traceback_of(error))
-        self._publish_error(error, self._format_error(error, tb, tb_offset=0))
+        shown = self._find_interrupt(error)
+        tb = hide_own_frames(traceback_of(shown))
+        self._publish_error(shown, self._format_error(shown, tb, tb_offset=0))
+        self.error_shown = error
+
+    def _find_interrupt(self, error: BaseException) -> BaseException:
+        """Return the interrupt behind the failure of a program that was ended for it, at the line of that failure.
+
+        A program was ended if its connections were closed, or its callback was given up. The signal may hit the shell when the
+        failure has left the cell's code. Any other error is returned as it is.
+        """
+        if not (self._interrupts.was_requested and is_interrupt(error)):
+            return error
+        failed = cause_of(error) if is_a(error, KeyboardInterrupt) else error
+        if failed is None or not is_runtime_error(failed):
+            return error
+        if failed is not error and (has_cell(traceback_of(error)) or "Gloo" not in text_of(failed)):
+            return error
+        return KeyboardInterrupt().with_traceback(traceback_of(failed))
 
     def show_usage_error(self, exc: BaseException) -> None:
         """Show a magic's usage error as an error of the cell."""
@@ -467,6 +492,16 @@ class RankShell(PublicShell):
         memory = self._describe_failed_allocation(error)
         self.capture.publish(ErrorRaised(name, text, list(drawn), line, code, at_s, site, memory))
         self.error_shown = error
+
+    def describe_callback_error(self, error: BaseException, program: str) -> ErrorRaised:
+        """Describe what a function raised that a program called. From any thread."""
+        tb = traceback_of(error)
+        at_s = self.clock() - self.cell.began_s if self.cell else 0.0
+        line, code = (None, None) if self.cell is None else find_cell_line(error, self.cell)
+        place = name_innermost_line(tb)
+        called = f"in a callback of {program}{f', {place}' if place else ''}"
+        name, text = name_of(error), text_of(error)
+        return ErrorRaised(name, f"{text}\n{called}".strip(), format_folded(error, tb).splitlines(), line, code, at_s)
 
     def _describe_failed_allocation(self, error: BaseException) -> AllocationFailure | None:
         """Return what the memory holds if an allocation has failed, while the error's frames still hold their arrays."""

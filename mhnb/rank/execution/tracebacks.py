@@ -331,7 +331,7 @@ def print_thread_error(args: threading.ExceptHookArgs) -> None:
     It is used as `threading.excepthook`. An error that no code of a cell leads to is printed as Python does.
     """
     error, thread = args.exc_value, args.thread
-    if error is None or issubclass(args.exc_type, SystemExit) or not _has_cell(args.exc_traceback):
+    if error is None or issubclass(args.exc_type, SystemExit) or not has_cell(args.exc_traceback):
         threading.__excepthook__(args)
         return
     known: CellThread | None = getattr(thread, "_mhnb_thread", None)
@@ -349,7 +349,7 @@ def print_unraisable(args: sys.UnraisableHookArgs) -> bool:
         Whether code of a cell leads to the error; if not, nothing is printed.
     """
     error = args.exc_value
-    if error is None or not _has_cell(args.exc_traceback):
+    if error is None or not has_cell(args.exc_traceback):
         return False
     heading = args.err_msg or "Exception ignored in"
     if type(args.object) is FunctionType:
@@ -359,6 +359,11 @@ def print_unraisable(args: sys.UnraisableHookArgs) -> bool:
 
 
 def _print_folded(heading: str, error: BaseException, tb: TracebackType | None) -> None:
+    print(f"{heading}:\n{format_folded(error, tb)}", end="", file=sys.stderr, flush=True)
+
+
+def format_folded(error: BaseException, tb: TracebackType | None) -> str:
+    """Format an error with its traceback from the cell's first frame on, and the frames of libraries as a count."""
     shown = traceback.TracebackException(type(error), error, tb)
     brief = isinstance(error, MhnbError)
     _fold_frames(shown, brief=brief)
@@ -368,10 +373,17 @@ def _print_folded(heading: str, error: BaseException, tb: TracebackType | None) 
         lines = [_TRACEBACK, *shown.stack.format(), f"{type(error).__name__}: {words}\n"]
     else:
         lines = [*shown.format()]
-    print(f"{heading}:\n{_FOLDED.sub(_format_folded, ''.join(lines))}", end="", file=sys.stderr, flush=True)
+    return _FOLDED.sub(_format_folded, "".join(lines))
 
 
-def _has_cell(tb: TracebackType | None) -> bool:
+def name_innermost_line(tb: TracebackType | None) -> str:
+    """Return the innermost line of a cell in a traceback, as `In [3], line 9, in picky`; empty if no cell is in it."""
+    parts = [part for part in _iterate_traceback(tb) if CELL_FILE.fullmatch(_file(part))]
+    return f"{CELL_NAMES.format_file(_file(parts[-1])).strip('<>')}, line {parts[-1].tb_lineno}" if parts else ""
+
+
+def has_cell(tb: TracebackType | None) -> bool:
+    """Return whether code of a cell is in a traceback."""
     return any(CELL_FILE.fullmatch(_file(part)) for part in _iterate_traceback(tb))
 
 

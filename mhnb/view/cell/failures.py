@@ -16,7 +16,7 @@ from itertools import groupby
 
 from mhnb.core.messages import shorten_text
 from mhnb.core.output.folding import OutputGroup, TextPart, group_outputs
-from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
+from mhnb.core.output.results import LEFT_WAITING, RANK_STOPPED, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, describe_ranks_short
 from mhnb.types import Output, RankError
 from mhnb.view.ansi import strip_ansi
@@ -250,7 +250,7 @@ def find_failures(result: CellResult) -> tuple[Failure, ...]:
     for failed in result.failed:
         groups.setdefault(key_of(failed), []).append(failed)
     failures = [
-        replace(failure, only_waited=failure.kind == ORDER_MISMATCH and names != {ORDER_MISMATCH})
+        replace(failure, only_waited=failure.kind in (ORDER_MISMATCH, LEFT_WAITING) and names != {failure.kind})
         for same in groups.values()
         for failure in _merge_failures(same)
     ]
@@ -458,7 +458,7 @@ def format_raised_error(result: CellResult) -> str:
     ranks: dict[str, list[int]] = {}
     for failed in result.failed:
         ranks.setdefault(_name_failure(failed), []).append(failed.rank)
-    causes = [kind for kind in ranks if kind not in (ORDER_MISMATCH, RANK_STOPPED)] or list(ranks)
+    causes = [kind for kind in ranks if kind not in (ORDER_MISMATCH, LEFT_WAITING, RANK_STOPPED)] or list(ranks)
     if not causes:
         return ""
     if result.how == "timeout":

@@ -33,6 +33,7 @@ from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.launch.tasks import TaskOutput
 from mhnb.core.messages import (
     Breakpoint,
+    CallbackFailed,
     CellEnded,
     DebugInput,
     DebugMode,
@@ -106,6 +107,7 @@ MESSAGES: list[Message] = [
     RunCell(1, 1, "x = 1", debug=DebugMode("", [0], [Breakpoint(3, "rank == 2")])),
     DebugInput(1, 1, "p x"),
     DebugPrompt(1, 1, 1, "(Pdb) ", "> In [5], line 3\n", 3, True),
+    CallbackFailed(1, 1, ErrorRaised("ValueError", "no", ["line"])),
     DebugResumed(1, 1, ""),
 ]
 
@@ -271,7 +273,7 @@ def test_any_launcher_line_is_accepted(line: str) -> None:
 
 def test_every_kind_of_message_is_decoded() -> None:
     """The check of field types knows every type that messages use."""
-    assert len(get_args(Message)) == 27
+    assert len(get_args(Message)) == 28
     for message in MESSAGES:
         assert decode([bytes(frame) for frame in encode(message)]) == message
         assert encode_frames(encode(message))

@@ -11,11 +11,12 @@ from mhnb.core.cell_name import number_lines
 from mhnb.core.codec import decode, encode
 from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
-from mhnb.core.messages import DebugPrompt, DebugResumed, LaunchCount, RankStatus, ThreadStatus
-from mhnb.core.output.events import Stream
+from mhnb.core.messages import CallbackFailed, DebugPrompt, DebugResumed, LaunchCount, RankStatus, ThreadStatus
+from mhnb.core.output.events import ErrorRaised, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.state.cell import Cell, RankCell
 from mhnb.core.state.events import CellRequest
+from mhnb.view.tables.reports import format_hang_text
 
 ALL = [0, 1, 2, 3]
 SOURCE = "loss = step(params, batch)\nbatch = next(batches)"
@@ -52,6 +53,27 @@ def build_report(*snapshots: RankSnapshot, age_s: float = 5.0) -> HangReport:
 def waiting_and_missing(report: HangReport) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the waiting and the missing ranks."""
     return report.waiting, report.absent
+
+
+def test_rank_in_a_callback_is_missing() -> None:
+    """Ranks wait for the rest of a program while a function that one rank's part has called runs, though all have launched it."""
+    known = {"counts": [LaunchCount(tuple(ALL), 7)], "participants": ALL, "launch_number": 7}
+    called = sample(3, "callback", "jit(step)", user_frame="In [3]:10 load", **known)
+    report = build_report(*(unchanged(launching(rank, 7)) for rank in (0, 1, 2)), unchanged(called))
+    assert waiting_and_missing(report) == ((0, 1, 2), (3,))
+    assert "rank 3 in a callback of jit(step), In [3]:10 load ← line 1" in format_hang_text(report)
+
+
+def test_rank_whose_callback_failed_is_missing_with_its_error() -> None:
+    """A rank that cannot complete its part of the program does not wait for the others; what its callback raised is shown."""
+    cell = Cell(1, CellRequest(SOURCE), seq=5, ranks=tuple(ALL), now=0.0)
+    for rank in ALL * 2:
+        cell.record_report(launching(rank, 7), 3.0)
+    cell.record_report(CallbackFailed(3, 5, ErrorRaised("ValueError", "too large\nin a callback", [])), 3.0)
+    report = cell.build_hang_report(5.0, 4)
+    assert waiting_and_missing(report) == ((0, 1, 2), (3,))
+    text = format_hang_text(report)
+    assert "rank 3 in a callback of its program, which raised ValueError: too large" in text
 
 
 def test_rank_that_has_not_reached_the_launch_is_missing() -> None:

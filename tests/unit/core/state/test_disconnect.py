@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from mhnb.core.guard.launch_report import LaunchPlace, LaunchReport
 from mhnb.core.guard.launches import STILL_ABANDONED
 from mhnb.core.messages import (
+    CallbackFailed,
     InterruptDelivered,
     OutputProduced,
     RankExited,
@@ -19,6 +21,7 @@ from mhnb.core.messages import (
     RunCell,
 )
 from mhnb.core.output.events import ErrorRaised
+from mhnb.core.output.results import LEFT_WAITING
 from mhnb.core.state.events import (
     Accepted,
     Command,
@@ -27,9 +30,12 @@ from mhnb.core.state.events import (
     KillRanks,
     NotifyUser,
     SendToRank,
+    SignalRanks,
+    StopBeforeLaunch,
     TimePassed,
 )
 from mhnb.core.state.interrupt import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
+from mhnb.errors import CellFailed
 from tests.unit.core.state.test_machine import GUARD, Driver, ended, error, finished
 
 CAN_DISCONNECT = GUARD | {"frees": True}
@@ -226,6 +232,75 @@ def test_refused_launch_after_accept_taints_again() -> None:
     result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
     assert result.state == "tainted"
     assert driver.machine.reason.startswith("a collective of an earlier cell was abandoned")
+
+
+FAILED = ErrorRaised("ValueError", "too large\nin a callback of jit(f), In [3], line 9", ["line"], 9, "raise", 0.1)
+CLOSED = ErrorRaised("JaxRuntimeError", "Gloo all-reduce failed: closed", ["line"], 2, "f(x)", 3.0)
+
+
+def fail_callback(driver: Driver, rank: int, *samples: RankStatus) -> list[Command]:
+    """Let a callback of a rank fail, record the samples that follow, and let time pass."""
+    return driver(CallbackFailed(rank, 1, FAILED), *samples, TimePassed())
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_failed_callback_frees_the_ranks_that_hang(*, has_ended: bool) -> None:
+    """The ranks that wait for the rest of the program are freed, its error is the cause, and the cluster is tainted."""
+    driver = start_cell()
+    if has_ended:
+        driver(CallbackFailed(1, 1, FAILED), ended(1))
+        commands = driver(sample(0, [0, 1], 7), sample(0, [0, 1], 7), TimePassed())
+    else:
+        commands = fail_callback(driver, 1, *(sample(rank, [0, 1], 7) for rank in (0, 1, 0, 1)))
+    running = (0,) if has_ended else (0, 1)
+    assert commands == [StopBeforeLaunch(1), SignalRanks(running, signal.SIGINT)]
+    assert DisconnectRanks() in driver(*(sample(rank, [0, 1], 7) for rank in running), TimePassed())
+    ends = [ended(rank, outcome="interrupted" if rank else "error", events=[CLOSED]) for rank in running]
+    result = finished(driver(*ends)).result
+    assert [(rank.outcome, rank.error and rank.error.ename) for rank in result] == [
+        ("error", LEFT_WAITING),
+        ("error", "ValueError"),
+    ]
+    assert (result.how, result.state) == ("", "tainted")
+    with pytest.raises(CellFailed, match="ValueError on rank 1 · rank 0 left waiting"):
+        result.check()
+
+
+def test_failed_callback_is_shown_while_the_cell_runs() -> None:
+    """The running result has the error from the first second."""
+    driver = start_cell()
+    fail_callback(driver, 1)
+    assert driver.machine.current is not None
+    error = driver.machine.current.result(driver.now, 2)[1].error
+    assert error is not None
+    assert (error.ename, error.line) == ("ValueError", 9)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [sample(0, [0, 1], 7), sample(0, [0, 1], 7), sample(1, None)],
+        [sample(0, [0, 1], 7), sample(0, [0, 1], 8), sample(1, [0, 1], 7), sample(1, [0, 1], 8)],
+        [sample(0, [0, 1], 7, launched=False)] * 2 + [sample(1, [0, 1], 7, launched=False)],
+    ],
+    ids=["its code handles the error", "both make progress", "both wait to agree"],
+)
+def test_failed_callback_without_a_hang_frees_no_rank(samples: list[RankStatus]) -> None:
+    """Code that handles the error goes on: nothing is closed while a rank may still come."""
+    driver = start_cell()
+    assert fail_callback(driver, 1, *samples) == []
+    assert finished(driver(ended(0), ended(1))).result.ok
+
+
+def test_freed_ranks_are_not_killed() -> None:
+    """No one asked to stop the cell, so a rank that handles the interrupt has its time, until the user interrupts it."""
+    driver = start_cell()
+    fail_callback(driver, 1, *(sample(rank, [0, 1], 7) for rank in (0, 1, 0, 1)))
+    for _ in range(100):
+        assert not any(isinstance(command, KillRanks) for command in driver(TimePassed()))
+    driver(InterruptRequested())
+    commands = [command for _ in range(int(INTERRUPT_KILL_S / 0.1) + 5) for command in driver(TimePassed())]
+    assert KillRanks((0, 1)) in commands
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import pytest
 
 from mhnb.rank.execution.callbacks import CallbackInterrupted, ProgramCallbacks, is_interrupt
@@ -116,9 +117,11 @@ def test_signal_handler_in_the_main_thread_ends_the_program(
 
 def test_failure_of_a_given_up_program_is_an_interrupt() -> None:
     """JAX shows the reason in the text of its own error, which no user's error is likely to contain."""
+    text = f"INTERNAL: CpuCallback error: {CallbackInterrupted.__name__}: interrupted"
     assert is_interrupt(KeyboardInterrupt())
-    assert is_interrupt(RuntimeError(f"INTERNAL: CpuCallback error: {CallbackInterrupted.__name__}: interrupted"))
-    assert not is_interrupt(RuntimeError("interrupted"))
+    assert is_interrupt(jax.errors.JaxRuntimeError(text))
+    assert not is_interrupt(jax.errors.JaxRuntimeError("INTERNAL: no"))
+    assert not is_interrupt(RuntimeError(text))
 
 
 def test_call_keeps_the_thread_of_its_caller(program: Program) -> None:
