@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from mhnb.adapters.numpy_arrays import dtype_name, raw_bytes
-from mhnb.adapters.variables import describe_briefly
+from mhnb.adapters.variables import check_tree, describe_briefly, describe_error
 from mhnb.core.transfer import KEY_DATA_EXPRESSION, KEY_REFUSAL_CODE, ArrayDescription, LocalBox, Owners
 from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
@@ -223,8 +223,12 @@ def read_tree(value: Any) -> LayoutTree:
     """Return the layout of each leaf of a pytree; leaves that are not arrays are described in words.
 
     Raises:
-        InvalidRequest: the pytree contains no array with a layout.
+        InvalidRequest: the pytree contains no array with a layout, or JAX cannot flatten it.
     """
+    try:
+        check_tree(value)
+    except Exception as error:
+        raise InvalidRequest(f"layout: JAX cannot flatten the value: {describe_error(error)}") from error
     leaves, _ = jax.tree_util.tree_flatten_with_path(value)
     tree = LayoutTree(tuple(read_row(jax.tree_util.keystr(path), leaf) for path, leaf in leaves))
     if all(row.layout is None for row in tree.rows):
@@ -237,9 +241,12 @@ def read_tree(value: Any) -> LayoutTree:
 
 def read_row(path: str, leaf: Any) -> LayoutRow:
     """Return the layout of one leaf, or a short description of a leaf without one."""
-    if has_layout(leaf):
-        return LayoutRow(path, read_layout(leaf), is_deleted=isinstance(leaf, jax.Array) and leaf.is_deleted())
-    return LayoutRow(path, None, describe_briefly(leaf))
+    try:
+        if has_layout(leaf):
+            return LayoutRow(path, read_layout(leaf), is_deleted=isinstance(leaf, jax.Array) and leaf.is_deleted())
+        return LayoutRow(path, None, describe_briefly(leaf))
+    except Exception as error:  # noqa: BLE001 - a class may raise anything, also in `__class__`; one bad leaf must not hide the others
+        return LayoutRow(path, None, f"cannot be described: {describe_error(error)}")
 
 
 # -- host labels of the ranks

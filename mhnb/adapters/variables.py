@@ -26,6 +26,8 @@ _SHARDING_TYPES = (
 """Their text is short, and reads no array."""
 _MAX_ITEMS = 8
 _MAX_ELEMENTS = 6
+_MAX_DEPTH, _MAX_VALUES = 200, 1_000_000
+"""Levels of a pytree, and values in it, counted as JAX counts them: an object that two containers share is two values."""
 _CODE_TYPES = (
     types.ModuleType,
     type,
@@ -40,28 +42,36 @@ def user_names(namespace: dict[str, Any], hidden: dict[str, Any] | None = None) 
     """Return the names that the user made, sorted, without those with a leading underscore and those that IPython added."""
     absent = object()
     hidden = hidden or {}
-    return sorted(
-        name for name, value in namespace.items() if name[:1] != "_" and value is not hidden.get(name, absent)
-    )
+    # A cell can store anything under any key of its `globals()`.
+    names = [name for name in list(namespace) if type(name) is str and name[:1] != "_"]
+    return sorted(name for name in names if namespace[name] is not hidden.get(name, absent))
 
 
 def describe_variables(namespace: dict[str, Any], hidden: dict[str, Any]) -> dict[str, VariableInfo]:
     """Describe the user's values. Modules, functions and classes are left out: they are code, and the same on every rank."""
-    return {
-        shorten_text(name, _MAX_NAME_CHARS): _facts_or_reason(namespace[name])
-        for name in user_names(namespace, hidden)
-        if not _is_code(namespace[name])
+    found = {
+        shorten_text(name, _MAX_NAME_CHARS): _facts_or_reason(namespace[name]) for name in user_names(namespace, hidden)
     }
+    return {name: facts for name, facts in found.items() if facts is not None}
 
 
-def _facts_or_reason(value: object) -> VariableInfo:
+def _facts_or_reason(value: object) -> VariableInfo | None:
+    """Describe a value, or why it cannot be described; None for code."""
     try:
-        return facts_of(value)
+        return None if _is_code(value) else facts_of(value)
     except Exception as error:  # noqa: BLE001 - becomes the summary
         # Flattening a pytree runs its class's code, which may raise anything; one bad value must not hide the others.
-        return VariableInfo(
-            "host", shorten_text(type(value).__name__, _MAX_NAME_CHARS), _truncate(f"cannot be described: {error!r}", 0)
-        )
+        text = _truncate(f"cannot be described: {describe_error(error)}", 0)
+        return VariableInfo("host", shorten_text(type(value).__name__, _MAX_NAME_CHARS), text)
+
+
+def describe_error(error: BaseException) -> str:
+    """Describe in one line what the code of a value has raised; the text of the error is computed by such code, too."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}".partition("\n")[0]
+    except Exception as broken:  # noqa: BLE001 - named in place of the text
+        return f"{name}, whose text raises {type(broken).__name__}"
 
 
 def facts_of(value: object) -> VariableInfo:
@@ -206,16 +216,55 @@ def _nbytes_per_device(array: jax.Array) -> int:
     return math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
 
 
+def check_tree(value: object) -> None:
+    """Check that JAX can flatten a value, before JAX gets it.
+
+    since jax 0.10: an error in the middle of a flattening takes a level of the interpreter's recursion limit for each level of
+    the pytree, until every later call of the process fails. A single level takes none.
+
+    Raises:
+        ValueError: the value contains itself, has too many levels or values, or a dict with keys that cannot be sorted.
+        Exception: a class in it raised this when it was flattened.
+    """
+    flatten = jax.tree_util.default_registry.flatten_one_level
+    path: dict[int, object] = {}
+    pending = [iter((value,))]
+    leaf_types: set[type] = set()
+    count = 0
+    while pending:
+        for each in pending[-1]:
+            count += 1
+            if count > _MAX_VALUES:
+                raise ValueError(f"the value has more than {_MAX_VALUES:,} parts")
+            if type(each) in leaf_types:
+                continue
+            if (node := flatten(each)) is None:
+                leaf_types.add(type(each))
+                continue
+            if id(each) in path:
+                raise ValueError("the value contains itself")
+            if len(path) == _MAX_DEPTH:
+                raise ValueError(f"the value has more than {_MAX_DEPTH} levels")
+            path[id(each)] = each
+            pending.append(iter(node[0]))
+            break
+        else:
+            pending.pop()
+            if path:
+                path.popitem()
+
+
 def _arrays_within(value: object) -> tuple[int, int]:
     """Count the arrays in a pytree and their bytes per device."""
     if jax.tree_util.all_leaves([value]):
         return 0, 0
     try:
-        leaves = jax.tree_util.tree_leaves(value)
-    except (SystemError, ValueError):
+        check_tree(value)
+    except ValueError:
         if type(value) not in _CONTAINER_TYPES:
             raise
         # A plain container that is not a pytree: it contains itself, or has keys that cannot be sorted.
         return 0, 0
+    leaves = jax.tree_util.tree_leaves(value)
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)]
     return len(arrays), sum(map(_nbytes_per_device, arrays))

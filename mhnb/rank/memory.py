@@ -12,6 +12,7 @@ import ast
 import dataclasses
 import dis
 import importlib
+import itertools
 import linecache
 import os
 import re
@@ -317,7 +318,11 @@ _BASE_OF, _NBYTES_OF = np.ndarray.base.__get__, np.ndarray.nbytes.__get__
 
 def _visit_namespace(finder: _ArrayFinder, namespace: dict[str, Any], hidden: Mapping[str, Any]) -> None:
     names = list(user_names(namespace, dict(hidden)))
-    own = {name for name in list(namespace) if name[:1] == "_" and name not in hidden and not name.startswith("__")}
+    own = {
+        name
+        for name in list(namespace)
+        if type(name) is str and name[:1] == "_" and name not in hidden and not name.startswith("__")
+    }
     names += [name for name in sorted(own - {_OUT, *_LAST_VALUES}) if not _IPYTHON_NAME.fullmatch(name)]
     values = [(name, namespace.get(name)) for name in names]
     # The values of earlier cells, which IPython keeps.
@@ -360,8 +365,13 @@ def _iterate_children(value: Any) -> Iterator[tuple[str, Any]]:
         for at, child in enumerate(items):
             yield f"[{at}]", child
     elif not jax.tree_util.all_leaves([value]):
-        children, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda inner: inner is not value)
-        for path, child in children:
+        children, _ = jax.tree_util.default_registry.flatten_one_level(value)
+        if len(list(itertools.islice(children, _MAX_NAME_NODES + 1))) > _MAX_NAME_NODES:
+            raise ValueError(f"it has more than {_MAX_NAME_NODES:,} children")
+        # One level: JAX asks of the value itself first. It may be its own child.
+        asked = itertools.count()
+        found, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda _: next(asked) > 0)
+        for path, child in found:
             yield jax.tree_util.keystr(path), child
     else:
         yield from _iterate_attributes(value)

@@ -22,7 +22,7 @@ import numpy as np
 
 from mhnb.adapters.jax_arrays import TransferError, check_readable, digest_of, host_copy, local_shards
 from mhnb.adapters.numpy_arrays import raw_bytes
-from mhnb.adapters.variables import describe_briefly, facts_of, format_plainly
+from mhnb.adapters.variables import check_tree, describe_briefly, describe_error, facts_of, format_plainly
 from mhnb.core.variables import format_array
 from mhnb.rank.guard.provenance import read_provenance
 from mhnb.rank.jax_private import unwrap_array
@@ -44,7 +44,7 @@ def complete(shell: Any, text: str, cursor: int) -> dict[str, Any]:
     from IPython.core.completer import provisionalcompleter, rectify_completions
 
     cursor = max(0, min(cursor, len(text)))
-    with provisionalcompleter(), _without_jedi(shell.Completer) as completer:
+    with provisionalcompleter(), _prepared_completer(shell) as completer:
         found = list(rectify_completions(text, completer.completions(text, cursor)))
     if not found:
         return {"matches": [], "start": cursor, "end": cursor}
@@ -53,13 +53,17 @@ def complete(shell: Any, text: str, cursor: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _without_jedi(completer: Any) -> Iterator[Any]:
-    before = completer.use_jedi
+def _prepared_completer(shell: Any) -> Iterator[Any]:
+    """Return the completer without jedi, and with the names alone, because a cell can store anything under any key."""
+    completer = shell.Completer
+    before = completer.use_jedi, completer.namespace, completer.global_namespace
     completer.use_jedi = False
+    names = {name: value for name, value in list(shell.user_ns.items()) if type(name) is str}
+    completer.namespace = completer.global_namespace = names
     try:
         yield completer
     finally:
-        completer.use_jedi = before
+        completer.use_jedi, completer.namespace, completer.global_namespace = before
 
 
 def inspect(shell: Any, name: str, detail: int) -> dict[str, Any]:
@@ -184,11 +188,11 @@ _PLAIN_TYPES, _MAX_PLAIN_CHARS = (bool, int, float, complex, str), 40
 def describe_leaves(value: Any) -> list[dict[str, Any]]:
     """Describe each leaf of a pytree; see `core.guard.value_check.compare_leaves` for the form."""
     try:
+        check_tree(value)
         leaves, _ = jax.tree_util.tree_flatten_with_path(value)
     except Exception as error:  # noqa: BLE001 - a container's own flattening may raise anything: keys that cannot be sorted
-        return [
-            {"path": "", "kind": type(value).__name__, **_unreadable(f"JAX cannot flatten it: {_first_line(error)}")}
-        ]
+        why = f"JAX cannot flatten it: {describe_error(error)}"
+        return [{"path": "", "kind": type(value).__name__, **_unreadable(why)}]
     return [{"path": jax.tree_util.keystr(path), **_describe(leaf)} for path, leaf in leaves]
 
 
@@ -204,18 +208,15 @@ def _describe(leaf: Any) -> dict[str, Any]:
         if type(leaf) is np.ndarray and leaf.dtype != object:
             kind = format_array(leaf.shape, str(leaf.dtype))
             return {"kind": kind, "boxes": [["", digest_of(raw_bytes(np.ascontiguousarray(leaf)))]]}
+        if isinstance(leaf, FunctionType | type | jax.stages.Wrapped):
+            return {"kind": kind, **_unreadable("it is code")}
+        if isinstance(leaf, _PLAIN_TYPES) and len(text := repr(leaf)) <= _MAX_PLAIN_CHARS:
+            return {"kind": kind, "boxes": [["", text]]}
+        return {"kind": kind, "boxes": [["", digest_of(memoryview(pickle.dumps(leaf)))]]}
     except TransferError as error:
         return {"kind": kind, **_unreadable(error.text)}
-    except Exception as error:  # noqa: BLE001 - the error of a failed computation whose result has not been read before
-        return {"kind": kind, **_unreadable(f"it cannot be read: {_first_line(error)}")}
-    if isinstance(leaf, FunctionType | type | jax.stages.Wrapped):
-        return {"kind": kind, **_unreadable("it is code")}
-    if isinstance(leaf, _PLAIN_TYPES) and len(text := repr(leaf)) <= _MAX_PLAIN_CHARS:
-        return {"kind": kind, "boxes": [["", text]]}
-    try:
-        return {"kind": kind, "boxes": [["", digest_of(memoryview(pickle.dumps(leaf)))]]}
-    except Exception as error:  # noqa: BLE001 - pickling runs the value's own code, which may raise anything
-        return {"kind": kind, **_unreadable(_first_line(error))}
+    except Exception as error:  # noqa: BLE001 - reading may raise the error of a failed computation, and pickling anything
+        return {"kind": kind, **_unreadable(describe_error(error))}
 
 
 def _is_key(leaf: jax.Array) -> bool:
@@ -224,10 +225,6 @@ def _is_key(leaf: jax.Array) -> bool:
 
 def _unreadable(why: str) -> dict[str, Any]:
     return {"boxes": [], "unread": why}
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _describe_jax(array: jax.Array) -> dict[str, Any]:

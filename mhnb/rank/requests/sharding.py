@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from mhnb.adapters.jax_arrays import has_layout, host_label, is_mesh, read_mesh, read_row, read_tree
+from mhnb.adapters.variables import check_tree, user_names
 from mhnb.core.arguments import closest_matches, did_you_mean
 from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedProgram, LaunchedPrograms
 from mhnb.core.variables import format_array
@@ -73,6 +74,7 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
     if hasattr(f, "as_text") and hasattr(f, "input_shardings"):
         # Compiled ahead of time: its arguments were fixed then.
         return _describe_program(f, "", (f.input_shardings, f.output_shardings))
+    check_tree((args, kwargs))
     lowered = _lower(f, args, kwargs)
     compiled = lowered.compile()
     program = _describe_program(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
@@ -237,7 +239,7 @@ class _SafeEvaluator(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> Any:
         if node.id not in self._namespace:
-            known = [name for name in self._namespace if not name.startswith("_")]
+            known = user_names(dict(self._namespace))
             raise InvalidRequest(f"unknown variable {node.id!r}{did_you_mean(node.id, known)}; %mhjax vars lists all")
         return self._namespace[node.id]
 

@@ -11,6 +11,7 @@ import pytest
 
 from mhnb.cluster import requests, transfer
 from mhnb.errors import ClusterError, InvalidRequest, ValueDiffers
+from mhnb.sharding.layout import decode_tree
 from tests.support.piped_ranks import PipedRanks
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -303,8 +304,78 @@ def test_broken_value_does_not_hide_the_others(rank: PipedRanks) -> None:
         broken = Broken()
         """
     )
-    assert "cannot be described: RuntimeError('no')" in rows(rank)["broken"].kind
+    assert "cannot be described: RuntimeError: no" in rows(rank)["broken"].kind
     rank.run("del broken")
+
+
+_DEPTH = """
+def measure(depth=0):
+    try:
+        return measure(depth + 1)
+    except RecursionError:
+        return depth
+answer = measure()
+"""
+_CYCLE = "bad = {'name': 'root', 'children': []}; bad['children'].append({'name': 'leaf', 'parent': bad})"
+_DEEP = "bad = []\nfor _ in range(10_000): bad = [bad, 1]"
+_SHARED = "bad = [1]\nfor _ in range(40): bad = [bad, bad]"
+_UNSORTABLE = "bad = [[[{1: 2, 'a': 3}]]]"
+_NODE = """
+class Node: pass
+def flatten(node): {body}
+jax.tree_util.register_pytree_node(Node, flatten, lambda *_: None)
+bad = [[Node()]]
+"""
+_ENDLESS = _NODE.format(body="return (iter(int, 1), None)")
+_RENEWED = _NODE.format(body="return ((Node(), 1), None)")
+_RAISING = _NODE.format(body="raise LookupError('no')")
+
+
+@pytest.mark.parametrize("source", [_CYCLE, _DEEP, _SHARED, _UNSORTABLE, _ENDLESS, _RENEWED, _RAISING])
+def test_value_that_cannot_be_flattened_leaves_the_recursion_limit(rank: PipedRanks, source: str) -> None:
+    """Vars, check, pull, memory, layout and collectives never hand JAX a value in which its flattening fails."""
+    rank.run(f"{source}\ndef f(x): return x")
+    before = rank.run(_DEPTH)
+    assert rows(rank)["bad"].facts.nbytes_per_device is None
+    (row,) = requests.check_values(rank, ["bad"])
+    assert "JAX cannot flatten it: " in row.text
+    assert rank.ask(0, "layout", {"expression": "bad"}).result(60).value["text"].startswith("layout: JAX cannot")
+    assert rank.ask(0, "collectives", {"call": "f(bad)"}).result(60).value["ename"]
+    assert rank.ask(0, "memory", {}).result(60).ok
+    rank.ask(0, "hold", {"transfer": "t", "live": [], "names": ["bad"], "digest_local": False}).result(60)
+    assert rank.run(_DEPTH) == before
+    rank.run("del bad")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "__class__ = property(lambda self: 1 / 0)",
+        "__class__ = property(lambda self: jax.Array)",
+        "def __getattribute__(self, name): raise LookupError(name)",
+        "def __reduce__(self): 1 / 0",
+    ],
+)
+def test_bad_value_costs_its_own_row(rank: PipedRanks, body: str) -> None:
+    """Vars, check, layout and memory describe the other values beside one whose class raises or lies."""
+    rank.run(f"class Bad:\n    {body}\nbad = Bad(); beside = 3; tree = [bad, put(np.zeros((8, 4)), 'data', None)]")
+    assert {"bad", "beside"} <= rows(rank).keys()
+    assert [row.same for row in requests.check_values(rank, ["tree"])] == [None, True]
+    layout = rank.ask(0, "layout", {"expression": "tree"}).result(60).value
+    assert [row.path for row in decode_tree(layout["tree"]).rows] == ["[0]", "[1]"]
+    assert rank.ask(0, "memory", {}).result(60).ok
+    rank.run("del bad, tree")
+
+
+def test_key_that_is_not_a_name_is_left_out(rank: PipedRanks) -> None:
+    """Whatever a cell stores in its globals, the names, the variables, the memory and a missing name's advice are answered."""
+    rank.run("globals()[5] = 1; globals()[(1, 2)] = 2; beside = 3")
+    assert "beside" in rows(rank)
+    assert "beside" in requests.list_names(rank)
+    assert rank.ask(0, "memory", {}).result(60).ok
+    assert "beside" in rank.ask(0, "layout", {"expression": "besid"}).result(60).value["text"]
+    assert requests.complete(rank, "besid", 5).matches == ("beside",)
+    rank.run("del globals()[5], globals()[(1, 2)]")
 
 
 def test_completion_uses_the_ranks_names(rank: PipedRanks) -> None:
