@@ -227,7 +227,7 @@ def read_tree(value: Any) -> LayoutTree:
     """
     try:
         check_tree(value)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidRequest(f"layout: JAX cannot flatten the value: {describe_error(error)}") from error
     leaves, _ = jax.tree_util.tree_flatten_with_path(value)
     tree = LayoutTree(tuple(read_row(jax.tree_util.keystr(path), leaf) for path, leaf in leaves))
@@ -245,7 +245,7 @@ def read_row(path: str, leaf: Any) -> LayoutRow:
         if has_layout(leaf):
             return LayoutRow(path, read_layout(leaf), is_deleted=isinstance(leaf, jax.Array) and leaf.is_deleted())
         return LayoutRow(path, None, describe_briefly(leaf))
-    except Exception as error:  # noqa: BLE001 - a class may raise anything, also in `__class__`; one bad leaf must not hide the others
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a class may raise anything, also in `__class__`; one bad leaf must not hide the others
         return LayoutRow(path, None, f"cannot be described: {describe_error(error)}")
 
 

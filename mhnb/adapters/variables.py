@@ -59,7 +59,7 @@ def _facts_or_reason(value: object) -> VariableInfo | None:
     """Describe a value, or why it cannot be described; None for code."""
     try:
         return None if _is_code(value) else facts_of(value)
-    except Exception as error:  # noqa: BLE001 - becomes the summary
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes the summary
         # Flattening a pytree runs its class's code, which may raise anything; one bad value must not hide the others.
         text = _truncate(f"cannot be described: {describe_error(error)}", 0)
         return VariableInfo("host", shorten_text(type(value).__name__, _MAX_NAME_CHARS), text)
@@ -70,7 +70,7 @@ def describe_error(error: BaseException) -> str:
     name = type(error).__name__
     try:
         return f"{name}: {error}".partition("\n")[0]
-    except Exception as broken:  # noqa: BLE001 - named in place of the text
+    except (Exception, SystemExit) as broken:  # noqa: BLE001 - named in place of the text
         return f"{name}, whose text raises {type(broken).__name__}"
 
 

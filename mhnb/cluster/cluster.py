@@ -43,7 +43,15 @@ from mhnb.core.messages import RankReply
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import pluralize, resolve_ranks
 from mhnb.core.replay import ReplayReport
-from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, RunPreflight, StopRequested
+from mhnb.core.state.events import (
+    Accepted,
+    CellRequest,
+    CellSubmitted,
+    InterruptRequested,
+    RequestsInterrupted,
+    RunPreflight,
+    StopRequested,
+)
 from mhnb.core.stragglers import Lateness
 from mhnb.core.variables import VariableRow
 from mhnb.errors import ClusterError, InvalidRequest, MhnbError
@@ -176,10 +184,10 @@ class Cluster:
         return "", status_values(self)
 
     def _interrupt_for_shell(self) -> tuple[str, Mapping[str, Any]]:
-        cell = self._state_machine.current
-        if cell is None:
-            return "no cell is running", {}
+        cell, has_requests = self._state_machine.current, self._state_machine.has_requests
         self.interrupt()
+        if cell is None:
+            return "interrupted what the ranks did between cells" if has_requests else "no cell is running", {}
         return f"interrupted {self._state_machine.cell_names.format_name(cell.seq)}", {}
 
     def _restart_for_shell(self) -> tuple[str, Mapping[str, Any]]:
@@ -504,7 +512,10 @@ class Cluster:
             ).follow(on_snapshot)
 
     def interrupt(self) -> None:
-        """Interrupt the running cell with KeyboardInterrupt on its ranks. A second call also interrupts their handling of the first."""
+        """Interrupt the running cell with KeyboardInterrupt on its ranks. A second call also interrupts their handling of the first.
+
+        Without a running cell, interrupt what the ranks do between cells, such as the work for `vars`.
+        """
         self._event_loop.post(InterruptRequested())
 
     def where(self) -> HangReport | None:
@@ -549,7 +560,7 @@ class Cluster:
         previous_state = self.state
         self._event_loop.post(Accepted())
         # The event loop takes this request after the event, so the change is in force when this returns.
-        self.ask(0, "names", {}).result()
+        requests.list_names(self)
         if previous_state in ("split", "tainted") and self.state != previous_state:
             self.journal.write(AcceptRecord(self.generation, previous_state))
 
@@ -566,6 +577,10 @@ class Cluster:
     def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: Sequence[bytes] = ()) -> Future[RankReply]:
         """Send a request to one rank between cells."""
         return self._event_loop.request(rank, verb, arguments, payload)
+
+    def interrupt_requests(self) -> None:
+        """Interrupt what the ranks do between cells. They answer all the same."""
+        self._event_loop.post(RequestsInterrupted())
 
     def pull(self, *names: str, ranks: str | Sequence[int] | None = None, each: bool = False) -> Any:
         """Fetch values from the ranks as NumPy arrays, in their pytrees.

@@ -416,8 +416,7 @@ class EventLoop:
             self._host_monitor.deliver(message)
             return
         if isinstance(message, RankReply):
-            _, future = self._requests.pop(message.request_id, (0, None))
-            if future is not None:
+            if (future := self._end_request(message.request_id)) is not None:
                 future.set_result(message)
             return
         self._dirty = True
@@ -433,13 +432,23 @@ class EventLoop:
         if lost or self._state_machine.state == "stopped":
             item.future.set_exception(self._rank_lost_error(item.rank, "can no longer be reached"))
             return
-        self._requests[item.request.request_id] = (item.rank, item.future)
+        number = item.request.request_id
+        self._requests[number] = (item.rank, item.future)
+        self._state_machine.begin_request(number, item.rank, item.request.handler, self._clock())
         self._transport.send(rank_peer(item.rank), item.request)
 
+    def _end_request(self, number: int) -> Future[RankReply] | None:
+        """Forget a request, and send the cell that waited for it; return its future, or None if the number is unknown."""
+        if number not in self._requests:
+            return None
+        _, future = self._requests.pop(number)
+        for command in self._state_machine.end_request(number, self._clock()):
+            self._carry_out(command)
+        return future
+
     def _fail_requests(self, rank: int) -> None:
-        for number, (asked, future) in list(self._requests.items()):
-            if asked == rank:
-                del self._requests[number]
+        for number in [number for number, (asked, _) in self._requests.items() if asked == rank]:
+            if (future := self._end_request(number)) is not None:
                 future.set_exception(self._rank_lost_error(rank, "ended before it answered"))
 
     def _rank_lost_error(self, rank: int, problem: str) -> RanksLost:

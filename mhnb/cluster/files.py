@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhnb.cluster.options import check_folder
-from mhnb.cluster.requests import await_reply, request_all
+from mhnb.cluster.requests import await_reply, interrupting_requests, request_all
 from mhnb.core.file_sync import (
     MAX_SYNC_NBYTES,
     Excludes,
@@ -157,9 +157,9 @@ def _upload(
             }
             pending.append(cluster.ask(rank_info.rank, "write_files", arguments, _read(source, pieces)))
             if len(pending) == _IN_FLIGHT:
-                await_reply(rank_info.rank, "write_files", pending.pop(0))
+                await_reply(cluster, rank_info.rank, "write_files", pending.pop(0))
         for future in pending:
-            await_reply(rank_info.rank, "write_files", future)
+            await_reply(cluster, rank_info.rank, "write_files", future)
     except RanksLost:
         raise
     except ClusterError as error:
@@ -225,11 +225,12 @@ def run_pip(cluster: Cluster, arguments: Sequence[str]) -> tuple[PipRun, ...]:
     def run_sequentially(group: list[RankInfo]) -> list[PipRun]:
         return [_run(cluster, doer, environments[doer.rank].value["python"], arguments) for doer in group]
 
-    with ThreadPoolExecutor(len(rank_groups)) as pool:
+    # The threads of the pool do not get Ctrl-C, and the pool ends with them.
+    with ThreadPoolExecutor(len(rank_groups)) as pool, interrupting_requests(cluster):
         runs = [run for group in pool.map(run_sequentially, rank_groups.values()) for run in group]
     return tuple(runs)
 
 
 def _run(cluster: Cluster, rank_info: RankInfo, python: str, arguments: Sequence[str]) -> PipRun:
-    reply = await_reply(rank_info.rank, "pip", cluster.ask(rank_info.rank, "pip", {"words": list(arguments)})).value
+    reply = request_all(cluster, [rank_info.rank], "pip", {"words": list(arguments)})[rank_info.rank].value
     return PipRun(_describe_host(rank_info), python, reply["code"], reply["said"])

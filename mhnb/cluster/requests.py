@@ -37,6 +37,9 @@ class RankClient(Protocol):
     def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
         """Send a request to a rank between cells. Several requests may be under way; a rank answers in order."""
 
+    def interrupt_requests(self) -> None:
+        """Interrupt what the ranks do between cells. They answer all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransferJob:
@@ -79,13 +82,25 @@ def open_transfer(client: RankClient) -> Iterator[Transfer]:
             client.ask(rank, "release", {"transfer": transfer.number})
 
 
-def await_reply(rank: int, verb: str, future: Future[RankReply]) -> RankReply:
+@contextmanager
+def interrupting_requests(client: RankClient) -> Iterator[None]:
+    """Interrupt what the ranks do for the block if Ctrl-C ends it: their code of the user's may be endless."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        client.interrupt_requests()
+        raise
+
+
+def await_reply(client: RankClient, rank: int, verb: str, future: Future[RankReply]) -> RankReply:
     """Wait for a reply and return it.
 
     Raises:
         ClusterError: the rank could not answer; `rank`, `ename` and `traceback` have the details.
+        KeyboardInterrupt: the user does not wait any more; the requests are interrupted.
     """
-    answer = future.result()
+    with interrupting_requests(client):
+        answer = future.result()
     if not answer.ok:
         ename, evalue = answer.value["ename"], answer.value["evalue"]
         raise ClusterError(
@@ -102,7 +117,7 @@ def request_all(
 ) -> dict[int, RankReply]:
     """Send the same request to several ranks at once, and wait for all replies."""
     futures = {rank: client.ask(rank, verb, dict(arguments)) for rank in ranks}
-    return {rank: await_reply(rank, verb, future) for rank, future in futures.items()}
+    return {rank: await_reply(client, rank, verb, future) for rank, future in futures.items()}
 
 
 def read_values(verb: str, answers: Mapping[int, RankReply], kind: type[T]) -> dict[int, T]:
@@ -143,13 +158,18 @@ def run_jobs(
     for job in jobs:
         pending.append((job, client.ask(job.rank, job.verb, job.arguments, job.payload)))
         if len(pending) >= in_flight:
-            _finish_job(*pending.popleft(), on_done)
+            _finish_job(client, *pending.popleft(), on_done)
     while pending:
-        _finish_job(*pending.popleft(), on_done)
+        _finish_job(client, *pending.popleft(), on_done)
 
 
-def _finish_job(job: TransferJob, future: Future[RankReply], on_done: Callable[[TransferJob], None] | None) -> None:
-    answer = await_reply(job.rank, job.verb, future)
+def _finish_job(
+    client: RankClient,
+    job: TransferJob,
+    future: Future[RankReply],
+    on_done: Callable[[TransferJob], None] | None,
+) -> None:
+    answer = await_reply(client, job.rank, job.verb, future)
     if job.on_payload is not None:
         job.on_payload(answer.payload[0])
     if on_done is not None:
@@ -231,16 +251,16 @@ def check_values(client: RankClient, wanted: Sequence[str]) -> tuple[CheckRow, .
 
 def list_names(client: RankClient, *, rank: int = 0) -> frozenset[str]:
     """Return the names that a user defined on a rank, functions and modules included."""
-    return frozenset(await_reply(rank, "names", client.ask(rank, "names", {})).value)
+    return frozenset(request_all(client, [rank], "names", {})[rank].value)
 
 
 def complete(client: RankClient, text: str, cursor: int, *, rank: int = 0) -> Completion:
     """Complete code with the names of a rank; `cursor` counts characters."""
-    value = await_reply(rank, "complete", client.ask(rank, "complete", {"text": text, "cursor": cursor})).value
+    value = request_all(client, [rank], "complete", {"text": text, "cursor": cursor})[rank].value
     return Completion(tuple(value["matches"]), value["start"], value["end"])
 
 
 def inspect(client: RankClient, name: str, *, detail: int = 0, rank: int = 0) -> dict[str, Any] | None:
     """Return a MIME bundle that describes a name on a rank; None if the name does not exist there."""
-    value = await_reply(rank, "inspect", client.ask(rank, "inspect", {"name": name, "detail": detail})).value
+    value = request_all(client, [rank], "inspect", {"name": name, "detail": detail})[rank].value
     return dict(value["data"]) if value["found"] else None

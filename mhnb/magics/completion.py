@@ -27,6 +27,7 @@ from IPython.core.completer import (
 from IPython.core.error import UsageError
 
 from mhnb.cluster import manager
+from mhnb.cluster.requests import interrupting_requests
 from mhnb.core.cell_request import find_first_code, find_misplaced_magic, lift_cell_magic, route_cell
 from mhnb.core.ranks import format_ranks
 from mhnb.core.variables import choose_description
@@ -369,7 +370,8 @@ class ShellHooks:
                 return {}
             ranks = [each for each in range(cluster.process_count) if rank in (None, each)]
             futures = {each: cluster.ask(each, verb, arguments) for each in ranks}
-            done, _ = wait(futures.values(), _ANSWER_TIMEOUT_S)
+            with interrupting_requests(cluster):
+                done, _ = wait(futures.values(), _ANSWER_TIMEOUT_S)
             answers = {each: future.result() for each, future in futures.items() if future in done}
         except ClusterError:
             return {}

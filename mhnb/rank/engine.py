@@ -161,7 +161,9 @@ class _Server:
         if isinstance(message, RunCell | SkipCell):
             self._runner.handle(message)
         elif isinstance(message, RankRequest):
-            self._channel.send(handle_request(message, self._shell.user_ns, rank=self._rank, shell=self._shell))
+            names, interrupts = self._shell.user_ns, self._bootstrap.interrupts
+            reply = handle_request(message, names, rank=self._rank, shell=self._shell, interrupts=interrupts)
+            self._channel.send(reply)
 
 
 def _facts(engine: RankEngine, bootstrap: Bootstrap) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def describe_failure(
         if not is_host and not any(device.is_sum for device in memory.devices):
             # Of no use where the device has a memory of its own.
             memory = replace(memory, arrays=tuple(row for row in memory.arrays if row.scope != "host"))
-    except Exception as broken:  # noqa: BLE001 - most likely memory is short for this, too; the card says so
+    except BaseException as broken:  # noqa: BLE001 - memory may be short for this, too; an interrupt ends only the card
         problem = f"the arrays in memory could not be listed: {_describe_error(broken)}"
         return AllocationFailure(requested, is_host, problem=problem)
     return AllocationFailure(requested, is_host, memory)
@@ -216,7 +216,7 @@ class _ArrayFinder:
                         )
                         return
                     self.visit(child, name + key, suffix, depth + 1)
-            except Exception as error:  # noqa: BLE001 - a user's class may do anything when JAX flattens it
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's class may do anything when JAX flattens it
                 self.add_problem(f"{_format_text(name)} could not be searched for arrays: {_describe_error(error)}")
             finally:
                 self._on_path.discard(id(value))

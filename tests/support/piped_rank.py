@@ -72,8 +72,11 @@ def main() -> None:
     _start_jax(rank, count, port, devices)
     from IPython.core.interactiveshell import InteractiveShell
 
+    from mhnb.rank.execution.interrupts import InterruptDelivery
     from mhnb.rank.requests.handlers import handle_request
 
+    interrupts = InterruptDelivery()
+    interrupts.install(())
     shell = InteractiveShell.instance()
     # An engine too has `__main__` as the user's module.
     shell.user_ns["rank"] = rank
@@ -84,7 +87,7 @@ def main() -> None:
         if request.handler == "run":
             reply = RankReply(rank, request.request_id, ok=True, value=_run(shell, request.arguments["source"]))
         else:
-            reply = handle_request(request, shell.user_ns, rank=rank, shell=shell)
+            reply = handle_request(request, shell.user_ns, rank=rank, shell=shell, interrupts=interrupts)
         write_frames(sink, encode(reply))
 
 

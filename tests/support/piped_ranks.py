@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -78,6 +79,11 @@ class PipedRanks:
         assert stream is not None
         write_frames(stream, encode(RankRequest(number, verb, arguments, payload)))
         return future
+
+    def interrupt_requests(self) -> None:
+        """Send Ctrl-C to the ranks."""
+        for process in self._processes:
+            process.send_signal(signal.SIGINT)
 
     def run(self, source: str, *, ranks: tuple[int, ...] | None = None) -> list[Any]:
         """Run a cell on ranks, and return what each rank bound to `answer`."""

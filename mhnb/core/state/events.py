@@ -68,6 +68,11 @@ class InterruptRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestsInterrupted:
+    """The user does not wait any more for what the ranks do between cells."""
+
+
+@dataclass(frozen=True, slots=True)
 class DebugLineTyped:
     """The user typed a line for a rank that has stopped in the debugger."""
 
@@ -125,6 +130,7 @@ class TimePassed:
 Event: TypeAlias = (
     CellSubmitted
     | InterruptRequested
+    | RequestsInterrupted
     | DebugLineTyped
     | Accepted
     | StopRequested

@@ -1,9 +1,13 @@
-"""Interrupt escalation: ask the ranks to stop before the same launch, signal them repeatedly, disconnect them, kill them."""
+"""Interrupt escalation: ask the ranks to stop before the same launch, signal them repeatedly, disconnect them, kill them.
+
+Requests between cells are interrupted by signals alone, and no rank is killed for one.
+"""
 
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mhnb.core.ranks import describe_ranks
 from mhnb.core.state.events import Command, DisconnectRanks, KillRanks, SignalRanks, StopBeforeLaunch
@@ -135,3 +139,85 @@ class InterruptEscalation:
         verb = "was" if len(self.disconnected) == 1 else "were"
         reason = f"{ranks} {verb} stuck in a collective that cannot be interrupted, so mhnb closed all connections between the ranks"
         return (f"{reason}\n  new collectives will fail; variables are intact (%mhjax pull NAME)",)
+
+
+# -- requests between cells
+
+
+class _Request(NamedTuple):
+    rank: int
+    handler: str
+    sent_at: float
+
+
+@dataclass(slots=True)
+class PendingRequests:
+    """The requests that ranks have not answered, by number. A rank answers them in order.
+
+    A cell that is submitted waits for those that were sent before it. Otherwise a rank that does not answer could not begin
+    the cell, and the escalation of an interrupt would kill it.
+    """
+
+    _pending: dict[int, _Request] = field(default_factory=dict)
+    _awaited: set[int] = field(default_factory=set)
+    """Those for which a cell waits."""
+    _interrupted: set[int] = field(default_factory=set)
+    _next_signal_at: float = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every request was answered."""
+        return not self._pending
+
+    @property
+    def hold_cells(self) -> bool:
+        """Whether a cell waits for a request."""
+        return bool(self._awaited)
+
+    def add(self, number: int, rank: int, handler: str, now: float) -> None:
+        """Record a request that was sent."""
+        self._pending[number] = _Request(rank, handler, now)
+
+    def remove(self, number: int) -> None:
+        """Record that a request was answered, or never will be."""
+        self._pending.pop(number, None)
+        self._awaited.discard(number)
+        if number in self._interrupted:
+            self._interrupted.discard(number)
+            # The rank begins the next one, which may be as endless.
+            self._next_signal_at = 0.0
+
+    def await_all(self) -> None:
+        """Let the cell that was just submitted wait for all of them."""
+        self._awaited.update(self._pending)
+
+    def interrupt_all(self, now: float) -> None:
+        """Interrupt all of them. The ranks are signalled from now on until they have answered."""
+        self._interrupted.update(self._pending)
+        self._next_signal_at = now
+
+    def next_commands(self, now: float, last_seq: int) -> list[Command]:
+        """Return the commands that are now due, between cells; `last_seq` is the number of the last cell."""
+        # A rank is at its first request, and a signal would end that one.
+        current = {request.rank: number for number, request in reversed(self._pending.items())}
+        ranks = tuple(sorted(rank for rank, number in current.items() if number in self._interrupted))
+        if not ranks or now < self._next_signal_at:
+            return []
+        self._next_signal_at = now + _SIGNAL_INTERVAL_S
+        # The number shows the next cell that a signal which comes too late is not meant for it.
+        return [StopBeforeLaunch(last_seq), SignalRanks(ranks, int(signal.SIGINT))]
+
+    def describe_wait(self, now: float) -> str:
+        """Describe what cells wait for; empty if they wait for no request.
+
+        >>> pending = PendingRequests()
+        >>> pending.add(7, 1, "vars", now=3.0)
+        >>> pending.await_all()
+        >>> pending.describe_wait(now=8.0)
+        "waiting for rank 1 to answer 'vars' (5 s)"
+        """
+        if not self._awaited:
+            return ""
+        first = self._pending[min(self._awaited)]
+        ranks = {self._pending[number].rank for number in self._awaited}
+        return f"waiting for {describe_ranks(sorted(ranks))} to answer {first.handler!r} ({now - first.sent_at:.0f} s)"

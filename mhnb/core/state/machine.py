@@ -66,6 +66,7 @@ from mhnb.core.state.events import (
     PreflightEnded,
     RefuseCell,
     ReportReady,
+    RequestsInterrupted,
     SendToHosts,
     SendToRank,
     ShowDebugger,
@@ -74,6 +75,7 @@ from mhnb.core.state.events import (
     TimePassed,
     WriteRecord,
 )
+from mhnb.core.state.interrupt import PendingRequests
 from mhnb.core.state.rank_registry import RankRegistry, ended_the_same
 from mhnb.core.state.verdict import classify_death, judge_cell
 from mhnb.core.stragglers import (
@@ -295,6 +297,7 @@ class ClusterStateMachine:
         self._clock_bounds: ClockBounds = {}
         """What the launches of all cells say about the clocks of the hosts."""
         self._queued: deque[CellSubmitted] = deque()
+        self._requests = PendingRequests()
         self._next_seq = 1
         self._finished_cells = FinishedCells()
         self.metrics = MetricStore()
@@ -354,7 +357,9 @@ class ClusterStateMachine:
                 self._hosts_allocated_at = now
                 return [SendToHosts(self.registry.start_ranks())] if error is None else self._fail_start(error)
             case InterruptRequested(ticket):
-                return self._cancel_queued(ticket) or self._interrupt(now, "interrupted", ticket)
+                return self._on_interrupt(ticket, now)
+            case RequestsInterrupted():
+                return self._interrupt_requests(now)
             case HostsQueued(standing):
                 self.registry.queue_position, self._hosts_allocated_at = standing, now
                 return []
@@ -416,6 +421,7 @@ class ClusterStateMachine:
 
     def _on_cell_submitted(self, event: CellSubmitted, now: float) -> list[Command]:
         self._queued.append(event)
+        self._requests.await_all()
         if self.state in ("starting", "running"):
             return []
         return self._next_cell(now)
@@ -423,7 +429,7 @@ class ClusterStateMachine:
     def _next_cell(self, now: float) -> list[Command]:
         if not (self.state == "clean" or (self._queued and self._can_inspect(self._queued[0].request))):
             return self._refuse_queued()
-        if not self._queued:
+        if not self._queued or self._requests.hold_cells:
             return []
         submitted = self._queued.popleft()
         refusal = find_stop_refusal(
@@ -485,8 +491,10 @@ class ClusterStateMachine:
         """Describe what a queued cell waits for; empty if its turn has come."""
         tickets = [queued.ticket for queued in self._queued]
         cell = self.current
-        if ticket not in tickets or cell is None:
+        if ticket not in tickets:
             return ""
+        if cell is None:
+            return self._requests.describe_wait(now)
         is_replay = cell.request.replayed_seq is not None
         # Without outputs, which may be large and are not needed.
         ranks = tuple(RankResult(rank, part.outcome) for rank, part in cell.parts.items())
@@ -677,7 +685,7 @@ class ClusterStateMachine:
             return self._on_start_timeout()
         cell = self.current
         if cell is None:
-            return []
+            return self._requests.next_commands(now, self._next_seq - 1)
         if cell.is_overdue(now):
             return self._interrupt(now, "timeout")
         cell.free_from_failed_callback(now, can_disconnect=self.registry.can_disconnect())
@@ -695,6 +703,32 @@ class ClusterStateMachine:
         if self.registry.is_waiting_for_hosts:
             return []
         return self._note_busy_takeover() or self._fail_start(self.registry.timeout_error(self.start_timeout_s))
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether a rank has not answered a request."""
+        return not self._requests.is_empty
+
+    def begin_request(self, number: int, rank: int, handler: str, now: float) -> None:
+        """Record a request that was sent to a rank."""
+        self._requests.add(number, rank, handler, now)
+
+    def end_request(self, number: int, now: float) -> list[Command]:
+        """Record that a request was answered, or never will be; return the commands for a cell that waited for it."""
+        self._requests.remove(number)
+        return [] if self.state in ("starting", "running") else self._next_cell(now)
+
+    def _on_interrupt(self, ticket: int | None, now: float) -> list[Command]:
+        cancelled = self._cancel_queued(ticket)
+        if self.current is None and (cancelled or ticket is None):
+            # Without a cell the ranks are busy with requests, for which the queued cell waits.
+            return [*cancelled, *self._interrupt_requests(now)]
+        return cancelled or self._interrupt(now, "interrupted", ticket)
+
+    def _interrupt_requests(self, now: float) -> list[Command]:
+        self._requests.interrupt_all(now)
+        # A running cell comes first, and has an escalation of its own.
+        return [] if self.current is not None else self._requests.next_commands(now, self._next_seq - 1)
 
     def _cancel_queued(self, ticket: int | None) -> list[Command]:
         """Cancel a cell that is still queued; its submitter must not stop another caller's running cell."""

@@ -8,6 +8,7 @@ The supervisor writes which cell is to stop, and sends SIGINT. From there an int
   raises it where the ranks agree to stop before a launch.
 
 If the main thread is blocked in a program that waits for a callback, no signal reaches it: the callback is given up.
+A request between cells runs code of the user's too, such as the `__reduce__` of a value. A signal that hits it ends the request.
 
 An interrupt is repeated until it is delivered. After that, what the code does about it is its own decision: a checkpoint that
 an `except KeyboardInterrupt` writes must not be hit by the interrupt that was meant for the loop before it.
@@ -23,12 +24,14 @@ import time
 from collections.abc import Callable, Sequence
 from os import getpid
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mhnb.core.messages import InterruptDelivered, Message
 from mhnb.rank.execution.callbacks import ProgramCallbacks
 from mhnb.rank.execution.tracebacks import print_unraisable
 from mhnb.rank.flight import FlightRecorder
+
+_T = TypeVar("_T")
 
 _SAME_INTERRUPT_S = 1.0
 """Time after the report to the notebook in which an arriving interrupt counts as the same one: it was on its way."""
@@ -149,17 +152,32 @@ class InterruptDelivery:
         return self._requests is not None and self._requests.interrupted_seq == self._seq
 
     def _can_be_late(self) -> bool:
-        """Return whether a signal that comes now may be meant for the previous cell."""
-        return self._requests is not None and self._requests.interrupted_seq == self._seq - 1
+        """Return whether a signal that comes now may be meant for the previous cell, or for a request after it."""
+        return self._requests is not None and 0 < self._requests.interrupted_seq == self._seq - 1
+
+    def run_request(self, work: Callable[[], _T]) -> _T:
+        """Do the work of a request. A signal that arrives meanwhile ends it, whatever the signal was meant for.
+
+        Raises:
+            KeyboardInterrupt: a signal arrived.
+        """
+        self.restore_handler()
+        return work()
 
     def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
         """Interrupt the user's code: at once if the signal hit it, else by cancelling the cell that awaits.
 
-        Any other code on the main thread is mhnb's, between cells or at their end, and is not interrupted.
+        So is a request between cells. Any other code on the main thread is mhnb's, and is not interrupted.
         """
         del signum
-        if not self._is_running or getpid() != self._pid:
+        if getpid() != self._pid:
             return
+        if is_within(frame, _REQUEST_CODE):
+            raise KeyboardInterrupt("the request was interrupted")
+        if self._is_running:
+            self._interrupt_cell(frame)
+
+    def _interrupt_cell(self, frame: FrameType | None) -> None:
         if not self.is_requested():
             # mhnb signals only a cell that it has asked to stop: this signal comes from the code itself, or from a
             # shell.
@@ -281,6 +299,9 @@ class InterruptDelivery:
             self._is_delivered = False
         elif not print_unraisable(unraisable):
             self._original_hook(unraisable)
+
+
+_REQUEST_CODE = (InterruptDelivery.run_request.__code__,)
 
 
 def is_one_of(code: CodeType, codes: Sequence[CodeType]) -> bool:

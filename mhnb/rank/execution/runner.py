@@ -304,9 +304,11 @@ class CellRunner:
     def _await_launches(self, error: BaseException | None, limit_s: float | None = None) -> None:
         try:
             self.launches.wait_all(limit_s)
-        except Exception:
+        except Exception as failure:
             # A failed cell has reported why already; a launch that failed with it is a consequence, or the same error.
             if error is None:
+                # Here, for the same reason as in `_show_error`.
+                self.shell.ensure_error_shown(failure)
                 raise
 
     # -- the end of a cell

@@ -17,6 +17,8 @@ from mhnb.core.arguments import closest_matches
 from mhnb.core.messages import RankReply, RankRequest
 from mhnb.core.typed_json import to_json_types
 from mhnb.rank.execution.cell_names import CELL_NAMES
+from mhnb.rank.execution.exceptions import name_of, text_of
+from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.requests import files, inspection, sharding
 from mhnb.rank.requests.transfer import HandlerResult, TransferStore
 
@@ -199,22 +201,36 @@ HANDLERS: dict[str, Callable[[RequestContext], HandlerResult]] = {
 }
 
 
-def handle_request(request: RankRequest, namespace: dict[str, Any], *, rank: int, shell: Any) -> RankReply:
-    """Handle a request about a namespace. Every error becomes a reply that is not ok."""
+def handle_request(
+    request: RankRequest, namespace: dict[str, Any], *, rank: int, shell: Any, interrupts: InterruptDelivery
+) -> RankReply:
+    """Handle a request about a namespace. Every error becomes a reply that is not ok, and so does an interrupt."""
     context = RequestContext(
         request.arguments, request.payload, namespace, _TRANSFER_STORES.setdefault(rank, TransferStore()), shell
     )
     CELL_NAMES.kernel = request.kernel
+
+    def work() -> RankReply:
+        try:
+            value, payload = HANDLERS[request.handler](context)
+            # The payload consists of views of the arrays themselves, which the transport sends without a copy.
+            views = cast("tuple[bytes, ...]", payload)
+            return RankReply(rank, request.request_id, ok=True, value=to_json_types(value), payload=views)
+        except BaseException as error:  # noqa: BLE001 - becomes the reply: code of a value may raise SystemExit, too
+            # Here, because the text of the error is computed by the user's code, too.
+            return _make_failed_reply(request, rank, error)
+
     try:
-        value, payload = HANDLERS[request.handler](context)
-        value = to_json_types(value)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - becomes the reply
-        # Ctrl-C, too: it ends the request, not the rank.
-        reason = {
-            "ename": type(error).__name__,
-            "evalue": str(error),
-            "traceback": "".join(traceback.format_exception(error)),
-        }
-        return RankReply(rank, request.request_id, ok=False, value=reason)
-    # The payload consists of views of the arrays themselves, which the transport sends without a copy.
-    return RankReply(rank, request.request_id, ok=True, value=value, payload=cast("tuple[bytes, ...]", payload))
+        return interrupts.run_request(work)
+    except KeyboardInterrupt as error:
+        # It arrived while an error was being described.
+        return RankReply(rank, request.request_id, ok=False, value=_describe(error, ""))
+
+
+def _make_failed_reply(request: RankRequest, rank: int, error: BaseException) -> RankReply:
+    value = _describe(error, "".join(traceback.format_exception(error)))
+    return RankReply(rank, request.request_id, ok=False, value=value)
+
+
+def _describe(error: BaseException, text: str) -> dict[str, str]:
+    return {"ename": name_of(error), "evalue": text_of(error), "traceback": text}

@@ -190,7 +190,7 @@ def describe_leaves(value: Any) -> list[dict[str, Any]]:
     try:
         check_tree(value)
         leaves, _ = jax.tree_util.tree_flatten_with_path(value)
-    except Exception as error:  # noqa: BLE001 - a container's own flattening may raise anything: keys that cannot be sorted
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a container's own flattening may raise anything: keys that cannot be sorted
         why = f"JAX cannot flatten it: {describe_error(error)}"
         return [{"path": "", "kind": type(value).__name__, **_unreadable(why)}]
     return [{"path": jax.tree_util.keystr(path), **_describe(leaf)} for path, leaf in leaves]
@@ -215,7 +215,7 @@ def _describe(leaf: Any) -> dict[str, Any]:
         return {"kind": kind, "boxes": [["", digest_of(memoryview(pickle.dumps(leaf)))]]}
     except TransferError as error:
         return {"kind": kind, **_unreadable(error.text)}
-    except Exception as error:  # noqa: BLE001 - reading may raise the error of a failed computation, and pickling anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - reading may raise the error of a failed computation, and pickling anything
         return {"kind": kind, **_unreadable(describe_error(error))}
 
 

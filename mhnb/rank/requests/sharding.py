@@ -328,13 +328,15 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
         return CompiledCall(program_to_wire(name_cells(program)), is_plain_function(f), output.text)
     except MhnbError as error:
         return _describe_failure(error, [], is_mhnb_error=True, was_traced=was_traced)
-    except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the reply
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the reply
         name = getattr(error, "name", None) if isinstance(error, NameError) else None
         close_names = closest_matches(name, known) if isinstance(name, str) else []
         return _describe_failure(error, close_names, is_mhnb_error=False, was_traced=was_traced)
 
 
-def _describe_failure(error: Exception, close_names: list[str], *, is_mhnb_error: bool, was_traced: bool) -> FailedCall:
+def _describe_failure(
+    error: BaseException, close_names: list[str], *, is_mhnb_error: bool, was_traced: bool
+) -> FailedCall:
     place, code, site = find_user_location(error)
     return FailedCall(
         type(error).__name__, str(error), is_mhnb_error, tuple(close_names), was_traced, place, code, site

@@ -119,7 +119,7 @@ class TransferStore:
                 incoming.built[value["name"]] = _restore(value, incoming.parts, namespace)
             except MissingDefinition as error:
                 failed.append([value["name"], f"needs {error.module}.{error.qualname}: {error}"])
-            except Exception as error:  # noqa: BLE001 - becomes the reply
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes the reply
                 # Unpickling runs the value's own code, which may raise anything; the reply reports it to the notebook.
                 failed.append([value["name"], f"cannot be rebuilt: {type(error).__name__}: {error}"])
         return failed, ()
@@ -135,7 +135,7 @@ def _describe(name: str, value: object, outgoing: _Outgoing, *, digest_local: bo
         return _pack_value(name, value, outgoing, digest_local=digest_local)
     except TransferError as error:
         return RefusedValue(name, error.code, error.text)
-    except Exception as error:  # noqa: BLE001 - becomes the reply
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes the reply
         # Pickling runs the value's own code, which may raise anything; the reply reports it to the notebook.
         text = f"cannot be sent: {type(error).__name__}: {error}. Pull its parts instead: arrays, numbers, containers"
         return RefusedValue(name, "unpicklable", text)

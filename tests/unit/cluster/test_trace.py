@@ -57,6 +57,9 @@ class Ranks:
             answer.set_result(RankReply(rank, 1, ok=True, value=None, payload=(pack_trace(TRACE),)))
         return answer
 
+    def interrupt_requests(self) -> None:
+        """Do nothing, because every request is answered at once."""
+
 
 def flight(rank: int, monotonic_ns: int) -> RankFlight:
     """Make a recording of a host whose clock began at some time before the same moment."""

@@ -6,13 +6,16 @@ import signal
 
 import pytest
 
-from mhnb.core.messages import InterruptDelivered, RankStatus
+from mhnb.core.messages import InterruptDelivered, RankExited, RankStatus
 from mhnb.core.state.cell import HANDLING_AFTER_S
 from mhnb.core.state.events import (
     Command,
     DisconnectRanks,
     InterruptRequested,
     KillRanks,
+    RefuseCell,
+    RequestsInterrupted,
+    SendToRank,
     SignalRanks,
     StopBeforeLaunch,
     TimePassed,
@@ -175,3 +178,81 @@ def test_delivery_for_another_cell_changes_nothing() -> None:
     driver = start_cell()
     driver(InterruptRequested(), InterruptDelivered(0, 7), InterruptDelivered(1, 7))
     assert BOTH in advance(driver, 1.0)
+
+
+# -- requests between cells
+
+
+def ask(driver: Driver, *ranks: int) -> None:
+    """Record a request to each of these ranks, numbered by the rank."""
+    for rank in ranks:
+        driver.machine.begin_request(rank, rank, "vars", driver.now)
+
+
+def answer(driver: Driver, rank: int) -> list[Command]:
+    """Record the reply of a rank."""
+    return driver.machine.end_request(rank, driver.now)
+
+
+def test_cell_waits_for_earlier_requests() -> None:
+    """A cell is sent once the requests from before it are answered, and says for what it waits; a later request does not hold it."""
+    driver = Driver().ready()
+    ask(driver, 1)
+    assert driver.submit(ticket=1) == []
+    ask(driver, 0)
+    assert driver.machine.describe_wait(1, driver.now + 3.0) == "waiting for rank 1 to answer 'vars' (3 s)"
+    assert {type(command) for command in answer(driver, 1)} == {SendToRank}
+    assert driver.machine.describe_wait(1, driver.now) == ""
+
+
+def test_interrupted_requests_are_signalled_until_they_are_answered() -> None:
+    """No rank is killed, however long it takes, and the number of the last cell protects the next one from a late signal."""
+    driver = start_cell()
+    driver(ended(0), ended(1))
+    ask(driver, 0, 1)
+    assert driver(RequestsInterrupted()) == [StopBeforeLaunch(1), BOTH]
+    answer(driver, 0)
+    assert set(advance(driver, 60.0)) == {StopBeforeLaunch(1), SignalRanks((1,), signal.SIGINT)}
+    answer(driver, 1)
+    assert advance(driver, 60.0) == []
+
+
+def test_interrupt_of_a_cell_that_waits_for_a_request() -> None:
+    """The cell is withdrawn, and the request is interrupted, so that the next cell need not wait."""
+    driver = Driver().ready()
+    ask(driver, 1)
+    driver.submit(ticket=1)
+    refused, *stop = driver(InterruptRequested(1))
+    assert isinstance(refused, RefuseCell)
+    assert stop == [StopBeforeLaunch(0), SignalRanks((1,), signal.SIGINT)]
+    answer(driver, 1)
+    assert {type(command) for command in driver.submit(ticket=2)} == {SendToRank}
+
+
+def test_requests_are_not_signalled_while_a_cell_runs() -> None:
+    """The signal would hit the cell. An interrupted request is signalled once the cell has ended."""
+    driver = start_cell()
+    ask(driver, 1)
+    assert [*driver(RequestsInterrupted()), *advance(driver, 5.0)] == []
+    driver(ended(0), ended(1))
+    assert advance(driver, 0.2) == [StopBeforeLaunch(1), SignalRanks((1,), signal.SIGINT)]
+
+
+def test_rank_is_signalled_for_its_first_request_only() -> None:
+    """A rank answers in order: it may not have begun the one that is interrupted."""
+    driver = Driver().ready()
+    driver.machine.begin_request(1, 0, "vars", driver.now)
+    driver(RequestsInterrupted())
+    driver.machine.begin_request(2, 0, "vars", driver.now)
+    driver.machine.end_request(1, driver.now)
+    assert advance(driver, 5.0) == []
+
+
+def test_dead_cluster_refuses_a_cell_that_waits_for_a_request() -> None:
+    """The rank will never answer."""
+    driver = Driver().ready()
+    ask(driver, 1)
+    driver.submit(ticket=1)
+    driver(RankExited(1, 1, None, []))
+    (refused,) = answer(driver, 1)
+    assert isinstance(refused, RefuseCell)

@@ -919,3 +919,41 @@ def test_interrupt_at_any_moment_is_survived(own_rank: CellProcess, source: str)
         assert ended.seq == seq
         assert ended.outcome in ("ok", "error", "interrupted")
     assert own_rank.run("'alive'").result == "'alive'"
+
+
+# -- the card of a failed allocation
+
+
+_PYTREE = """
+import jax
+class Node: pass
+def flatten(node):
+    print('flattening', flush=True)
+    {body}
+jax.tree_util.register_pytree_node(Node, flatten, lambda *_: None)
+bad = Node()
+"""
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["its code", "what it launched"])
+def test_interrupt_ends_only_the_card_of_a_failed_allocation(own_rank: CellProcess, *, is_late: bool) -> None:
+    """A value whose flattening is endless costs the card, and the cell ends with its own error."""
+    own_rank.run(_PYTREE.format(body="while True: pass"))
+    fail = "raise MemoryError('no room')"
+    seq = own_rank.begin(f"def waiting(): {fail}" if is_late else fail)
+    own_rank.wait_for_output(seq, "flattening")
+    own_rank.interrupt()
+    answer = own_rank.finish(seq)
+    assert (answer.ended.outcome, answer.error.ename) == ("error", "MemoryError")
+    assert answer.error.memory is not None
+    assert answer.error.memory.problem.startswith("the arrays in memory could not be listed: KeyboardInterrupt")
+
+
+def test_exit_out_of_a_value_spares_the_card(own_rank: CellProcess) -> None:
+    """A value whose flattening exits is named in the card, and the cell ends with its own error."""
+    own_rank.run(_PYTREE.format(body="raise SystemExit(3)"))
+    error = own_rank.run("raise MemoryError('no room')").error
+    assert (error.ename, error.memory is not None) == ("MemoryError", True)
+    assert error.memory is not None
+    assert error.memory.memory is not None
+    assert any("bad could not be searched for arrays: SystemExit" in each for each in error.memory.memory.problems)

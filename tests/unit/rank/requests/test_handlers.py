@@ -367,6 +367,59 @@ def test_bad_value_costs_its_own_row(rank: PipedRanks, body: str) -> None:
     rank.run("del bad, tree")
 
 
+_REQUESTS: dict[str, dict[str, Any]] = {
+    "check": {"names": ["bad"]},
+    "collectives": {"call": "f(bad)"},
+    "complete": {"text": "bad.", "cursor": 4},
+    "hold": {"transfer": "t", "live": [], "names": ["bad"], "digest_local": False},
+    "inspect": {"name": "bad.x", "detail": 1},
+    "layout": {"expression": "bad"},
+    "memory": {},
+    "vars": {},
+}
+_ANYTHING = """
+class Bad:
+    __slots__ = ()
+    def __dir__(self): react()
+    def __getattr__(self, name): react()
+    def __reduce_ex__(self, protocol): react()
+    def __repr__(self): react()
+def flatten(bad): react()
+jax.tree_util.register_pytree_node(Bad, flatten, lambda *_: None)
+bad = Bad()
+def f(x): return x
+"""
+
+
+@pytest.mark.parametrize("reaction", ["raise SystemExit(3)", "raise KeyboardInterrupt", "raise GeneratorExit"])
+@pytest.mark.parametrize("handler", _REQUESTS)
+def test_request_is_answered_whatever_a_value_raises(rank: PipedRanks, handler: str, reaction: str) -> None:
+    """An exit, an interrupt or another BaseException out of a value's code becomes a reply."""
+    rank.run(f"def react(): {reaction}\n{_ANYTHING}")
+    rank.ask(0, handler, _REQUESTS[handler]).result(60)
+    rank.run("del bad")
+
+
+@pytest.mark.parametrize("handler", sorted(_REQUESTS.keys() - {"inspect"}))
+def test_interrupted_request_is_answered(rank: PipedRanks, handler: str) -> None:
+    """A signal ends the endless code of a value, and the rank goes on. IPython itself ends a completion then, with no match."""
+    endless = "    import signal\n    signal.raise_signal(signal.SIGINT)\n    while True: pass"
+    rank.run(f"def react():\n{endless}\n{_ANYTHING}")
+    answer = rank.ask(0, handler, _REQUESTS[handler]).result(60)
+    assert answer.value["matches"] == [] if answer.ok else answer.value["ename"] == "KeyboardInterrupt"
+    rank.run("del bad")
+
+
+def test_exit_costs_its_own_row(rank: PipedRanks) -> None:
+    """A value whose flattening exits is listed with that, beside the others."""
+    rank.run(f"def react(): raise SystemExit(3)\n{_ANYTHING}beside = 3")
+    assert "cannot be described: SystemExit: 3" in rows(rank)["bad"].kind
+    assert "beside" in rows(rank)
+    (row,) = requests.check_values(rank, ["bad"])
+    assert "JAX cannot flatten it: SystemExit: 3" in row.text
+    rank.run("del bad")
+
+
 def test_key_that_is_not_a_name_is_left_out(rank: PipedRanks) -> None:
     """Whatever a cell stores in its globals, the names, the variables, the memory and a missing name's advice are answered."""
     rank.run("globals()[5] = 1; globals()[(1, 2)] = 2; beside = 3")
