@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from mhnb.cli.clusters import add_json_option, add_name_argument, find_cluster, 
 from mhnb.cluster.attach import has_owner
 from mhnb.core.ranks import pluralize
 from mhnb.errors import ClusterError, InvalidRequest
+from mhnb.system.flight import flight_path, read_last_event
 from mhnb.system.processes import PROCESS_UNREADABLE, resident_nbytes
 from mhnb.system.run_dir import RunRecord, has_live_notebook
 from mhnb.system.shell_requests import Clocks, ShellAnswer, sent_request
@@ -237,7 +238,19 @@ class _RankInterrupter:
                 f"\n  Fix: mhnb stop {self._record.full_name}"
             )
         pids_here = _find_pids_here(self._record)
-        for rank in busy:
-            if rank.pid in pids_here:
-                with suppress(ProcessLookupError):
-                    os.kill(rank.pid, signal.SIGINT)
+        here = [rank for rank in busy if rank.pid in pids_here]
+        self._name_cell([rank.rank for rank in here])
+        for rank in here:
+            with suppress(ProcessLookupError):
+                os.kill(rank.pid or 0, signal.SIGINT)
+
+    def _name_cell(self, ranks: Sequence[int]) -> None:
+        """Tell the ranks which cell is to stop, as their supervisor does: a signal alone may be a late one for an earlier cell."""
+        from mhnb.cluster.host_monitor import open_shared_board
+
+        run_dir = Path(self._record.run_dir)
+        events = [read_last_event(flight_path(run_dir, rank)) for rank in ranks]
+        board = open_shared_board(run_dir, len(self._record.rank_pids))
+        if board is not None:
+            board.request_interrupt(max((event.cell for event in events if event is not None), default=0))
+            board.close()

@@ -161,7 +161,7 @@ class HostMonitor:
     ) -> None:
         """Do what the halted supervisor of these ranks would do; `pid_by_rank` has their process ids."""
         if isinstance(command, StopBeforeLaunch | DisconnectRanks):
-            if (board := _open_shared_board(self._run_dir, process_count)) is not None:
+            if (board := open_shared_board(self._run_dir, process_count)) is not None:
                 if isinstance(command, StopBeforeLaunch):
                     board.request_interrupt(command.seq)
                 else:
@@ -459,7 +459,7 @@ def _describe_unread(entry: RankEntry, why: str) -> str:
     return f"its host ({entry.host}) {why}; its recording is {flight_path(Path(folder), entry.rank)}"
 
 
-def _open_shared_board(run_dir: Path, process_count: int) -> SharedBoard | None:
+def open_shared_board(run_dir: Path, process_count: int) -> SharedBoard | None:
     """Open the shared board of a cluster whose ranks are all on this machine; None if it has none (an engine-only profile)."""
     try:
         return SharedBoard(run_dir, process_count)

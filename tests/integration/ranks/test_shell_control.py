@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ import mhnb
 from mhnb.errors import MhnbError
 
 cluster = mhnb.start(2, 1, name={name!r}, keep={keep})
-cluster.run("import jax, threading").check()
+{before}
 print("ready", *(rank.pid for rank in cluster.ranks), flush=True)
 try:
     result = cluster.run({cell!r})
@@ -43,7 +42,9 @@ if jax.process_index() == 0:
 else:
     threading.Event().wait()
 """
-_HANG = "threading.Event().wait()"
+_HANG = "import threading; threading.Event().wait()"
+_BEFORE = 'cluster.run("import jax, threading").check()'
+_INTERRUPTED = 'cluster.run("import time; time.sleep(1000)", timeout_s=0.5)'
 
 
 def _mhnb(*words: str) -> subprocess.CompletedProcess[str]:
@@ -55,8 +56,8 @@ def _mhnb(*words: str) -> subprocess.CompletedProcess[str]:
 class RunningNotebook:
     """A process with a cluster, whose main thread is in a cell."""
 
-    def __init__(self, name: str, cell: str, *, keep: bool) -> None:
-        program = _NOTEBOOK.format(name=name, cell=cell, keep=keep)
+    def __init__(self, name: str, cell: str, *, keep: bool, before: str) -> None:
+        program = _NOTEBOOK.format(name=name, cell=cell, keep=keep, before=before)
         self.process = subprocess.Popen(
             [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -81,9 +82,11 @@ class RunningNotebook:
 
 
 @contextmanager
-def running_notebook(name: str, cell: str = _HANG, *, keep: bool = False) -> Iterator[RunningNotebook]:
-    """Run a notebook whose main thread hangs in a cell, and end what is left of it."""
-    notebook = RunningNotebook(name, cell, keep=keep)
+def running_notebook(
+    name: str, cell: str = _HANG, *, keep: bool = False, before: str = _BEFORE
+) -> Iterator[RunningNotebook]:
+    """Run a notebook whose main thread hangs in a cell, after earlier code, and end what is left of it."""
+    notebook = RunningNotebook(name, cell, keep=keep, before=before)
     try:
         notebook.wait_ready()
         yield notebook
@@ -173,20 +176,21 @@ def test_suspended_notebook_is_reported(leftovers: None) -> None:
         assert _wait_for_status("hung", answered=True)["state"] == "running"
 
 
-def test_detached_cluster_is_interrupted_and_restarted(leftovers: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["", _BEFORE, _INTERRUPTED], ids=["first", "later", "after an interrupt"])
+def test_detached_cluster_is_interrupted_and_restarted(leftovers: None, before: str) -> None:
     """Without a notebook, the shell attaches to the cluster, ends its cell or replaces its processes, and detaches again."""
-    with running_notebook("hung", keep=True) as notebook:
+    with running_notebook("hung", keep=True, before=before) as notebook:
         _wait_for_status("hung", state="running")
         notebook.process.kill()
         notebook.process.wait()
         assert "no notebook is attached\n  Fix: %mhjax attach hung." in _mhnb("status", "hung").stdout
         done = _mhnb("interrupt", "hung")
         assert (done.returncode, done.stdout) == (0, "hung: no cell is running; state clean\n"), done.stderr
-        (before,) = list_cluster_records(os.environ)
+        (earlier,) = list_cluster_records(os.environ)
         done = _mhnb("restart", "hung")
         assert (done.returncode, done.stdout) == (
             0,
             "hung: 2 ranks restarted\n  In a notebook: %mhjax attach hung\n",
         ), done.stderr
         (record,) = list_cluster_records(os.environ)
-        assert record.generation > before.generation
+        assert record.generation > earlier.generation
