@@ -621,7 +621,8 @@ def shorten_message(message: Message) -> Message:
     >>> len(shorten_message(CellRefused(0, 1, "x" * 10**6)).reason) < 70_000
     True
     """
-    if isinstance(message, OutputProduced | RunCell | DebugInput) or (isinstance(message, RankReply) and message.ok):
+    has_limits = isinstance(message, OutputProduced | RunCell | DebugInput | DebugPrompt | DebugResumed)
+    if has_limits or (isinstance(message, RankReply) and message.ok):
         return message
     limit = MAX_NAME_CHARS if isinstance(message, CellEnded) else MAX_TEXT_CHARS
     kept = ("events", "payload")

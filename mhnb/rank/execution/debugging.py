@@ -35,7 +35,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from mhnb.core.cell_name import number_lines
 from mhnb.core.hang_report import TIMED_FILES
 from mhnb.core.messages import Breakpoint, DebugMode, DebugPrompt, DebugResumed, Message, RunCell
+from mhnb.core.output.events import OutputEvent, OutputOmitted
 from mhnb.errors import BreakpointRefused, NoKeyboard
+from mhnb.rank.execution.capture import EventBuffer
 from mhnb.rank.execution.cell_names import CELL_FILE, CELL_NAMES
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.streams import weak_callback
@@ -103,7 +105,9 @@ class NoInput:
 
 
 class _Terminal(io.TextIOBase):
-    """What pdb uses as its terminal: it sends a prompt with all that was printed before it, and waits for a line.
+    """What pdb uses as its terminal: it sends a prompt with what was printed before it, and waits for a line.
+
+    Text has the limits of a cell's output, because a loop that prints must not fill the memory of the rank.
 
     Args:
         ask: sends a prompt and what was printed before it, and returns the line, or None at the end of all input.
@@ -111,7 +115,8 @@ class _Terminal(io.TextIOBase):
 
     def __init__(self, ask: Callable[[str, str], str | None]) -> None:
         self._ask = ask
-        self._printed: list[str] = []
+        # Threads of the cell print here, too, while a command runs.
+        self._lock, self._printed = threading.RLock(), EventBuffer()
         self.prompt = ""
         """The prompt that pdb prints next."""
 
@@ -122,14 +127,15 @@ class _Terminal(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        self._printed.append(text)
+        with self._lock:
+            self._printed.add_text("stdout", text)
         return len(text)
 
     def take_printed(self) -> str:
         """Return what was printed since the last line, and forget it."""
-        text = "".join(self._printed)
-        self._printed.clear()
-        return text
+        with self._lock:
+            events, self._printed = self._printed.take(), EventBuffer()
+        return "".join(map(_format_printed, events))
 
     def readline(self, size: int | None = -1) -> str:  # type: ignore[override]  # pdb passes no size
         del size
@@ -142,6 +148,14 @@ class _Terminal(io.TextIOBase):
     def ask(self, prompt: str, text: str = "") -> str | None:
         """Send a prompt, and return the line that the user typed; None at the end of all input."""
         return self._ask(prompt, text)
+
+
+def _format_printed(event: OutputEvent) -> str:
+    return (
+        f"\n[... {event.nbytes:,} bytes left out ...]\n"
+        if isinstance(event, OutputOmitted)
+        else getattr(event, "text", "")
+    )
 
 
 class CellDebugger(pdb.Pdb):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.core.messages import Breakpoint, DebugMode, DebugPrompt, DebugResumed
+from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
 from tests.support.cell_process import CellAnswer, CellProcess
 
 MAY_STOP = DebugMode()
@@ -199,6 +201,19 @@ def test_breakpoints_are_listed_by_the_cells_name(rank: CellProcess) -> None:
     assert texts[3] == f"'<cell {seq}>'\n"
     assert texts[4] == "Deleted breakpoint 1 at In [7], line 3\n"
     assert texts[5] == "*** Breakpoint number 9 out of range\n"
+
+
+@pytest.mark.parametrize("lines", [["!{}"], ["interact", "{}\n", "exit()"]], ids=["a command", "the interpreter"])
+def test_output_at_the_prompt_has_the_limits_of_a_cell(rank: CellProcess, lines: list[str]) -> None:
+    """A loop that prints 100 MB at the prompt sends its beginning, its end, and how much was left out."""
+    loop = "for i in range(500_000): print(i, 'x' * 200)"
+    texts = type_in(rank, "breakpoint()", *(line.format(loop) for line in lines))
+    text = max(texts, key=len)
+    assert text.startswith(f"0 {'x' * 200}\n")
+    assert text.splitlines()[-1] == f"499999 {'x' * 200}"
+    assert len(text) == pytest.approx(HEAD_LIMIT + TAIL_LIMIT, abs=100)
+    (left_out,) = re.findall(r"\n\[\.\.\. ([\d,]+) bytes left out \.\.\.\]\n", text)
+    assert int(left_out.replace(",", "")) > 100_000_000
 
 
 def test_text_without_a_line_end_is_not_the_prompt(rank: CellProcess) -> None:
