@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 
@@ -38,18 +37,15 @@ def print_metrics(args: argparse.Namespace) -> int:
         return 1
     if answer.outcome == "failed":
         raise ClusterError(f"the notebook of cluster {record.name!r} could not report its metrics: {answer.text}")
-    written = Path(answer.values["path"])
+    if args.csv is None:
+        print(answer.text)
+        return 0
+    target = Path(args.csv).expanduser()
     try:
-        if args.csv is None:
-            print(answer.text)
-        else:
-            target = Path(args.csv).expanduser()
-            shutil.copyfile(written, target)
-            print(f"wrote {target}: {answer.values['summary']}")
+        target.write_text(answer.values["csv"], encoding="utf-8", newline="")
     except OSError as error:
         raise InvalidRequest(
             f"--csv {args.csv}: {error.strerror or error}; expected a file that can be written"
         ) from error
-    finally:
-        written.unlink(missing_ok=True)
+    print(f"wrote {target}: {answer.values['summary']}")
     return 0

@@ -24,7 +24,7 @@ from mhnb.cluster.generation import adopt_generation, create_generation, end_hos
 from mhnb.cluster.host_monitor import HostMonitor, HostRequests
 from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
 from mhnb.cluster.journal import ClusterJournal
-from mhnb.cluster.metrics import MetricTable, write_for_shell
+from mhnb.cluster.metrics import MetricTable, format_for_shell
 from mhnb.cluster.options import StartOptions, check_detachable
 from mhnb.cluster.preflight import check_hosts, preflight_error
 from mhnb.cluster.shell_control import ShellRequests
@@ -176,7 +176,7 @@ class Cluster:
             "restart": self._restart_for_shell,
             "flight": self._copy_flights_for_shell,
             "memory": self._read_memory_for_shell,
-            "metrics": self._write_metrics_for_shell,
+            "metrics": lambda: format_for_shell(self.metrics),
         }
         return ShellRequests(self._resources.run_dir, actions, long_actions, time.time)
 
@@ -212,9 +212,6 @@ class Cluster:
                 f"  Fix: wait for it, or mhnb interrupt {self.name}"
             )
         return "", memory.pack_report(self.memory())
-
-    def _write_metrics_for_shell(self) -> tuple[str, Mapping[str, Any]]:
-        return write_for_shell(self.metrics, self._resources.run_dir)
 
     def _launch(self, profile: Profile) -> None:
         self._resources.launch(self.shape, self.options, profile, self.cwd)

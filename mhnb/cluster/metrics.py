@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 from mhnb.core.metrics import MetricPoint, Metrics, format_csv, list_columns
 from mhnb.core.ranks import pluralize
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.system.private_files import open_private
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -85,14 +83,13 @@ class MetricTable:
         return format_metrics_html(self.metrics)
 
 
-def write_for_shell(table: MetricTable, run_dir: Path) -> tuple[str, dict[str, str]]:
-    """Return the charts as text for a shell, and where all points were written for it."""
+def format_for_shell(table: MetricTable) -> tuple[str, dict[str, str]]:
+    """Return the charts as text for a shell, and all points as CSV."""
     from mhnb.view.tables.metrics import format_metrics_text
 
-    path = run_dir / f"metrics-{secrets.token_hex(8)}.csv"
-    with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="", opener=open_private) as file:
-        file.write(format_csv(table.metrics))
-    return format_metrics_text(table.metrics), {"path": str(path), "summary": _summarise(table)}
+    # A name of the user's may have half a character, which no file has.
+    text = format_csv(table.metrics).encode("utf-8", "backslashreplace").decode()
+    return format_metrics_text(table.metrics), {"csv": text, "summary": _summarise(table)}
 
 
 def _summarise(table: MetricTable) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.errors import MhnbError
-from mhnb.system.shell_requests import ShellAnswer, ShellRequest, make_answer, take_request, write_answer
+from mhnb.system.private_files import NotPrivate
+from mhnb.system.shell_requests import ShellAnswer, find_requests, make_answer, take_request, write_answer
 
 Action = Callable[[], tuple[str, Mapping[str, Any]]]
 """Does what is requested; returns a text for the shell, and values by name."""
@@ -37,34 +38,42 @@ class ShellRequests:
         self._run_dir, self._actions, self._long_actions, self._clock = run_dir, actions, long_actions, clock
 
     def poll(self) -> None:
-        """Do what a shell has requested, if there is a request.
+        """Do what shells have requested, if there are requests.
 
         Raises:
-            OSError: its file cannot be read, or another user could have written it.
-            ValueError: its file is not a request.
+            OSError: the folder cannot be read, or another user could have written a file there.
         """
-        request = take_request(self._run_dir, self._clock())
-        if request is None:
-            return
-        if (long_action := self._long_actions.get(request.action)) is not None:
-            self._answer(request, make_answer("accepted"))
-            threading.Thread(target=self._act, args=(request, long_action), name="mhnb-shell", daemon=True).start()
-        elif (action := self._actions.get(request.action)) is not None:
-            self._act(request, action)
-        else:
-            text = f"the notebook's mhnb does not know {request.action!r}; it may be another version"
-            self._answer(request, make_answer("failed", text))
+        for request_id in find_requests(self._run_dir):
+            try:
+                request = take_request(self._run_dir, request_id, self._clock())
+            except NotPrivate:
+                raise
+            except (OSError, ValueError) as error:
+                self._answer(request_id, make_answer("failed", f"the request cannot be read: {error}"))
+                continue
+            if request is not None:
+                self._begin(request_id, request.action)
 
-    def _act(self, request: ShellRequest, action: Action) -> None:
+    def _begin(self, request_id: str, name: str) -> None:
+        if (long_action := self._long_actions.get(name)) is not None:
+            self._answer(request_id, make_answer("accepted"))
+            threading.Thread(target=self._act, args=(request_id, long_action), name="mhnb-shell", daemon=True).start()
+        elif (action := self._actions.get(name)) is not None:
+            self._act(request_id, action)
+        else:
+            text = f"the notebook's mhnb does not know {name!r}; it may be another version"
+            self._answer(request_id, make_answer("failed", text))
+
+    def _act(self, request_id: str, action: Action) -> None:
         try:
             text, values = action()
         except MhnbError as error:
-            self._answer(request, make_answer("failed", str(error)))
+            self._answer(request_id, make_answer("failed", str(error)))
         except Exception as error:
-            self._answer(request, make_answer("failed", f"{type(error).__name__}: {error}"))
+            self._answer(request_id, make_answer("failed", f"{type(error).__name__}: {error}"))
             raise
         else:
-            self._answer(request, make_answer("done", text, values))
+            self._answer(request_id, make_answer("done", text, values))
 
-    def _answer(self, request: ShellRequest, answer: ShellAnswer) -> None:
-        write_answer(self._run_dir, request, answer)
+    def _answer(self, request_id: str, answer: ShellAnswer) -> None:
+        write_answer(self._run_dir, request_id, answer)

@@ -184,7 +184,7 @@ def test_shell_prints_and_writes_the_points(ready: Cluster, tmp_path: Path) -> N
     done = subprocess.run([*command, "--csv", str(path)], capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout == f"wrote {path}: {len(ready.metrics)} points of {len(ready.metrics.names)} metrics\n"
     assert path.read_text() == ready.metrics.to_csv()
-    assert not list(ready.log_dir.parent.glob("metrics*"))
+    assert not list(ready.log_dir.parent.glob("answer*"))
     failed = subprocess.run(
         [*command, "--csv", f"{tmp_path}/no/a.csv"], capture_output=True, text=True, check=False, timeout=100
     )

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from mhnb.cluster.metrics import MetricTable, write_csv, write_for_shell
+from mhnb.cluster.metrics import MetricTable, format_for_shell, write_csv
 from mhnb.core.metrics import MetricPoint
 from mhnb.errors import InvalidRequest, MhnbError
 from tests.support.metric_samples import log_curve, log_points
@@ -81,10 +81,10 @@ def test_dataframe_without_pandas_is_explained(table: MetricTable, monkeypatch: 
         table.to_dataframe()
 
 
-def test_shell_gets_the_lines_and_a_file(table: MetricTable, tmp_path: Path) -> None:
-    """`mhnb metrics` prints the text; the points are in a private file of the run directory."""
-    text, values = write_for_shell(table, tmp_path)
+def test_shell_gets_the_lines_and_the_points(table: MetricTable) -> None:
+    """`mhnb metrics` prints the text, and writes the points if the user wants a file."""
+    text, values = format_for_shell(table)
     assert text.splitlines()[0] == "1 metric · ranks 0-1 · 4 points · cell 12"
     assert values["summary"] == "4 points of 1 metric"
-    rows = list(csv.reader(io.StringIO(Path(values["path"]).read_text())))
+    rows = list(csv.reader(io.StringIO(values["csv"])))
     assert len(rows) == 5

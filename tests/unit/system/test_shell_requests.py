@@ -14,11 +14,12 @@ import pytest
 from mhnb.cluster.shell_control import ShellRequests
 from mhnb.cluster.status import ClusterListener
 from mhnb.errors import ClusterError
-from mhnb.system.private_files import NotPrivate
+from mhnb.system.private_files import NotPrivate, write_private
 from mhnb.system.shell_requests import (
     Clocks,
     PendingRequest,
     ShellAnswer,
+    find_requests,
     make_answer,
     sent_request,
     take_request,
@@ -26,6 +27,7 @@ from mhnb.system.shell_requests import (
 )
 
 NOW_S = 1_700_000_000.0
+REQUEST_ID = f"{os.getpid()}.{'0' * 16}"
 
 
 @pytest.fixture
@@ -49,95 +51,91 @@ def read_answer(pending: PendingRequest) -> ShellAnswer:
     return answer
 
 
+def take_all(run_dir: Path, now_s: float = NOW_S) -> dict[str, str]:
+    """Take all requests; return the id of each by its action."""
+    taken = ((request_id, take_request(run_dir, request_id, now_s)) for request_id in find_requests(run_dir))
+    return {request.action: request_id for request_id, request in taken if request is not None}
+
+
 def test_request_is_taken_once_and_answered(run_dir: Path) -> None:
-    """A request is found once; its answer has its id, and `accepted` is an answer only for a shell that does not wait for the end."""
+    """A request is found once; `accepted` is an answer only for a shell that does not wait for the end."""
     with sent(run_dir, "restart") as pending:
-        request = take_request(run_dir, NOW_S)
-        assert request is not None
-        assert request.action == "restart"
-        assert take_request(run_dir, NOW_S) is None
+        request_id = take_all(run_dir)["restart"]
+        assert take_all(run_dir) == {}
         assert pending.wait(0.0, until_done=False) is None
-        write_answer(run_dir, request, make_answer("accepted"))
+        write_answer(run_dir, request_id, make_answer("accepted"))
         assert pending.wait(0.0) is None
         accepted = pending.wait(0.0, until_done=False)
         assert accepted is not None
         assert accepted.outcome == "accepted"
-        write_answer(run_dir, request, make_answer("done", "it is done", {"generation": 2}))
+        write_answer(run_dir, request_id, make_answer("done", "it is done", {"generation": 2}))
         answer = read_answer(pending)
-        assert (answer.id, answer.text, answer.values) == (request.id, "it is done", {"generation": 2})
+        assert (answer.text, answer.values) == ("it is done", {"generation": 2})
     with sent(run_dir) as pending:
         # The answer to another request is none.
         assert pending.wait(0.0) is None
 
 
-def test_other_shells_are_served_while_a_request_is_worked_on(run_dir: Path) -> None:
-    """Once a request is accepted another shell may ask; each gets its own answer, and the first shell's end withdraws no other request."""
+def test_no_shell_blocks_another(run_dir: Path) -> None:
+    """However long a shell waits or is stopped, another one asks and gets its own answer; each removes only its own files."""
     with sent(run_dir, "restart") as slow:
-        first = take_request(run_dir, NOW_S)
-        assert first is not None
-        write_answer(run_dir, first, make_answer("accepted"))
-        assert slow.wait(0.0, until_done=False) is not None
         with sent(run_dir, "status") as quick:
-            second = take_request(run_dir, NOW_S)
-            assert second is not None
-            write_answer(run_dir, second, make_answer("done", "clean"))
-            write_answer(run_dir, first, make_answer("done", "restarted"))
-            assert (read_answer(quick).text, read_answer(slow).text) == ("clean", "restarted")
-            sent_later = run_dir / "request.json"
-            sent_later.touch()
-            slow.end()
-            assert sent_later.exists()
+            taken = take_all(run_dir)
+            write_answer(run_dir, taken["status"], make_answer("done", "clean"))
+            assert read_answer(quick).text == "clean"
+        write_answer(run_dir, taken["restart"], make_answer("done", "restarted"))
+        assert read_answer(slow).text == "restarted"
+    assert list(run_dir.iterdir()) == []
 
 
 def test_request_whose_shell_does_not_wait_is_dropped(run_dir: Path) -> None:
     """A request that was withdrawn, or whose shell was killed long ago, is not done."""
     with sent(run_dir):
         pass
-    assert take_request(run_dir, NOW_S) is None
+    assert find_requests(run_dir) == []
     with sent(run_dir, limit_s=5.0):
-        assert take_request(run_dir, NOW_S + 6.0) is None
-        assert take_request(run_dir, NOW_S) is None
+        assert take_all(run_dir, NOW_S + 6.0) == {}
+        assert find_requests(run_dir) == []
+
+
+def test_answer_to_a_killed_shell_is_removed_by_the_next(run_dir: Path) -> None:
+    """The next shell removes the answers that processes have left that are gone, and no others."""
+    kept, left = f"answer-{os.getpid()}.{'a' * 16}.json", f"answer-{(1 << 22) + 1}.{'b' * 16}.json"
+    for name in (kept, left, "answer-of-the-user.json"):
+        write_private(run_dir / name, "{}")
+    with sent(run_dir):
+        names = {path.name for path in run_dir.glob("answer*")}
+    assert names == {kept, "answer-of-the-user.json"}
 
 
 def test_files_are_private(run_dir: Path) -> None:
     """Request and answer have mode 0600, whatever the umask."""
-    with sent(run_dir):
-        request = take_request(run_dir, NOW_S)
-        assert request is not None
-        write_answer(run_dir, request, make_answer("done"))
-        with sent_request_file(run_dir):
-            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in run_dir.iterdir()}
-    assert modes == {f"answer-{request.id}.json": 0o600, "request.json": 0o600, "request.lock": 0o600}
-
-
-@contextmanager
-def sent_request_file(run_dir: Path) -> Iterator[None]:
-    """Put a request file there, as a second shell would after the first."""
     old = os.umask(0)
     try:
-        from mhnb.system.private_files import write_private
-
-        write_private(run_dir / "request.json", "{}")
-        yield
+        with sent(run_dir):
+            (request_id,) = find_requests(run_dir)
+            write_answer(run_dir, request_id, make_answer("done"))
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in run_dir.iterdir()}
     finally:
         os.umask(old)
+    assert modes == {f"answer-{request_id}.json": 0o600, f"request-{request_id}.json": 0o600}
 
 
 @pytest.mark.parametrize("way", ["symbolic link", "hard link", "folder for others"])
 def test_request_that_others_could_have_written_is_refused(run_dir: Path, way: str) -> None:
     """A file or folder that another user could have written raises, and is removed; nothing is done."""
-    elsewhere = run_dir / "elsewhere"
-    elsewhere.write_text('{"id": "1", "action": "restart", "expires_at_s": 1e12}')
+    elsewhere, path = run_dir / "elsewhere", run_dir / f"request-{REQUEST_ID}.json"
+    elsewhere.write_text('{"action": "restart", "expires_at_s": 1e12}')
     if way == "symbolic link":
-        (run_dir / "request.json").symlink_to(elsewhere)
+        path.symlink_to(elsewhere)
     elif way == "hard link":
-        (run_dir / "request.json").hardlink_to(elsewhere)
+        path.hardlink_to(elsewhere)
     else:
-        elsewhere.rename(run_dir / "request.json")
+        elsewhere.rename(path)
         run_dir.chmod(0o777)
     with pytest.raises(NotPrivate):
-        take_request(run_dir, NOW_S)
-    assert not (run_dir / "request.json").exists()
+        take_request(run_dir, REQUEST_ID, NOW_S)
+    assert not path.exists()
 
 
 def test_each_outcome_is_answered(run_dir: Path) -> None:
@@ -169,20 +167,27 @@ def test_long_action_has_a_thread_of_its_own(run_dir: Path) -> None:
     assert (answer.outcome, answer.text) == ("done", "worked")
 
 
-def test_unreadable_request_ends_the_search(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is not a request is reported once, and no request is looked for any more; the event loop goes on."""
-    done: list[str] = []
+def test_broken_request_is_answered(run_dir: Path) -> None:
+    """A file that is not a request is answered with the reason, and the next request is done."""
+    requests = ShellRequests(run_dir, {"work": lambda: ("worked", {})}, {}, lambda: NOW_S)
+    with sent(run_dir, "work") as pending:
+        (request_id,) = find_requests(run_dir)
+        write_private(run_dir / f"request-{request_id}.json", "[]")
+        requests.poll()
+        answer = read_answer(pending)
+    assert (answer.outcome, answer.text.partition("Expected")[0]) == ("failed", "the request cannot be read: ")
+    with sent(run_dir, "work") as pending:
+        requests.poll()
+        assert read_answer(pending).text == "worked"
 
-    def work() -> tuple[str, dict[str, object]]:
-        done.append("work")
-        return "", {}
 
+def test_request_of_another_user_ends_the_search(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What another user could have written is reported once, and no request is looked for any more; the event loop goes on."""
     listener = ClusterListener()
-    listener.enable_shell_requests(ShellRequests(run_dir, {"work": work}, {}, lambda: NOW_S))
-    (run_dir / "request.json").write_text("[]")
+    listener.enable_shell_requests(ShellRequests(run_dir, {"work": lambda: ("", {})}, {}, lambda: NOW_S))
+    (run_dir / f"request-{REQUEST_ID}.json").symlink_to(run_dir / "elsewhere")
     listener.on_tick()
-    assert "Expected `object`" in capsys.readouterr().err
+    assert "NotPrivate" in capsys.readouterr().err
     with sent(run_dir, "work") as pending:
         listener.on_tick()
         assert pending.wait(0.0) is None
-    assert done == []
