@@ -68,7 +68,6 @@ from mhnb.system.run_dir import (
     find_clusters_named,
     find_cwd,
     make_home,
-    prune_run_dirs,
     remove_keys,
     report_home_errors,
 )
@@ -727,7 +726,6 @@ def _check_can_start(shape: ClusterSpec) -> None:
     home = make_home(os.environ)
     with report_home_errors(os.environ):
         check_disk(home, shape.process_count)
-    prune_run_dirs(os.environ)
     prune_journals(os.environ)
 
 

@@ -37,7 +37,6 @@ from mhnb.system.run_dir import (
     format_supervisor_mark,
     lock_as_alive,
     make_run_dir,
-    prune_run_dirs,
     write_supervisor_record,
 )
 from mhnb.system.waiting import read_whole_json, wait_until
@@ -277,7 +276,6 @@ def _make_local_run_dir(spec: HostSpec) -> Path:
             "  Fix: %mhjax start --env TMPDIR=/your/path"
         ) from error
     run_environment = {"MHNB_HOME": str(home)}
-    prune_run_dirs(run_environment)
     # A pid is not unique either if several containers share this folder.
     run_dir = make_run_dir(
         f"host-{secrets.token_hex(4)}", spec.generation, environment=run_environment, profile=profile_dir("local")

@@ -192,7 +192,7 @@ def check_name(name: str) -> str:
 
 
 def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], profile: Path) -> Path:
-    """Create the run directory, readable only by its owner.
+    """Create the run directory, readable only by its owner, and remove the oldest ones.
 
     Args:
         name: the cluster's name, a plain word.
@@ -208,6 +208,7 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
     run_dir = state_home(environment) / f"{name}.{os.getpid()}.{generation}"
     settings = read_profile_files(profile)
     make_home(environment)
+    prune_run_dirs(environment)
     with report_home_errors(environment):
         if run_dir.exists():
             shutil.rmtree(run_dir)
@@ -244,7 +245,7 @@ def configure_hub(run_dir: Path, address: str, *, encrypt: bool) -> None:
 
 
 def prune_run_dirs(environment: Mapping[str, str]) -> None:
-    """Remove the oldest directories of notebooks that have ended; the most recent ones stay because of their logs."""
+    """Remove the oldest directories of runs that have ended; the most recent ones stay because of their logs."""
     home = state_home(environment)
     with report_home_errors(environment):
         if not home.is_dir():
@@ -253,7 +254,7 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
         ended = [
             path
             for path in home.iterdir()
-            if _is_run_dir(path) and _is_run_dir_of_this_machine(path) and not _owner_lives(path)
+            if _is_run_dir(path) and _is_run_dir_of_this_machine(path) and _has_ended(path)
         ]
     for path in ended:
         # A process that was killed, or whose machine lost power, did not remove its own keys.
@@ -261,7 +262,8 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
     for name in ("flight", "trace"):
         folders = [folder for path in ended if (folder := path / name).is_dir()]
         prune_folders(folders, retained_count=_RETAINED_RECORDINGS)
-    prune_folders(ended, retained_count=_RETAINED_RUNS)
+    # By what a run creates at its start: removing its keys and recordings changes the time of its own folder.
+    prune_folders(ended, retained_count=_RETAINED_RUNS, dated_by="profile")
 
 
 def list_run_dirs(environment: Mapping[str, str]) -> list[Path]:
@@ -385,11 +387,13 @@ def is_in_use(lock: Path, pid: int | None) -> bool:
     return is_locked(lock) or (pid is not None and psutil.pid_exists(pid))
 
 
-def _owner_lives(path: Path) -> bool:
-    if is_in_use(path / _ALIVE_FILE, int(path.name.split(".")[1])):
-        return True
+def _has_ended(path: Path) -> bool:
+    """Return whether the run of a directory has ended. Its notebook may live, and run a later generation."""
     record, _ = _try_read_run_record(path / _FILE)
-    return record is not None and _has_live_supervisor(record)
+    if record is not None:
+        return not (is_locked(path / _ALIVE_FILE) or _has_live_supervisor(record))
+    # Without a record it may be starting.
+    return not is_in_use(path / _ALIVE_FILE, int(path.name.split(".")[1]))
 
 
 def write_run_record(

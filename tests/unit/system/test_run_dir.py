@@ -39,7 +39,7 @@ def ended_run(home: Path, number: int) -> Path:
     folder = home / f"default.{UNUSED_PID}.{number}"
     (folder / "log").mkdir(parents=True)
     (folder / "profile").mkdir()
-    os.utime(folder, (number, number))
+    os.utime(folder / "profile", (number, number))
     return folder
 
 
@@ -52,6 +52,26 @@ def test_only_run_directories_are_pruned(tmp_path: Path) -> None:
     prune_run_dirs({"MHNB_HOME": str(tmp_path)})
     assert all(folder.is_dir() for folder in foreign)
     assert [run.exists() for run in runs] == [False] * 5 + [True] * 20
+
+
+def test_ended_generations_of_a_living_notebook_are_pruned(tmp_path: Path) -> None:
+    """A new run leaves the logs of the last twenty runs that have ended, and the recordings of five, also if their notebook lives."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    runs = []
+    for number in range(1, 26):
+        run = ended_run(home, number).rename(home / f"default.{os.getpid()}.{number}")
+        write_run_record(run, "default", UNUSED_PID, [], is_detachable=False)
+        (run / "flight").mkdir()
+        os.utime(run / "flight", (number, number))
+        runs.append(run)
+    starting = ended_run(home, 0).rename(home / f"default.{os.getpid()}.26")
+    (tmp_path / "profile").mkdir()
+    new = make_run_dir("default", 27, environment={"MHNB_HOME": str(home)}, profile=tmp_path / "profile")
+    assert [run.exists() for run in runs] == [False] * 5 + [True] * 20
+    assert [(run / "flight").exists() for run in runs] == [False] * 20 + [True] * 5
+    assert starting.exists()
+    assert new.exists()
 
 
 @pytest.mark.parametrize("text", ["", '{"supervisor": 12', "\x00"])
