@@ -294,6 +294,7 @@ class Capture:
         self.stdout = RankStream("stdout", 1, self._write_stdout, unbuffered=False)
         self.stderr = RankStream("stderr", 2, self._write_stderr, unbuffered=True)
         self._has_subprocesses = self._is_forked = False
+        self._are_streams_restored, self._replaced_note = False, ""
         self._undo_steps: list[Callable[[], None]] = []
         self._python_stdout: TextIO | None = None
         """The stream that Python itself has created for descriptor 1."""
@@ -382,6 +383,7 @@ class Capture:
             CELL_NUMBER.set(seq)
             self._seq = self._last_seq = seq
             self._cell, self._noise_left_chars = self._make_buffer(), _MAX_NOISE_CHARS
+        self._are_streams_restored, self._replaced_note = False, ""
 
     def take(self) -> list[OutputEvent]:
         """Return the running cell's events since the last call."""
@@ -394,14 +396,14 @@ class Capture:
         """End the cell and return its remaining events, C-level output included."""
         self.stdout.flush_to_capture()
         metrics = self._collect_metrics(has_ended=True)
-        replaced = self._restore_streams()
+        self.restore_streams()
         self._flush_descriptor()
         flush_c_stdout()
         with self._lock:
             self._collect_native()
             self._log.finish_lines()
             self._seq, self._has_subprocesses = 0, False
-            for note in filter(None, (replaced, self._log.take_error_note())):
+            for note in filter(None, (self._replaced_note, self._log.take_error_note())):
                 self._cell.add_text("stderr", note)
             return self._cell.take() + metrics
 
@@ -437,18 +439,27 @@ class Capture:
         self.metrics.collect(self._seq, has_ended=has_ended)
         return self.metrics.take(self._seq)
 
-    def _restore_streams(self) -> str:
-        """Restore `sys.stdout` and `sys.stderr`. Return a note if the cell left streams there that do not forward to them."""
+    def restore_streams(self) -> None:
+        """Restore `sys.stdout` and `sys.stderr`, once per cell, and note if the cell left streams there that do not forward to them.
+
+        To be called where an interrupt can end it, because a stream of the cell's is flushed, by its own code.
+        """
+        if self._are_streams_restored:
+            return
+        self._are_streams_restored = True
         replaced = []
         for name, ours in (("stdout", self.stdout), ("stderr", self.stderr)):
             found = getattr(sys, name, None)
-            if found is ours or self._forwards_output(found):
-                continue
             setattr(sys, name, ours)
-            replaced.append(f"sys.{name}")
-        if not replaced:
-            return ""
-        return f"mhnb: this cell replaced {' and '.join(replaced)}; the next cell uses the notebook's stream again\n"
+            if found is ours:
+                continue
+            if self._forwards_output(found):
+                setattr(sys, name, found)
+            else:
+                replaced.append(f"sys.{name}")
+        if replaced:
+            names = " and ".join(replaced)
+            self._replaced_note = f"mhnb: this cell replaced {names}; the next cell uses the notebook's stream again\n"
 
     def _forwards_output(self, stream: Any) -> bool:
         """Return whether a stream of the cell's forwards its text to ours, and has done so by now."""
@@ -456,7 +467,7 @@ class Capture:
             if not any(each.is_wrapped_by(stream) for each in (self.stdout, self.stderr)):
                 return False
             stream.flush()
-        except Exception as error:  # noqa: BLE001 - a closed stream, or an object with behaviour of its own
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a closed stream, or an object with behaviour of its own
             self._log.write("mhnb", f"mhnb: a stream of this cell raised {type(error).__name__}\n".encode())
             return False
         self.stdout.flush_to_capture()

@@ -252,12 +252,15 @@ class CellRunner:
         if self.interrupts.arrived_early:
             raise KeyboardInterrupt
         try:
-            self._debugger.trace_cell()
-            result = self.shell.run_prepared(cell)
+            try:
+                self._debugger.trace_cell()
+                result = self.shell.run_prepared(cell)
+            finally:
+                self._debugger.end_cell()
+            self._show_error(result)
+            self._wait_for_launches(result)
         finally:
-            self._debugger.end_cell()
-        self._show_error(result)
-        self._wait_for_launches(result)
+            self.capture.restore_streams()
         return result
 
     async def _user_code_async(self, cell: PreparedCell) -> ExecutionResult | BaseException:
@@ -271,6 +274,7 @@ class CellRunner:
                 self._debugger.end_cell()
             self._show_error(result)
             self._wait_for_launches(result)
+            self.capture.restore_streams()
         except (KeyboardInterrupt, SystemExit) as error:
             # The event loop would propagate these two.
             return error

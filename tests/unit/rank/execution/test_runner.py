@@ -921,6 +921,35 @@ def test_interrupt_at_any_moment_is_survived(own_rank: CellProcess, source: str)
     assert own_rank.run("'alive'").result == "'alive'"
 
 
+_STREAM = """
+import sys
+class Stream:
+    def __init__(self, inner): self.buffer = inner
+    def write(self, text): return self.buffer.write(text)
+    def flush(self):
+        {body}
+sys.stdout = Stream(sys.stdout)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "import asyncio; await asyncio.sleep(0)"], ids=["plain", "async"])
+def test_interrupt_ends_the_flush_of_a_stream_of_the_cell(own_rank: CellProcess, end: str) -> None:
+    """A stream that a cell leaves may be endless when it is flushed at the end; the next cell has the rank's own again."""
+    seq = own_rank.begin(_STREAM.format(body="print('flushing', file=sys.stderr)\n        while True: pass", end=end))
+    own_rank.wait_for_output(seq, "flushing")
+    own_rank.interrupt()
+    assert own_rank.finish(seq).ended.outcome == "interrupted"
+    assert own_rank.run("print('next')").stdout == "next\n"
+
+
+def test_exit_out_of_a_stream_of_the_cell_is_noted(own_rank: CellProcess) -> None:
+    """The cell ends, and says that its stream is not used any more."""
+    answer = own_rank.run(_STREAM.format(body="raise SystemExit(3)", end=""))
+    assert answer.ended.outcome == "ok"
+    assert "this cell replaced sys.stdout" in answer.stderr
+
+
 # -- the card of a failed allocation
 
 
