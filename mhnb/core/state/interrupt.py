@@ -170,7 +170,7 @@ class PendingRequests:
         return not self._pending
 
     @property
-    def hold_cells(self) -> bool:
+    def has_awaited(self) -> bool:
         """Whether a cell waits for a request."""
         return bool(self._awaited)
 

@@ -429,7 +429,7 @@ class ClusterStateMachine:
     def _next_cell(self, now: float) -> list[Command]:
         if not (self.state == "clean" or (self._queued and self._can_inspect(self._queued[0].request))):
             return self._refuse_queued()
-        if not self._queued or self._requests.hold_cells:
+        if not self._queued or self._requests.has_awaited:
             return []
         submitted = self._queued.popleft()
         refusal = find_stop_refusal(
