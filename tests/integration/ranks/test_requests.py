@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -27,6 +28,13 @@ endless = Endless()
 """
 
 
+class RebuiltSlowly:
+    """A value that takes forever on a rank."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return time.sleep, (100_000,)
+
+
 def press_ctrl_c(is_time: Callable[[], bool]) -> threading.Thread:
     """Press Ctrl-C in this process once it is time for it."""
 
@@ -46,8 +54,9 @@ def press_ctrl_c(is_time: Callable[[], bool]) -> threading.Thread:
         lambda cluster: cluster.check("endless"),
         lambda cluster: cluster.pull("endless"),
         lambda cluster: cluster.memory(),
+        lambda cluster: cluster.push(slow=RebuiltSlowly()),
     ],
-    ids=["vars", "check", "pull", "memory"],
+    ids=["vars", "check", "pull", "memory", "push"],
 )
 def test_ctrl_c_ends_a_request(cluster: Cluster, request_of: Callable[[Cluster], object]) -> None:
     """Ctrl-C ends the caller's wait and the code of the value on every rank, and the next cell runs on the same processes."""
@@ -61,19 +70,25 @@ def test_ctrl_c_ends_a_request(cluster: Cluster, request_of: Callable[[Cluster],
     assert [rank.pid for rank in cluster.ranks] == pids
 
 
-def test_cell_behind_an_endless_request_is_told(cluster: Cluster) -> None:
-    """The cell says for what it waits. Ctrl-C there withdraws it and ends the request, and no rank is killed."""
-    cluster.run(ENDLESS).check()
-    errors: list[ClusterError] = []
+def ask_for_variables(cluster: Cluster) -> tuple[threading.Thread, list[str]]:
+    """Ask in another thread, once the request is sent; the list gets its error."""
+    errors: list[str] = []
 
     def ask() -> None:
         with pytest.raises(ClusterError) as caught:
             cluster.vars()
-        errors.append(caught.value)
+        errors.append(str(caught.value))
 
     asking = threading.Thread(target=ask)
     asking.start()
     assert wait_until(lambda: cluster._state_machine.has_requests, WAIT_S, 0.01)
+    return asking, errors
+
+
+def test_cell_behind_an_endless_request_is_told(cluster: Cluster) -> None:
+    """The cell says for what it waits. Ctrl-C there withdraws it and ends the request, and no rank is killed."""
+    cluster.run(ENDLESS).check()
+    asking, errors = ask_for_variables(cluster)
     shown: list[str] = []
 
     def show(result: CellResult) -> None:
@@ -84,5 +99,17 @@ def test_cell_behind_an_endless_request_is_told(cluster: Cluster) -> None:
         cluster.run("1", on_snapshot=show)
     asking.join()
     assert shown[0].startswith("waiting for ranks 0-3 to answer 'vars'")
-    assert "KeyboardInterrupt: the request was interrupted" in str(errors[0])
+    assert "KeyboardInterrupt: the request was interrupted" in errors[0]
+    assert cluster.run("'next'").check()[3].text == "'next'"
+
+
+def test_interrupt_of_a_cell_that_awaits_ends_a_request_first(cluster: Cluster) -> None:
+    """A rank handles a request while its cell awaits. Ctrl-C ends both, and no rank is killed."""
+    cluster.run(ENDLESS).check()
+    running = cluster.submit("import asyncio; await asyncio.sleep(1000)")
+    asking, errors = ask_for_variables(cluster)
+    cluster.interrupt()
+    assert cluster.follow(running).how == "interrupted"
+    asking.join()
+    assert "KeyboardInterrupt: the request was interrupted" in errors[0]
     assert cluster.run("'next'").check()[3].text == "'next'"
