@@ -552,6 +552,11 @@ class Cluster:
         """Take over what the cells of an earlier generation have logged."""
         self._state_machine.metrics.adopt(earlier._state_machine.metrics)
 
+    def adopt_history(self, earlier: Cluster) -> None:
+        """Continue the journal of an earlier generation, and the numbers of its cells unless this one has begun afresh."""
+        self.journal.records[:0] = earlier.journal.records
+        self._state_machine.number_after_history()
+
     def accept(self) -> None:
         """Continue with a split or tainted cluster as it is."""
         previous_state = self.state

@@ -101,6 +101,7 @@ def create_generation(
         transport = open_transport(shape, options, profile, key, run_dir)
         cleanup.callback(transport.close)
         state_machine = create_state_machine(shape, options, run_dir, generation=generation, now=now)
+        state_machine.history = journal.records
         lock = OwnerLock(run_dir, options.name) if options.keep else None
         cleanup.pop_all()
     return Generation(run_dir, key, transport, state_machine, journal, [], journal.origin_pid, lock)
@@ -119,7 +120,8 @@ def adopt_generation(record: ClusterRecord, journal: ClusterJournal, *, now: flo
         shape, options = record.shape, replace(record.options, start_timeout_s=_TAKEOVER_TIMEOUT_S)
         state_machine = create_state_machine(shape, options, record.run_dir, generation=record.generation, now=now)
         state_machine.registry.mark_takeover(record.full_name)
-        state_machine.previous_records = journal.read()[0]
+        journal.records += journal.read()[0]
+        state_machine.history = journal.records
         transport = open_detached_transport(record)
         cleanup.callback(transport.close)
         hosts: list[Host] = [_adopt_supervisor(number, pid, record) for number, pid in record.local_supervisors.items()]

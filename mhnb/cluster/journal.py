@@ -225,7 +225,8 @@ class ClusterJournal:
         self._dir = JournalStore(name, self.origin_pid, environment=environment, is_new=origin_pid is None)
         self._generation, self._clock, self._notify = generation, clock, notify
         self._push_count = 0
-        self._latest: CellRecord | None = None
+        self.records: list[Record] = []
+        """What was written, after what the generations wrote that this one continues."""
         _faults.pop((self.path, generation), None)
         self._has_ended = False
         """A record could not be written. None is written since, because later records would be replayed without what they build on."""
@@ -241,8 +242,7 @@ class ClusterJournal:
 
     def write(self, record: Record) -> None:
         """Append a record with the time. The operating system has it when this returns."""
-        if isinstance(record, CellRecord):
-            self._latest = record
+        self.records.append(record)
         if self._has_ended:
             return
         try:
@@ -307,9 +307,7 @@ class ClusterJournal:
 
     def find_cell(self, seq: int) -> CellRecord:
         """Return the record of a finished cell of this generation."""
-        if self._latest is not None and self._latest.seq == seq:
-            return self._latest
-        for record in reversed(self.read()[0]):
+        for record in reversed(self.records):
             if isinstance(record, CellRecord) and (record.generation, record.seq) == (self._generation, seq):
                 return record
         raise ClusterError(f"the journal {self.path} has no cell {seq} of generation {self._generation}")

@@ -478,7 +478,7 @@ def _start(request: StartRequest, on_progress: Callable[[StartProgress], None] |
         restarter=restart_cluster,
     )
     cluster.notes = (*cluster.notes, *notes)
-    return _complete_start(cluster, on_progress, after=_find_replaced_generation(previous, cluster))
+    return _complete_start(cluster, on_progress, replaced=_find_replaced(previous, cluster))
 
 
 def _find_wanted_shape(request: StartRequest, records: Sequence[ClusterRecord]) -> ClusterSpec:
@@ -488,11 +488,11 @@ def _find_wanted_shape(request: StartRequest, records: Sequence[ClusterRecord]) 
     return request.shape if first is None else first.shape
 
 
-def _find_replaced_generation(previous: Cluster | None, cluster: Cluster) -> int:
-    """Return the generation that a start replaces; 0 if that one was detached and is still in use, or belongs to another journal."""
+def _find_replaced(previous: Cluster | None, cluster: Cluster) -> Cluster | None:
+    """Return the cluster that a start replaces; None if that one was detached and is still in use, or belongs to another journal."""
     if previous is None or previous.left or previous.journal.path != cluster.journal.path:
-        return 0
-    return previous.generation
+        return None
+    return previous
 
 
 def _restart_dead(attached: Cluster, on_progress: Callable[[StartProgress], None] | None) -> Cluster:
@@ -586,7 +586,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
         on_wait = _report_wait(cluster, "waiting until the standby ranks are ready", began, on_progress)
         if standby is not None and (promoted := promote_standby(standby, cluster, on_wait)) is not None:
             _sync_files(promoted)
-            return _activate(promoted, after=newest.generation)
+            return _activate(promoted, newest, is_restart=True)
         origin = newest.journal.origin_pid
         generation = next_generation(newest.name, environment=os.environ, origin_pid=origin)
         fresh = Cluster(
@@ -603,7 +603,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
     # The time continues from the value that was shown before.
     earlier_s = time.monotonic() - began
     on_start = None if on_progress is None else lambda each: on_progress(_add_time(each, earlier_s))
-    return _complete_start(fresh, on_start, after=newest.generation)
+    return _complete_start(fresh, on_start, replaced=newest, is_restart=True)
 
 
 def _add_time(progress: StartProgress, earlier_s: float) -> StartProgress:
@@ -670,10 +670,16 @@ def _attach(name: str | None, on_progress: Callable[[StartProgress], None] | Non
     return cluster
 
 
-def _complete_start(cluster: Cluster, on_progress: Callable[[StartProgress], None] | None, *, after: int) -> Cluster:
+def _complete_start(
+    cluster: Cluster,
+    on_progress: Callable[[StartProgress], None] | None,
+    *,
+    replaced: Cluster | None,
+    is_restart: bool = False,
+) -> Cluster:
     cluster.wait_ready(on_progress)
     _sync_files(cluster)
-    return _activate(cluster, after=after)
+    return _activate(cluster, replaced, is_restart=is_restart)
 
 
 def _sync_files(cluster: Cluster) -> None:
@@ -692,9 +698,12 @@ def _sync_files(cluster: Cluster) -> None:
         raise
 
 
-def _activate(cluster: Cluster, *, after: int) -> Cluster:
-    """Make a ready cluster the active one, in place of generation `after` of its journal; 0 for none."""
-    cluster.journal.write(StartRecord(cluster.generation, cluster.shape.describe(), cluster.jax_version, after))
+def _activate(cluster: Cluster, replaced: Cluster | None, *, is_restart: bool) -> Cluster:
+    """Make a ready cluster the active one, in place of an earlier generation of its journal; None for none."""
+    shape, after = cluster.shape.describe(), 0 if replaced is None else replaced.generation
+    cluster.journal.write(StartRecord(cluster.generation, shape, cluster.jax_version, after, is_restart=is_restart))
+    if replaced is not None:
+        cluster.adopt_history(replaced)
     make_current(cluster)
     start_standby(cluster)
     return cluster

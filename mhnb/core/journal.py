@@ -63,6 +63,8 @@ class StartRecord(_Record, frozen=True, tag="start"):
     """The generation that this one replaced, in the same journal; 0 for none."""
     when: float = 0.0
     """Unix time in seconds, here as in every record."""
+    is_restart: bool = False
+    """Whether it continues that generation; a start begins afresh."""
 
 
 class CellRecord(_Record, frozen=True, tag="cell"):
@@ -225,6 +227,8 @@ def format_record(record: Record, *, when: float | None = None) -> bytes:
         body["when"] = when
     if isinstance(record, CellRecord | PushRecord):
         body["ranks"] = None if record.ranks is None else format_ranks(record.ranks)
+    if isinstance(record, StartRecord) and not record.is_restart:
+        del body["is_restart"]
     if isinstance(record, CellRecord):
         if not record.is_post_mortem:
             del body["is_post_mortem"]

@@ -100,10 +100,13 @@ class DebugInput(_Message, frozen=True):
 
 
 class SkipCell(_Message, frozen=True):
-    """Count a cell that this rank does not run."""
+    """Count cells that this rank does not run."""
 
     generation: Int64
     seq: Int64
+    """The first of them."""
+    count: Int64 = 1
+    """More than 1 only for numbers that no rank runs."""
 
 
 class RankRequest(_Message, frozen=True):

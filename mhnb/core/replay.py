@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import TypeVar
 
 from mhnb.core.cell_name import CellArgument, find_cell, format_cell_argument, format_cell_names
@@ -334,19 +334,41 @@ def _list_skipped_by(records: Sequence[Record], replay: ReplayRecord) -> tuple[S
 
 
 def _find_source_generation(records: Sequence[Record], newest: int) -> int:
-    """Follow the `after` links, because a journal may also have starts of a notebook that took over another cluster meanwhile."""
-    starts = {record.generation: record for record in records if isinstance(record, StartRecord)}
     used = {record.generation for record in records if _is_used(record)}
-    generation = newest
+    starts = list(_list_starts(records, newest))
     # Cells that ran on a cluster of another shape cannot be compared with cells of this one.
-    while generation in starts and starts[generation].shape == starts[newest].shape:
-        if generation in used:
-            return generation
+    alike = takewhile(lambda start: start.shape == starts[0].shape, starts)
+    return next((start.generation for start in alike if start.generation in used), newest)
+
+
+def _list_starts(records: Iterable[Record], generation: int) -> Iterator[StartRecord]:
+    """Yield the start of a generation, of the one that it replaced, and so on.
+
+    By the `after` links, because a journal may also have starts of a notebook that took over another cluster meanwhile.
+    """
+    starts = {record.generation: record for record in records if isinstance(record, StartRecord)}
+    while generation in starts:
+        yield starts[generation]
         generation = starts[generation].after
         if generation not in starts:
             # Its start record is missing, for example because the disk was full; earlier records exist.
             generation = max((number for number in starts if number < generation), default=0)
-    return newest
+
+
+def find_last_number(records: Sequence[Record], generation: int) -> int:
+    """Return the highest number of a cell since the last start, also before its restarts; 0 without a cell.
+
+    >>> records = [StartRecord(1, "2 x 1"), CellRecord(1, 7, "x = 1"), StartRecord(2, "2 x 1", after=1, is_restart=True)]
+    >>> find_last_number(records, 2)
+    7
+    """
+    since_start = {generation}
+    for start in _list_starts(records, generation):
+        since_start.add(start.generation)
+        if not start.is_restart:
+            break
+    cells = (record for record in records if isinstance(record, CellRecord) and record.generation in since_start)
+    return max((cell.seq for cell in cells), default=0)
 
 
 def _is_used(record: Record) -> bool:

@@ -47,7 +47,7 @@ from mhnb.core.messages import (
 from mhnb.core.metrics import Metrics, MetricStore
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, describe_ranks_short, format_ranks, ranks_by_key
-from mhnb.core.replay import ReplayEstimate
+from mhnb.core.replay import ReplayEstimate, find_last_number
 from mhnb.core.state.cell import Cell, FinishedCells, RankReport, record_cell
 from mhnb.core.state.events import (
     Accepted,
@@ -106,13 +106,13 @@ class TakeoverState:
 
     def commands(self, generation: int) -> list[Command]:
         """Return the takeover's commands: record and report the unseen cell, and make ranks that are behind skip its numbers."""
-        missed = [(rank, seq) for rank, begin in self.ranks_behind.items() for seq in range(begin, self.next_seq)]
+        missed = {rank: SkipCell(generation, seq, self.next_seq - seq) for rank, seq in self.ranks_behind.items()}
         unseen: list[Command] = (
             []
             if self.unseen_cell is None
             else [WriteRecord(self.unseen_cell), NotifyUser(_format_unseen_cell(self.unseen_cell))]
         )
-        return [*unseen, *(SendToRank(rank, SkipCell(generation, seq)) for rank, seq in missed)]
+        return [*unseen, *(SendToRank(rank, skip) for rank, skip in missed.items())]
 
 
 def _format_unseen_cell(unseen: CellRecord) -> str:
@@ -298,7 +298,7 @@ class ClusterStateMachine:
         """What the launches of all cells say about the clocks of the hosts."""
         self._queued: deque[CellSubmitted] = deque()
         self._requests = PendingRequests()
-        self._next_seq = 1
+        self._next_seq = self._first_new_seq = 1
         self._finished_cells = FinishedCells()
         self.metrics = MetricStore()
         """What the cells have logged."""
@@ -308,8 +308,8 @@ class ClusterStateMachine:
         self._service_loss, self._disconnected_in = "", 0
         self._has_lost_host = False  # the host was lost, not only one of its ranks: no rank is the cause
         self._replay_estimate = ReplayEstimate()
-        self.previous_records: Sequence[Record] = ()
-        """The journal's records, if another notebook has detached from the ranks; without the numbers of other kernels' cells."""
+        self.history: Sequence[Record] = ()
+        """The journal's records of this generation and of those before it, without the numbers of other kernels' cells."""
         self._was_accepted = False
         """Whether the user has accepted a split or tainted cluster in this generation."""
 
@@ -389,21 +389,25 @@ class ClusterStateMachine:
         reports = [entry.facts["standing"] for entry in self.registry.entries]
         takeover = assess_takeover(
             reports,
-            self.previous_records,
+            self.history,
             self.generation,
             guard_available=self.guard_available,
             kernel=self.kernel,
         )
-        self.cell_names = _name_cells(self.previous_records, self.generation)
+        self.cell_names = _name_cells(self.history, self.generation)
         if takeover.unseen_cell is not None:
             self.cell_names.add(takeover.unseen_cell.seq, takeover.unseen_cell.execution_count)
         self.state, self.reason, self._next_seq = takeover.state, takeover.reason, takeover.next_seq
         self._was_accepted = any(
-            isinstance(record, AcceptRecord) and record.generation == self.generation
-            for record in self.previous_records
+            isinstance(record, AcceptRecord) and record.generation == self.generation for record in self.history
         )
+        self.number_after_history()
         self.registry.record_takeover_reports(reports)
         return takeover.commands(self.generation)
+
+    def number_after_history(self) -> None:
+        """Number new cells after those of the generations that this one continues, because a replay may run them all."""
+        self._first_new_seq = 1 + find_last_number(self.history, self.generation)
 
     def _note_busy_takeover(self) -> list[Command]:
         """Notify the user from time to time while ranks that were taken over may still run a cell, which can take hours."""
@@ -483,9 +487,11 @@ class ClusterStateMachine:
 
     def _assign_number(self, replayed_seq: int | None) -> tuple[list[Command], int]:
         """Return the next cell's number: a replayed cell keeps its own, and all ranks skip the numbers before it."""
-        seq = self._next_seq if replayed_seq is None else max(replayed_seq, self._next_seq)
-        numbers = range(self._next_seq, seq)
-        return [SendToRank(r, SkipCell(self.generation, n)) for n in numbers for r in range(self.process_count)], seq
+        seq = max(self._next_seq, self._first_new_seq if replayed_seq is None else replayed_seq)
+        if seq == self._next_seq:
+            return [], seq
+        skip = SkipCell(self.generation, self._next_seq, seq - self._next_seq)
+        return [SendToRank(rank, skip) for rank in range(self.process_count)], seq
 
     def describe_wait(self, ticket: int, now: float) -> str:
         """Describe what a queued cell waits for; empty if its turn has come."""

@@ -175,14 +175,15 @@ class CellRunner:
         if reason := self._find_refusal(message):
             self._send(CellRefused(self.rank, message.seq, reason))
             return
-        self._next_seq += 1
         self._sent_error = None
         if isinstance(message, RunCell):
+            self._next_seq += 1
             self._run(message)
         else:
+            self._next_seq += message.count
             self.capture.record_offsets()
-            self.launches.notify_cell_ended(message.seq, "skipped")
-            self._last_reply = CellEnded(self.rank, message.seq, "skipped", [], wall_s=0.0)
+            self.launches.notify_cell_ended(self._next_seq - 1, "skipped")
+            self._last_reply = CellEnded(self.rank, self._next_seq - 1, "skipped", [], wall_s=0.0)
             self._send(self._last_reply)
 
     def describe_state(self) -> dict[str, Any]:

@@ -101,7 +101,10 @@ def test_replay_restores_everything(begin: Fresh, tmp_path: Path) -> None:
 
 
 def test_second_replay_runs_no_cell_twice(begin: Fresh) -> None:
-    """A second replay runs no cell twice: cells keep their numbers, new cells follow, and a counter ran once per generation."""
+    """A second replay runs no cell twice: cells keep their numbers, new cells follow, and a counter ran once per generation.
+
+    A restart without a replay goes on counting, too.
+    """
     cluster = begin()
     cluster.run("count = 1").check()
     cluster.run("count += 1").check()
@@ -113,7 +116,7 @@ def test_second_replay_runs_no_cell_twice(begin: Fresh) -> None:
     assert third.run("count")[1].text == "7"
     plain = third.restart()
     assert plain.run("'count' in dir()")[0].text == "False"
-    assert plain.restart(replay=True).replayed.cells == (1,)  # type: ignore[union-attr]
+    assert plain.restart(replay=True).replayed.cells == (5,)  # type: ignore[union-attr]
 
 
 def test_time_goes_on_in_restart_and_replay(begin: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,10 +165,10 @@ def test_to_replays_up_to_a_cell(begin: Fresh) -> None:
     replay.replay(after, 2, lambda step: steps.append(f"{step.what} {step.done}/{len(step.plan.steps)}"))
     assert steps == ["cell 1 0/2", "cell 2 1/2"]
     result = after.run("x")
-    assert (result.seq, result[0].text) == (3, "2")
+    assert (result.seq, result[0].text) == (4, "2")
     after.run("x = 7").check()
     # Called on an earlier cluster object, it replays the cells of the cluster that runs now.
-    assert cluster.restart(replay=True, to=4).run("x")[0].text == "7"
+    assert cluster.restart(replay=True, to=5).run("x")[0].text == "7"
 
 
 COUNTER = """import pathlib

@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (23, "b81cb378847158a4")
+FORMAT = (23, "b1279343e3586880")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 

@@ -69,6 +69,7 @@ RECORDS: list[Record] = [
     replace(PUSH, ranks=(0, 1), values=(), sizes=(), file="", why_not="too large"),
     AcceptRecord(1, "tainted", 7.0),
     ReplayRecord(2, 1, None, complete=False, told="a\nb"),
+    replace(START, generation=3, after=1, is_restart=True),
 ]
 
 

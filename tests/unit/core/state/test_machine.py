@@ -12,6 +12,7 @@ from mhnb.cluster.status import describe_ranks
 from mhnb.core.debugging import DebugRequest, DebugUpdate
 from mhnb.core.flight import FlightEvent
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow, PendingPlace
+from mhnb.core.journal import CellRecord, Record, StartRecord
 from mhnb.core.messages import (
     CellEnded,
     CellRefused,
@@ -101,7 +102,8 @@ class Driver:
     def _check(self, commands: list[Command]) -> None:
         for command in commands:
             if isinstance(command, SendToRank) and not isinstance(command.message, DebugInput):
-                self.sent[command.rank].append(command.message.seq)
+                seq = command.message.seq
+                self.sent[command.rank] += range(seq, seq + getattr(command.message, "count", 1))
             if isinstance(command, FinishCell | RefuseCell):
                 self.answered.append(command.ticket)
         for rank, seqs in self.sent.items():
@@ -753,11 +755,11 @@ def test_stop_ends_all_waiting_cells() -> None:
 
 
 def test_a_replayed_cell_has_its_old_number(driver: Driver) -> None:
-    """Skipped cells are sent to every rank as skips, so that each rank receives every number; then the count goes on."""
+    """One message makes a rank skip the numbers before it, so that each rank receives every number; then the count goes on."""
     run = RunCell(1, 3, "x = 1", "parity", None, debug=DebugMode(is_replay=True))
-    skips = [SendToRank(rank, SkipCell(1, seq)) for seq in (1, 2) for rank in (0, 1)]
+    skips = [SendToRank(rank, SkipCell(1, 1, count=2)) for rank in (0, 1)]
     assert driver.submit(1, replayed_seq=3) == [*skips, SendToRank(0, run), SendToRank(1, run)]
-    assert driver(*(CellEnded(rank, seq, "skipped", [], 0.0) for seq in (1, 2) for rank in (0, 1))) == []
+    assert driver(*(CellEnded(rank, 2, "skipped", [], 0.0) for rank in (0, 1))) == []
     (finished,) = driver(ended(0, 3), ended(1, 3))
     assert isinstance(finished, FinishCell)
     assert finished.record is not None
@@ -767,6 +769,19 @@ def test_a_replayed_cell_has_its_old_number(driver: Driver) -> None:
     assert isinstance(finished, FinishCell)
     assert finished.record is not None
     assert (finished.record.seq, finished.record.replayed) == (4, False)
+
+
+def test_new_cells_of_a_restart_have_new_numbers(driver: Driver) -> None:
+    """A replay may run the cells of several generations, so a restart goes on counting; a start begins with 1."""
+    earlier: list[Record] = [StartRecord(7, "2"), CellRecord(7, 9, "x = 1")]
+    earlier += [StartRecord(8, "2", after=7), CellRecord(8, 4, "x = 1")]
+    driver.machine.history = [*earlier, StartRecord(1, "2", after=8, is_restart=True)]
+    driver.machine.number_after_history()
+    run = RunCell(1, 2, "x = 1", "lockstep", None, debug=DebugMode(is_replay=True))
+    assert driver.submit(1, replayed_seq=2)[-1] == SendToRank(1, replace(run, guard="parity"))
+    driver(ended(0, 2), ended(1, 2))
+    assert [command.message.seq for command in driver.submit(2) if isinstance(command, SendToRank)] == [3, 3, 5, 5]
+    driver(ended(0, 5), ended(1, 5))
 
 
 def test_record_of_a_cell_matches_its_judgement(driver: Driver) -> None:

@@ -673,6 +673,14 @@ def test_wrong_number_is_refused(own_rank: CellProcess) -> None:
     assert "this rank expects cell 2" in own_rank.refused().reason
 
 
+def test_several_numbers_are_skipped_at_once(own_rank: CellProcess) -> None:
+    """The rank answers once, for the last of them, and expects the number after it."""
+    own_rank.send(SkipCell(3, 1, count=5))
+    assert own_rank.finish(5).ended.outcome == "skipped"
+    own_rank.send(RunCell(3, 5, "print('never')"))
+    assert "this rank expects cell 6" in own_rank.refused().reason
+
+
 def test_wrong_generation_is_refused(own_rank: CellProcess) -> None:
     """A cell for another generation of the cluster is refused."""
     own_rank.send(RunCell(2, 1, "print('never')"))
