@@ -152,7 +152,7 @@ COMMANDS: Mapping[str, Command] = {
         "Replace all processes of a cluster, also if the notebook's kernel hangs; variables are lost.",
         control.restart,
         clusters.add_name_argument,
-        "To get the variables back, run %mhjax restart --replay in the notebook, before any other cell.\n"
+        "To get the variables back, run %mhjax restart --replay in the notebook.\n"
         "Without a notebook attached, this command attaches to the cluster, restarts it, and detaches.",
     ),
     "where": Command(

@@ -84,7 +84,7 @@ class StandbyCluster(Protocol):
 class Restarter(Protocol):
     """Replaces the processes of a cluster by those of a later generation."""
 
-    def __call__(self, cluster: Cluster, *, replay: bool, to: int | None) -> Cluster:
+    def __call__(self, cluster: Cluster, *, replay: bool, to: int | str | None, this_generation: bool) -> Cluster:
         """Return the new cluster, ready; `restart` has the arguments."""
 
 
@@ -194,7 +194,7 @@ class Cluster:
         fresh = self.restart()
         self._listener.on_notice(
             f"mhnb restart {self.name} in a shell has replaced all processes; all variables on the ranks are lost\n"
-            "  Fix: %mhjax restart --replay, before any other cell"
+            "  Fix: %mhjax restart --replay"
         )
         return f"{pluralize(fresh.process_count, 'rank')} restarted", {"generation": fresh.generation}
 
@@ -680,12 +680,14 @@ class Cluster:
         lives_on = os.getpid() == self._pid and self.options.keep and self._event_loop.is_alive
         (self.leave if lives_on else self.stop)()
 
-    def restart(self, *, replay: bool = False, to: int | None = None) -> Cluster:
+    def restart(self, *, replay: bool = False, to: int | str | None = None, this_generation: bool = False) -> Cluster:
         """Stop, and return a ready cluster with the same spec and name, of a later generation. The variables are lost.
 
         Args:
-            replay: repeat what ended clean, to restore the variables; `replayed` of the new cluster reports what was done.
-            to: the number of the last cell to run again; None for all.
+            replay: repeat what ended clean since the last start, to restore the variables; `replayed` of the new cluster reports
+                what was done.
+            to: the last cell to run again: its number, or `In[7]`; None for all.
+            this_generation: repeat only what was done since the last restart.
 
         Raises:
             ReplayStopped: a cell behaved differently from before; `mhnb.current()` is the new cluster, as far as the replay came.
@@ -695,7 +697,7 @@ class Cluster:
                 f"cluster {self.name!r} cannot be restarted, because mhnb.start did not create it\n"
                 "  Fix: stop it, then mhnb.start()"
             )
-        return self.restarter(self, replay=replay, to=to)
+        return self.restarter(self, replay=replay, to=to, this_generation=this_generation)
 
     def __repr__(self) -> str:
         return f"<mhnb.Cluster {self.name!r}: {self.shape.describe()}, {self.state}, generation {self.generation}>"

@@ -78,7 +78,7 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
             steps.append(CellStep(_name_once(record, used), record.source, record.ranks, record.first_line))
     steps, dropped = drop_pushed(steps, without)
     skipped.sort(key=lambda each: each.seq)
-    left_out = [*map(str, skipped), *faults, *dropped]
+    left_out = [*map(str, skipped), *filter(None, [plan.note]), *faults, *dropped]
     source_by_cell = {step.name: step.source for step in steps if isinstance(step, CellStep)}
     pushed = [name for step in steps if isinstance(step, PushStep) for name in step.names]
     lost_name_notes = note_undefined_names(

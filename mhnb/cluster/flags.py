@@ -1,4 +1,4 @@
-"""argparse flags of `%mhjax start`, `mhnb run` and `doctor` for the number of ranks, the hosts, and how they are reached.
+"""argparse flags of `%mhjax start`, `mhnb run` and `doctor` for the number of ranks, the hosts, and how they are reached; and of a restart.
 
 A flag that is not given is left to the profile. Settings of a profile that have no flag of their own are given by `--set`.
 """
@@ -283,3 +283,16 @@ def _parse_variable(text: str, environment: Mapping[str, str]) -> tuple[str, str
     if not equals and name not in environment:
         raise InvalidRequest(f"--env {name}: the notebook has no such environment variable\n  Fix: --env {name}=VALUE")
     return name, value if equals else environment[name]
+
+
+def add_replay_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a restart."""
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="restore the variables: run the cells since the last start again, and repeat every push",
+    )
+    parser.add_argument("--to", metavar="CELL", help="with --replay: stop after this cell, such as In[7] or 7")
+    parser.add_argument(
+        "--this-generation", action="store_true", help="with --replay: only the cells since the last restart"
+    )

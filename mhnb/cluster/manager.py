@@ -186,10 +186,9 @@ _start_locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 """By name. If two threads start or restart one name at once, the second finds what the first has started."""
 
 STATE_LOST_NOTE = (
-    "started new processes; variables from before are lost. "
-    "To restore them, run `%mhjax restart --replay` before any other cell"
+    "started new processes; variables from before are lost. To restore them, run `%mhjax restart --replay`"
 )
-"""Note for a start, or a restart without a replay, after which a replay would have something to do."""
+"""Note for a restart without a replay, after which a replay would have something to do."""
 _START_STEP = "%mhjax start (4 simulated hosts × 2 CPU devices on this machine)"
 """What to run if no cluster is running."""
 
@@ -464,7 +463,12 @@ def _start(request: StartRequest, on_progress: Callable[[StartProgress], None] |
     _check_can_start(shape)
     previous = _clusters.get(name)
     notes = [
-        *([STATE_LOST_NOTE] if previous is not None and _has_died_with_state(previous, shape) else []),
+        # Once a cell has run, the start has begun afresh.
+        *(
+            [f"{STATE_LOST_NOTE} before any other cell"]
+            if previous is not None and _has_died_with_state(previous, shape)
+            else []
+        ),
         *describe_detached(name, records),
     ]
     notes += note_forced_devices(os.environ, shape.devices) if shape.is_local else ()
@@ -538,20 +542,20 @@ def restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | Non
         return fresh
 
 
-def restart_cluster(cluster: Cluster, *, replay: bool, to: int | None) -> Cluster:
+def restart_cluster(cluster: Cluster, *, replay: bool, to: int | str | None, this_generation: bool) -> Cluster:
     """Restart a cluster for `Cluster.restart`, and replay its cells if requested.
 
     Raises:
         InvalidRequest: the replay cannot be made; nothing was stopped.
         ReplayStopped: a cell did other than before.
     """
-    check_replay(current_generation(cluster), to, replay=replay)
+    last, _ = check_replay(current_generation(cluster), to, replay=replay, this_generation=this_generation)
     if not replay:
         return restart(cluster)
     # A cell of another thread waits for both, because it needs what the replay restores.
     with announce_replay(cluster):
         fresh = restart(cluster)
-        run_replay(fresh, to)
+        run_replay(fresh, last, this_generation=this_generation)
         return fresh
 
 

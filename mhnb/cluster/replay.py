@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mhnb.cluster import transfer
 from mhnb.cluster.journal import make_replayed_record
-from mhnb.core.cell_name import CellArgument
+from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.journal import CellRecord, PushRecord, ReplayRecord
 from mhnb.core.output.results import CellResult
 from mhnb.core.replay import (
@@ -29,27 +29,38 @@ if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster
 
 
-def check_replay(cluster: Cluster, to: int | None, *, replay: bool = True) -> None:
+def check_replay(
+    cluster: Cluster, to: int | str | None, *, replay: bool = True, this_generation: bool = False
+) -> tuple[int | None, str]:
     """Check that a replay is possible, before anything is stopped.
 
-    Raises:
-        InvalidRequest: the cell does not exist, or `to` was given without a replay.
-        ClusterError: the journal is gone.
-    """
-    if replay:
-        plan_replay(cluster.journal.read()[0], cluster.generation, to)
-    elif to is not None:
-        raise InvalidRequest(f"--to {to} requires --replay\n  Fix: %mhjax restart --replay --to {to}")
+    Args:
+        cluster: the current one.
+        to: the last cell to run: mhnb's number, or as a user names it; None for all.
+        replay: whether there is a replay at all.
+        this_generation: as of `plan_replay`.
 
-
-def find_last_cell(cluster: Cluster, argument: CellArgument) -> tuple[int, str]:
-    """Return mhnb's number of the cell at which a replay is to stop, and a note if a user may have meant another one.
+    Returns:
+        mhnb's number of the last cell, and a note if a user may have meant another one.
 
     Raises:
-        InvalidRequest: the journal has no such cell.
+        InvalidRequest: the cell does not exist, or an argument came without a replay.
         ClusterError: the journal is gone.
     """
-    return find_replay_end(cluster.journal.read()[0], cluster.generation, argument)
+    if not replay:
+        given = [*([f"--to {to}"] if to is not None else []), *(["--this-generation"] if this_generation else [])]
+        if given:
+            flags = " ".join(given)
+            raise InvalidRequest(f"{flags} needs --replay\n  Fix: %mhjax restart --replay {flags}")
+        return None, ""
+    records, note = cluster.journal.read()[0], ""
+    if isinstance(to, str):
+        argument = parse_cell_argument(to)
+        if argument is None:
+            raise InvalidRequest(f"restart --replay --to {to!r}: expected a cell, such as In[7] or 7")
+        to, note = find_replay_end(records, cluster.generation, argument, this_generation=this_generation)
+    plan_replay(records, cluster.generation, to, this_generation=this_generation)
+    return to, note
 
 
 def replay(
@@ -58,6 +69,8 @@ def replay(
     on_step: Callable[[ReplayStep], None] | None = None,
     on_result: Callable[[CellResult], None] | None = None,
     on_wait: Callable[[], None] | None = None,
+    *,
+    this_generation: bool = False,
 ) -> ReplayReport:
     """Repeat the steps that made the previous state, on a cluster that has just started.
 
@@ -67,25 +80,26 @@ def replay(
         on_step: called before each cell and push.
         on_result: called after each cell, also after one that behaved differently from before.
         on_wait: called in this thread at least once a second while a cell runs, and after each message of a push.
+        this_generation: as of `plan_replay`.
 
     Raises:
         ReplayStopped: a cell behaved differently from before; `report` has what was done. The cluster stays as it is judged.
     """
     records, faults = cluster.journal.read()
-    plan = plan_replay(records, cluster.generation, to)
-    faults += filter(None, map(cluster.journal.write_fault, range(plan.generation, cluster.generation)))
-    began = cluster.journal.now()
-    done, stop_reason = _run_steps(
-        cluster, plan, list_skipped_steps(records, plan.generation), on_step, on_result, on_wait=on_wait
+    plan = plan_replay(records, cluster.generation, to, this_generation=this_generation)
+    faults += filter(
+        None, (plan.note, *map(cluster.journal.write_fault, range(plan.generations[0], cluster.generation)))
     )
+    began = cluster.journal.now()
+    left_out = list_skipped_steps(records, cluster.generation)
+    done, stop_reason = _run_steps(cluster, plan, left_out, on_step, on_result, on_wait=on_wait)
     cluster.replayed = report = ReplayReport(
         plan, done, cluster.journal.now() - began, notes=tuple(faults), stop=stop_reason
     )
     stop_text = format_stop(report, cluster.state) if stop_reason else ""
-    if plan.steps:
-        cluster.journal.write(
-            ReplayRecord(cluster.generation, plan.generation, to, complete=not stop_reason, told=stop_text)
-        )
+    cluster.journal.write(
+        ReplayRecord(cluster.generation, plan.generations[-1], to, complete=not stop_reason, told=stop_text)
+    )
     if stop_reason:
         raise ReplayStopped(stop_text, report=report)
     return report

@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile, zip_longest
+from itertools import zip_longest
 from typing import TypeVar
 
 from mhnb.core.cell_name import CellArgument, find_cell, format_cell_argument, format_cell_names
@@ -27,7 +27,7 @@ from mhnb.core.journal import (
     StartRecord,
     TraceRow,
 )
-from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
+from mhnb.core.ranks import describe_ranks, format_ranks, pluralize, ranks_by_key
 from mhnb.errors import InvalidRequest
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -209,11 +209,13 @@ class SkippedStep:
 class ReplayPlan:
     """What a replay runs and what it leaves out."""
 
-    generation: int
-    """The generation that the records are from."""
+    generations: tuple[int, ...]
+    """The generations that the records are from, oldest first."""
     steps: tuple[CellRecord | PushRecord, ...] = ()
     """In their original order."""
     left_out: tuple[SkippedStep, ...] = ()
+    note: str = ""
+    """Why the cells of an earlier generation are not among them, if they cannot run here."""
 
     @property
     def cells(self) -> tuple[int, ...]:
@@ -221,45 +223,58 @@ class ReplayPlan:
         return tuple(step.seq for step in self.steps if isinstance(step, CellRecord))
 
 
-def plan_replay(records: Sequence[Record], generation: int, to: int | None = None) -> ReplayPlan:
-    """Choose the steps that produced the state which the user had before the last restarts.
+def plan_replay(
+    records: Sequence[Record], generation: int, to: int | None = None, *, this_generation: bool = False
+) -> ReplayPlan:
+    """Choose the steps that the user has done since the last start, or since the replay that stands for what was before it.
 
-    They are those of the newest generation in which the user did something, or which was fully replayed.
-    A generation that was only partly replayed, or never used, does not count; its source generation still does.
+    A generation counts if the user did something in it, or if a replay in it reached its end.
+    Its replayed cells stand for their sources, so that none runs twice.
 
     Args:
         records: the whole journal.
         generation: where to look first, then at the one before it, and so on.
         to: the number of the last cell to run; None for all.
+        this_generation: only the steps of the newest generation that counts.
 
     Raises:
-        InvalidRequest: the journal has no cell `to`.
+        InvalidRequest: there is no cell `to` among them.
 
-    >>> plan_replay([StartRecord(1, "2 x 1"), CellRecord(1, 1, "x = 1"), StartRecord(2, "2 x 1", after=1)], 2).cells
-    (1,)
+    >>> restart = StartRecord(2, "2 x 1", after=1, is_restart=True)
+    >>> plan_replay([StartRecord(1, "2 x 1"), CellRecord(1, 1, "x = 1"), restart, CellRecord(2, 2, "y = 2")], 2).cells
+    (1, 2)
     """
-    generation = _find_source_generation(records, generation)
-    mine = [record for record in records if record.generation == generation]
+    generations, note = _find_generations(records, generation, this_generation=this_generation)
+    mine = _select_records(records, generations)
     if to is not None:
-        if not any(isinstance(record, CellRecord) and record.seq == to for record in mine):
-            raise _no_such_cell(str(to), mine, generation)
-        mine = mine[: 1 + next(at for at, r in enumerate(mine) if isinstance(r, CellRecord) and r.seq == to)]
-    return ReplayPlan(generation, *_split_steps(mine))
+        at = next((at for at, r in enumerate(mine) if isinstance(r, CellRecord) and r.seq == to), None)
+        if at is None:
+            raise _no_such_cell(str(to), mine, generations)
+        del mine[at + 1 :]
+    return ReplayPlan(generations, *_split_steps(mine), note)
 
 
-def _no_such_cell(argument: str, mine: Sequence[Record], generation: int) -> InvalidRequest:
+def _select_records(records: Iterable[Record], generations: Sequence[int]) -> list[Record]:
+    return [record for record in records if record.generation in generations]
+
+
+def _no_such_cell(argument: str, mine: Sequence[Record], generations: Sequence[int]) -> InvalidRequest:
     names = format_cells(record for record in mine if isinstance(record, CellRecord))
-    known = f"{names} of generation {generation}" if names else "no cell"
+    word = "generation" if len(generations) == 1 else "generations"
+    known = f"{names} of {word} {format_ranks(generations)}" if names else "no cell"
     return InvalidRequest(f"restart --replay --to {argument}: unknown cell; the journal has {known}")
 
 
-def find_replay_end(records: Sequence[Record], generation: int, argument: CellArgument) -> tuple[int, str]:
+def find_replay_end(
+    records: Sequence[Record], generation: int, argument: CellArgument, *, this_generation: bool = False
+) -> tuple[int, str]:
     """Return mhnb's number of the cell at which a replay is to stop, and a note if a user may have meant another one.
 
     Args:
         records: the whole journal, without the numbers of other kernels' cells.
         generation: as of `plan_replay`.
         argument: the cell as the user named it.
+        this_generation: as of `plan_replay`.
 
     Raises:
         InvalidRequest: the journal has no such cell.
@@ -268,12 +283,12 @@ def find_replay_end(records: Sequence[Record], generation: int, argument: CellAr
     >>> find_replay_end(records, 1, CellArgument(4, is_shown=False, is_own=False))
     (2, '--to 4 is In [4], which is cell 2 of the cluster; its cell 4 is In [6]')
     """
-    generation = _find_source_generation(records, generation)
-    mine = [record for record in records if record.generation == generation]
+    generations, _ = _find_generations(records, generation, this_generation=this_generation)
+    mine = _select_records(records, generations)
     cells = {record.seq: record for record in mine if isinstance(record, CellRecord)}
     seq = find_cell(argument, {seq: cell.execution_count for seq, cell in cells.items()})
     if seq is None:
-        raise _no_such_cell(argument.name, mine, generation)
+        raise _no_such_cell(argument.name, mine, generations)
     other = cells.get(argument.number)
     if argument.is_shown or argument.is_own or other is None or other.seq == seq:
         return seq, ""
@@ -291,10 +306,9 @@ def list_skipped_steps(records: Sequence[Record], generation: int) -> tuple[Skip
     ['cell 2: tainted']
     """
     plan = plan_replay(records, generation)
-    replays = [r for r in records if isinstance(r, ReplayRecord) and r.generation == plan.generation and r.complete]
-    inherited = [
-        each for r in replays if r.source_generation < plan.generation for each in _list_skipped_by(records, r)
-    ]
+    first = plan.generations[0]
+    replays = [r for r in records if isinstance(r, ReplayRecord) and r.generation == first and r.complete]
+    inherited = [each for r in replays if r.source_generation < first for each in _list_skipped_by(records, r)]
     return tuple(sorted(dict.fromkeys((*inherited, *plan.left_out)), key=lambda each: each.seq))
 
 
@@ -333,12 +347,29 @@ def _list_skipped_by(records: Sequence[Record], replay: ReplayRecord) -> tuple[S
     return tuple(each for each in left_out if replay.to is None or each.seq <= replay.to)
 
 
-def _find_source_generation(records: Sequence[Record], newest: int) -> int:
-    used = {record.generation for record in records if _is_used(record)}
-    starts = list(_list_starts(records, newest))
-    # Cells that ran on a cluster of another shape cannot be compared with cells of this one.
-    alike = takewhile(lambda start: start.shape == starts[0].shape, starts)
-    return next((start.generation for start in alike if start.generation in used), newest)
+def _find_generations(
+    records: Sequence[Record], newest: int, *, this_generation: bool = False
+) -> tuple[tuple[int, ...], str]:
+    """Return the generations whose records a replay repeats, oldest first, and why an earlier one is not among them.
+
+    The first of them was begun by a start, or by a replay: one that reached its end, or after which the user went on by hand.
+    """
+    found: list[int] = []
+    shape = ""
+    for start in _list_starts(records, newest):
+        mine = _select_records(records, (start.generation,))
+        replays = [record for record in mine if isinstance(record, ReplayRecord)]
+        repeated = [record.replayed for record in mine if isinstance(record, CellRecord | PushRecord)]
+        shape = shape or start.shape
+        if start.shape != shape:
+            # Cells that ran on a cluster of another shape cannot be compared with cells of this one.
+            note = f"generation {start.generation} was left out: it had {start.shape}, and this cluster has {shape}"
+            return tuple(found) or (newest,), note if repeated else ""
+        if not all(repeated) or any(replay.complete for replay in replays):
+            found.insert(0, start.generation)
+            if this_generation or replays or any(repeated) or not start.is_restart:
+                break
+    return tuple(found) or (newest,), ""
 
 
 def _list_starts(records: Iterable[Record], generation: int) -> Iterator[StartRecord]:
@@ -369,12 +400,6 @@ def find_last_number(records: Sequence[Record], generation: int) -> int:
             break
     cells = (record for record in records if isinstance(record, CellRecord) and record.generation in since_start)
     return max((cell.seq for cell in cells), default=0)
-
-
-def _is_used(record: Record) -> bool:
-    if isinstance(record, ReplayRecord):
-        return record.complete
-    return isinstance(record, CellRecord | PushRecord) and not record.replayed
 
 
 def _split_steps(records: Sequence[Record]) -> tuple[tuple[CellRecord | PushRecord, ...], tuple[SkippedStep, ...]]:
@@ -421,55 +446,38 @@ def skip_reason(record: CellRecord) -> str:
     return "" if record.state == "clean" else record.state
 
 
-class ReplayEstimate:
-    """Estimate of how long a replay of a generation takes, updated as its cells end."""
+def format_recovery(records: Sequence[Record], generation: int, start_s: float) -> str:
+    """Return the command that restores the state, and how long it takes if that is known.
 
-    def __init__(self) -> None:
-        self._cells, self._seconds = 0, 0.0
-        self._execution_counts: dict[int, int | None] = {}
-        """By the number of a cell, the number that the notebook shows beside it."""
+    Args:
+        records: the journal.
+        generation: the current one.
+        start_s: how long its ranks took to become ready.
 
-    def record_start(self, took_s: float) -> None:
-        """Record how long the ranks took to become ready."""
-        self._seconds = took_s
+    >>> format_recovery([], 1, 3.0), format_recovery([CellRecord(1, 1, "f()", wall_s=2.0)], 1, 3.0)
+    ('%mhjax restart --replay', '%mhjax restart --replay (1 cell, about 5 s)')
+    """
+    cells = [step for step in plan_replay(records, generation).steps if isinstance(step, CellRecord)]
+    if not cells:
+        return "%mhjax restart --replay"
+    seconds = max(1, round(start_s + sum(cell.wall_s for cell in cells)))
+    took = f"{seconds} s" if seconds < 100 else f"{round(seconds / 60)} min"
+    return f"%mhjax restart --replay ({pluralize(len(cells), 'cell')}, about {took})"
 
-    def add(self, record: CellRecord) -> None:
-        """Record a cell that has ended; one that a replay leaves out costs nothing."""
-        self._execution_counts[record.seq] = record.execution_count
-        if not (record.is_post_mortem or skip_reason(record)):
-            self._cells += 1
-            self._seconds += record.wall_s
 
-    def recovery_command_before(self, seq: int) -> str:
-        """Return the command that restores the state before a cell; empty if there was no earlier cell.
+def format_recovery_before(records: Sequence[Record], generation: int, seq: int) -> str:
+    """Return the command that restores the state before a cell; empty if there was no earlier cell.
 
-        >>> ReplayEstimate().recovery_command_before(22), ReplayEstimate().recovery_command_before(1)
-        ('%mhjax restart --replay --to 21', '')
-        >>> estimate = ReplayEstimate()
-        >>> estimate.add(CellRecord(1, 21, "f()", execution_count=7))
-        >>> estimate.recovery_command_before(22)
-        '%mhjax restart --replay --to In[7]'
-        """
-        # A replay cannot stop at a number that an earlier replay left out; of a cluster that was taken over, earlier
-        # numbers are unknown.
-        to = max((known for known in self._execution_counts if known < seq), default=seq - 1)
-        return (
-            f"%mhjax restart --replay --to {format_cell_argument(to, self._execution_counts.get(to), self._execution_counts.values())}"
-            if to > 0
-            else ""
-        )
-
-    def recovery_command(self) -> str:
-        """Return the command that restores the state, and how long it takes if that is known.
-
-        >>> ReplayEstimate().recovery_command()
-        '%mhjax restart --replay'
-        """
-        if not self._cells:
-            return "%mhjax restart --replay"
-        seconds = max(1, round(self._seconds))
-        took = f"{seconds} s" if seconds < 100 else f"{round(seconds / 60)} min"
-        return f"%mhjax restart --replay ({pluralize(self._cells, 'cell')}, about {took})"
+    >>> format_recovery_before([CellRecord(1, 21, "f()", execution_count=7)], 1, 22), format_recovery_before([], 1, 1)
+    ('%mhjax restart --replay --to In[7]', '')
+    """
+    mine = _select_records(records, _find_generations(records, generation)[0])
+    counts = {record.seq: record.execution_count for record in mine if isinstance(record, CellRecord)}
+    # Not simply the number before it: a replay cannot stop at a number that an earlier replay left out.
+    to = max((known for known in counts if known < seq), default=None)
+    if to is None:
+        return ""
+    return f"%mhjax restart --replay --to {format_cell_argument(to, counts[to], counts.values())}"
 
 
 # -- format a replay's progress and its summary
@@ -542,7 +550,7 @@ def step_name(step: CellRecord | PushRecord) -> str:
 def format_step(step: ReplayStep) -> str:
     """Format the one progress line of a running replay.
 
-    >>> format_step(ReplayStep("push x", 2, ReplayPlan(1)))
+    >>> format_step(ReplayStep("push x", 2, ReplayPlan((1,))))
     'mhjax · replaying push x'
     """
     is_push = isinstance(step.plan.steps[step.done], PushRecord) if step.done < len(step.plan.steps) else True
@@ -561,7 +569,7 @@ def format_report(report: ReplayReport, duration: str) -> str:
     Args:
         duration: its duration as text.
 
-    >>> print(format_report(ReplayReport(ReplayPlan(1, left_out=(SkippedStep("cell 4", "interrupted"),)), 0, 0.1), "0.10 s"))
+    >>> print(format_report(ReplayReport(ReplayPlan((1,), left_out=(SkippedStep("cell 4", "interrupted"),)), 0, 0.1), "0.10 s"))
     mhjax · nothing to replay: no cell left the cluster clean
       left out · cell 4: interrupted
     """
@@ -581,7 +589,7 @@ def format_stop(report: ReplayReport, state: str) -> str:
     Args:
         state: the cluster's.
 
-    >>> print(format_stop(ReplayReport(ReplayPlan(1), 0, 0.1, stop="the replay was interrupted in cell 1"), "clean"))
+    >>> print(format_stop(ReplayReport(ReplayPlan((1,)), 0, 0.1, stop="the replay was interrupted in cell 1"), "clean"))
     replay stopped: the replay was interrupted in cell 1
       no cell before it · the cluster is clean: continue from here by hand, or %mhjax restart
     """

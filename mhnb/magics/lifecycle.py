@@ -20,7 +20,6 @@ from mhnb.cluster.options import START_TIMEOUT_S, StartRequest, resolve_start
 from mhnb.cluster.start_summary import summarize_start
 from mhnb.cluster.status import describe_location
 from mhnb.core.arguments import seconds_argument
-from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.cell_request import GUARDS
 from mhnb.core.ranks import pluralize
 from mhnb.core.replay import format_report
@@ -184,8 +183,9 @@ def _restart(session: Session, args: argparse.Namespace) -> None:
 
 
 def _restart_cluster(session: Session, cluster: Cluster, args: argparse.Namespace) -> None:
-    to = _find_last_cell(cluster, args)
-    replay.check_replay(cluster, to, replay=args.replay)
+    to, cell_note = replay.check_replay(cluster, args.to, replay=args.replay, this_generation=args.this_generation)
+    if cell_note:
+        print(f"mhjax · {cell_note}")
     if note := format_restart_note(cluster.shape, is_detachable=cluster.options.keep):
         print(f"mhjax · {note}")
     loses_state = not args.replay and manager.has_replayable_state(cluster)
@@ -194,47 +194,21 @@ def _restart_cluster(session: Session, cluster: Cluster, args: argparse.Namespac
         summary = summarize_start(new_cluster)
         progress.finish(replace(summary, notes=(*summary.notes, manager.STATE_LOST_NOTE)) if loses_state else summary)
     if args.replay:
-        _replay(session, new_cluster, to)
+        _replay(session, new_cluster, to, this_generation=args.this_generation)
 
 
-def _find_last_cell(cluster: Cluster, args: argparse.Namespace) -> int | None:
-    """Return mhnb's number of the cell that `--to` names; None without the flag.
-
-    Raises:
-        InvalidRequest: the journal has no such cell, or the flag came without a replay.
-    """
-    if args.to is None:
-        return None
-    argument = parse_cell_argument(args.to)
-    if argument is None:
-        raise InvalidRequest(f"restart --replay --to {args.to!r}: expected a cell, such as In[7] or 7")
-    if not args.replay:
-        raise InvalidRequest(f"--to {args.to} needs --replay\n  Fix: %mhjax restart --replay --to {args.to}")
-    seq, note = replay.find_last_cell(cluster, argument)
-    if note:
-        print(f"mhjax · {note}")
-    return seq
-
-
-def _replay(session: Session, cluster: Cluster, to: int | None) -> None:
+def _replay(session: Session, cluster: Cluster, to: int | None, *, this_generation: bool) -> None:
     progress_line = show.ReplayLine()
     try:
         store_result = partial(session.store_result, cluster)
-        report = replay.replay(cluster, to, progress_line.begin, store_result, progress_line.tick)
+        report = replay.replay(
+            cluster, to, progress_line.begin, store_result, progress_line.tick, this_generation=this_generation
+        )
     except BaseException as error:
         # The error gives the details; the progress line must not look as if it were still running.
         progress_line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay interrupted")
         raise
     progress_line.finish(format_report(report, format_seconds(report.wall_s)))
-
-
-def _restart_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument(
-        "--replay",
-        action="store_true",
-        help="restore the variables: re-run every cell that succeeded, and repeat every push",
-    )
-    parser.add_argument("--to", metavar="CELL", help="with --replay: stop after this cell, such as In[7] or 7")
 
 
 def _stop(session: Session, args: argparse.Namespace) -> None:
@@ -360,7 +334,7 @@ COMMANDS = (
         _restart,
         "Start new processes for the same ranks; --replay restores the variables.",
         "start and stop",
-        _restart_flags,
+        flags.add_replay_flags,
         "[--replay [--to In[7]]]",
         splits="cells",
     ),

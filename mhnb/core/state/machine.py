@@ -47,7 +47,7 @@ from mhnb.core.messages import (
 from mhnb.core.metrics import Metrics, MetricStore
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, describe_ranks_short, format_ranks, ranks_by_key
-from mhnb.core.replay import ReplayEstimate, find_last_number
+from mhnb.core.replay import find_last_number, format_recovery, format_recovery_before
 from mhnb.core.state.cell import Cell, FinishedCells, RankReport, record_cell
 from mhnb.core.state.events import (
     Accepted,
@@ -307,7 +307,7 @@ class ClusterStateMachine:
         """State and reason before the running cell."""
         self._service_loss, self._disconnected_in = "", 0
         self._has_lost_host = False  # the host was lost, not only one of its ranks: no rank is the cause
-        self._replay_estimate = ReplayEstimate()
+        self._start_s = 0.0
         self.history: Sequence[Record] = ()
         """The journal's records of this generation and of those before it, without the numbers of other kernels' cells."""
         self._was_accepted = False
@@ -381,7 +381,7 @@ class ClusterStateMachine:
         if (error := self.registry.version_error()) is not None:
             return self._fail_start(error)
         self.state = "clean"
-        self._replay_estimate.record_start(now - self.started_at)
+        self._start_s = now - self.started_at
         return [*(self._take_over() if self.registry.is_takeover else []), ReportReady(), *self._next_cell(now)]
 
     def _take_over(self) -> list[Command]:
@@ -509,9 +509,17 @@ class ClusterStateMachine:
         stopped = [rank for rank, part in cell.parts.items() if part.debug_state() == "stopped"]
         return format_cell_wait(running, tickets.index(ticket), is_replay=is_replay, stopped=stopped)
 
+    def _recovery(self) -> str:
+        """Return the command that restores the state, with its cost."""
+        return format_recovery(self.history, self.generation, self._start_s)
+
+    def _recovery_before(self, seq: int) -> str:
+        """Return the command that restores the state before a cell."""
+        return format_recovery_before(self.history, self.generation, seq)
+
     def _refuse_queued(self) -> list[Command]:
         refused = [
-            RefuseCell(waiting.ticket, refusal_error(self.state, self.reason, self._replay_estimate.recovery_command()))
+            RefuseCell(waiting.ticket, refusal_error(self.state, self.reason, self._recovery()))
             for waiting in self._queued
         ]
         self._queued.clear()
@@ -544,7 +552,6 @@ class ClusterStateMachine:
         self._finished_cells.add(cell)
         recorded = cell.has_record(guard_available=self.guard_available)
         record = record_cell(cell, self.generation, recorded=recorded, kernel=self.kernel)
-        self._replay_estimate.add(record)
         self.registry.record_outcomes(record.seq, record.outcomes)
         self._judging = None
         return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]
@@ -556,13 +563,13 @@ class ClusterStateMachine:
         recorded = cell.has_record(guard_available=self.guard_available)
         state, notes = judge_cell(cell, lost_ranks, recorded=recorded, disconnected_in=self._disconnected_in)
         self._disconnected_in = self._disconnected_in or (cell.seq if cell.disconnect_notes() else 0)
-        notes = tuple(note.replace(REPLAY_COMMAND, self._replay_estimate.recovery_command()) for note in notes)
+        notes = tuple(note.replace(REPLAY_COMMAND, self._recovery()) for note in notes)
         if self._has_lost_host:
-            notes = (self._replay_estimate.recovery_command(),)
+            notes = (self._recovery(),)
         elif deaths:
             notes = (self._format_death(deaths[0], cell.slow_ranks),)
         if self._service_loss:
-            recovery = () if self._has_lost_host or deaths else (self._replay_estimate.recovery_command(),)
+            recovery = () if self._has_lost_host or deaths else (self._recovery(),)
             state, notes = "dead", (self._service_loss, *notes, *recovery)
         if cell.request.is_post_mortem and state == "clean":
             # It changed nothing: what the earlier cell left, and what is to be said of it, stays.
@@ -575,7 +582,7 @@ class ClusterStateMachine:
             elif state != "clean":
                 self.reason = notes[0] if notes else state
         self.state = cell.state = "stopped" if self.state == "stopped" else state
-        rank_notes = cell.rank_notes(self._replay_estimate.recovery_command_before)
+        rank_notes = cell.rank_notes(self._recovery_before)
         if any(MAY_DIFFER in note for note in rank_notes):
             # The note on the interrupt says the same, with the reason.
             notes = tuple(note for note in notes if note != IN_SYNC_NOTE)
@@ -809,10 +816,7 @@ class ClusterStateMachine:
             cell.mark_rank_lost(exited.rank, "killed", RankError(RANK_STOPPED, f"stopped because {lost} was lost"))
 
     def _format_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
-        return (
-            self.registry.format_death(first, self.cell_names.format_name, slow)
-            + self._replay_estimate.recovery_command()
-        )
+        return self.registry.format_death(first, self.cell_names.format_name, slow) + self._recovery()
 
     def _on_service_lost(self, event: HubExited | HostExited, now: float) -> list[Command]:
         if isinstance(event, HostExited):
@@ -835,11 +839,7 @@ class ClusterStateMachine:
         kill_commands: list[Command] = [KillRanks(self.registry.alive)] if isinstance(event, HostExited) else []
         if self.current is None:
             previous_state, self.state, self.reason = self.state, "dead", self._service_loss
-            notifications = (
-                [NotifyUser(f"{self.reason}\n  {self._replay_estimate.recovery_command()}")]
-                if previous_state != "dead"
-                else []
-            )
+            notifications = [NotifyUser(f"{self.reason}\n  {self._recovery()}")] if previous_state != "dead" else []
             ready_commands = [ReportReady(), *self._refuse_queued()] if previous_state == "starting" else []
             return [*notifications, *ready_commands, *kill_commands]
         if isinstance(event, HostExited):
@@ -876,9 +876,7 @@ class ClusterStateMachine:
             return self._fail_start(LaunchError(f"{reason}; all processes were stopped, start again"))
         if self.state != "stopped":
             self.state, self.reason = "dead", reason
-        notification = NotifyUser(
-            f"the cluster is {self.state}: {reason}\n  {self._replay_estimate.recovery_command()}"
-        )
+        notification = NotifyUser(f"the cluster is {self.state}: {reason}\n  {self._recovery()}")
         return [notification, KillRanks(self.registry.alive), *self._refuse_queued()]
 
     def _stop(self, now: float, lost_reason: str) -> list[Command]:

@@ -50,8 +50,8 @@ def test_cluster_lifecycle(fresh_session: Session) -> None:
     fresh_session.run("%%mhjax\nold = 1")
     output = fresh_session.run("%mhjax restart").out
     assert "ready in" in output
-    assert "run `%mhjax restart --replay` before any other cell" in output
-    assert "before any other cell" not in fresh_session.run("%mhjax start -n 2 --devices 1").out
+    assert "To restore them, run `%mhjax restart --replay`" in output
+    assert "To restore them" not in fresh_session.run("%mhjax start -n 2 --devices 1").out
     second = manager.current()
     assert (second.generation, second.state) == (first.generation + 1, "clean")
     assert "NameError" in fresh_session.try_("%%mhjax\nold").out

@@ -202,4 +202,4 @@ def test_restart_keeps_points_and_a_replay_replaces_them(fresh: Callable[..., Cl
         rows = list(csv.DictReader(io.StringIO(again.metrics.to_csv() or "")))
         assert {(row["generation"], row["cell"], row["name"]) for row in rows} == {("1", "3", "b"), ("2", "2", "a")}
         again.run("mhnb.log(2, b=2)").check()
-        assert [point.generation for point in again.metrics.select(cell=3)] == [2, 2]
+        assert [point.generation for point in again.metrics.select(cell=4)] == [2, 2]

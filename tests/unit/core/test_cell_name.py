@@ -18,11 +18,11 @@ from mhnb.core.journal import (
 from mhnb.core.messages import CellEnded, RankReady, RankSpawned, RunCell
 from mhnb.core.output.events import ErrorRaised
 from mhnb.core.replay import (
-    ReplayEstimate,
     ReplayPlan,
     ReplayReport,
     ReplayStep,
     find_replay_end,
+    format_recovery_before,
     format_report,
     format_step,
     format_stop,
@@ -87,16 +87,13 @@ def test_where_a_replay_ends_is_told_where_two_cells_have_the_number() -> None:
 
 def test_a_replay_names_cells_as_the_notebook_does() -> None:
     """Its progress, its summary and its commands."""
-    plan = ReplayPlan(1, (*SHOWN, PushRecord(1, ("x",), None)))
+    plan = ReplayPlan((1,), (*SHOWN, PushRecord(1, ("x",), None)))
     assert format_step(ReplayStep("In [5]", 1, plan)) == "mhjax · replaying In [5] of In [9]"
     assert "replayed In [3,5,9] and cell 3 and 1 push" in format_report(ReplayReport(plan, 5, 0.1), "0.1 s")
     stopped = format_stop(ReplayReport(plan, 2, 0.1, stop="no"), "tainted")
     assert "In [3,5] gave the same result as before; In [9] was not run" in stopped
     assert stopped.endswith("%mhjax restart --replay --to In[5]")
-    estimate = ReplayEstimate()
-    for record in SHOWN:
-        estimate.add(record)
-    assert [estimate.recovery_command_before(seq).rpartition(" ")[2] for seq in (2, 3, 4)] == [
+    assert [format_recovery_before(SHOWN, 1, seq).rpartition(" ")[2] for seq in (2, 3, 4)] == [
         "In[3]",
         "In[5]",
         "cell3",

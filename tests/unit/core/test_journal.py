@@ -26,13 +26,13 @@ from mhnb.core.journal import (
 from mhnb.core.messages import CellEnded
 from mhnb.core.output.events import ErrorRaised
 from mhnb.core.replay import (
-    ReplayEstimate,
     ReplayPlan,
     ReplayReport,
     ReplayStep,
     SkippedStep,
     describe_difference,
     describe_setter,
+    format_recovery,
     format_report,
     format_step,
     format_stop,
@@ -225,52 +225,99 @@ def test_replay_to_an_unknown_cell_is_refused(to: int) -> None:
         plan_replay([START], 1, to)
 
 
-def restarted(generation: int, *records: CellRecord | PushRecord) -> list[Record]:
-    """Return the records of a restart and of a replay in it."""
-    start = replace(START, generation=generation, after=generation - 1)
+def restarted(generation: int, *records: CellRecord | PushRecord, begins: bool = False) -> list[Record]:
+    """Return the records of a restart, or of a start that begins afresh, and of a replay in it."""
+    start = replace(START, generation=generation, after=generation - 1, is_restart=not begins)
     return [start, *(replace(r, generation=generation, replayed=True) for r in records)]
 
 
 FIRST_START: list[Record] = [START, cell(1), PUSH, cell(2)]
 WIDER_START = StartRecord(2, "4 hosts x 1 device", after=1)
 REPLAY_END = ReplayRecord(2, 1, None, complete=True)
+STOP = replace(REPLAY_END, complete=False)
+USED_RESTART: list[Record] = [*FIRST_START, *restarted(2), cell(3, generation=2)]
+REPLAYED_BOTH = [*USED_RESTART, *restarted(3, cell(1), cell(2), cell(3)), ReplayRecord(3, 2, None, complete=True)]
 
 
 @pytest.mark.parametrize(
-    ("records", "generation", "cells"),
+    ("records", "generations", "cells"),
     [
-        ([*FIRST_START, *restarted(2)], 1, (1, 2)),
-        ([*FIRST_START, *restarted(2), *restarted(3)], 1, (1, 2)),
-        ([*FIRST_START, *restarted(2, cell(1))], 1, (1, 2)),
-        ([*FIRST_START, *restarted(2, cell(1)), replace(REPLAY_END, complete=False)], 1, (1, 2)),
-        ([*FIRST_START, *restarted(2, cell(1)), replace(REPLAY_END, to=1)], 2, (1,)),
-        ([*FIRST_START, *restarted(2, cell(1), PUSH, cell(2)), REPLAY_END], 2, (1, 2)),
-        ([*FIRST_START, *restarted(2, cell(1), cell(2)), REPLAY_END, cell(3, generation=2)], 2, (1, 2, 3)),
-        ([*FIRST_START, *restarted(2, cell(1)), replace(REPLAY_END, complete=False), cell(2, generation=2)], 2, (1, 2)),
-        ([*FIRST_START, *restarted(2), cell(1, generation=2)], 2, (1,)),
-        ([*FIRST_START, WIDER_START], 2, ()),
-        ([*FIRST_START, WIDER_START, *restarted(3)], 3, ()),
+        ([*FIRST_START, *restarted(2)], (1,), (1, 2)),
+        ([*FIRST_START, *restarted(2), *restarted(3)], (1,), (1, 2)),
+        (USED_RESTART, (1, 2), (1, 2, 3)),
+        ([*USED_RESTART, *restarted(3), *restarted(4), cell(4, generation=4)], (1, 2, 4), (1, 2, 3, 4)),
+        ([*FIRST_START, *restarted(2, cell(1))], (1,), (1, 2)),
+        ([*FIRST_START, *restarted(2, cell(1)), STOP], (1,), (1, 2)),
+        ([*USED_RESTART, *restarted(3, cell(1)), replace(STOP, generation=3)], (1, 2), (1, 2, 3)),
+        ([*FIRST_START, *restarted(2, cell(1)), STOP, *restarted(3), cell(3, generation=3)], (1, 3), (1, 2, 3)),
+        ([*FIRST_START, *restarted(2, cell(1)), STOP, cell(3, generation=2)], (2,), (1, 3)),
+        ([*FIRST_START, *restarted(2), STOP, cell(3, generation=2)], (2,), (3,)),
+        ([*FIRST_START, *restarted(2, cell(1)), replace(REPLAY_END, to=1)], (2,), (1,)),
+        ([*FIRST_START, *restarted(2, cell(1), PUSH, cell(2)), REPLAY_END], (2,), (1, 2)),
+        ([*FIRST_START, *restarted(2, cell(1), cell(2)), REPLAY_END, cell(3, generation=2)], (2,), (1, 2, 3)),
+        (REPLAYED_BOTH, (3,), (1, 2, 3)),
+        ([*REPLAYED_BOTH, cell(4, generation=3), *restarted(4), cell(5, generation=4)], (3, 4), (1, 2, 3, 4, 5)),
+        ([*FIRST_START, *restarted(2, begins=True)], (1,), (1, 2)),
+        ([*USED_RESTART, *restarted(3, begins=True), cell(1, generation=3)], (3,), (1,)),
+        ([*USED_RESTART, *restarted(3, begins=True), *restarted(4)], (1, 2), (1, 2, 3)),
+        ([*FIRST_START, WIDER_START], (2,), ()),
+        ([*FIRST_START, WIDER_START, *restarted(3)], (3,), ()),
     ],
     ids=[
         "unused",
         "twice",
-        "broken_off",
+        "used",
+        "used twice",
+        "broken off",
         "stopped",
+        "walk stopped",
+        "used after another stop",
+        "by hand after a stop",
+        "by hand after a stop at once",
         "to",
         "complete",
-        "went_on",
-        "after_stop",
-        "own",
-        "other_shape",
-        "shape_between",
+        "went on",
+        "walk complete",
+        "walk went on",
+        "start",
+        "used start",
+        "restart after a start",
+        "other shape",
+        "shape between",
     ],
 )
-def test_replay_restores_the_last_used_generation(
-    records: list[Record], generation: int, cells: tuple[int, ...]
+def test_replay_walks_back_to_the_last_start(
+    records: list[Record], generations: tuple[int, ...], cells: tuple[int, ...]
 ) -> None:
-    """The source is the newest generation that was used or fully restored; cells never run twice, nor those of other ranks."""
+    """A replay runs what was done since the start, or since the replay that stands for what was before it; nothing twice.
+
+    After a replay that stopped, the first new cell takes the place of the cells that it had not run.
+    """
     plan = plan_replay(records, max(record.generation for record in records))
-    assert (plan.generation, plan.cells) == (generation, cells)
+    assert (plan.generations, plan.cells) == (generations, cells)
+
+
+def test_replay_of_this_generation_runs_no_earlier_cell() -> None:
+    """It runs the newest generation that counts; its complete replay stands for itself from then on."""
+    assert plan_replay(USED_RESTART, 2, this_generation=True).cells == (3,)
+    assert plan_replay([*USED_RESTART, *restarted(3)], 3, this_generation=True).cells == (3,)
+    again: list[Record] = [*USED_RESTART, *restarted(3, cell(3)), ReplayRecord(3, 2, None, complete=True)]
+    assert plan_replay(again, 3).cells == (3,)
+
+
+def test_replay_to_a_cell_before_a_restart() -> None:
+    """All generations of the walk have one sequence of numbers, and an error names their cells."""
+    assert plan_replay(USED_RESTART, 2, 2).steps == (cell(1), PUSH, cell(2))
+    with pytest.raises(InvalidRequest, match="unknown cell; the journal has cells 1-3 of generations 1-2"):
+        plan_replay(USED_RESTART, 2, 4)
+
+
+def test_another_shape_ends_the_walk_with_a_sentence() -> None:
+    """The cells of another shape cannot be compared; a generation without cells is not mentioned."""
+    note = "generation 1 was left out: it had 2 hosts x 1 device, and this cluster has 4 hosts x 1 device"
+    assert plan_replay([*FIRST_START, WIDER_START], 2).note == note
+    assert plan_replay([START, WIDER_START], 2).note == ""
+    assert plan_replay([*FIRST_START, WIDER_START, cell(1, generation=2)], 2).note == ""
 
 
 def test_replay_follows_the_history_of_starts() -> None:
@@ -282,7 +329,7 @@ def test_replay_follows_the_history_of_starts() -> None:
     assert plan_replay(records, 3).cells == (1,), "the start of generation 2 is missing"
     records = [detached, cell(1), separate, cell(1, generation=2), cell(2, generation=2), taken_over]
     plans = [plan_replay(records, number) for number in (1, 2, 3)]
-    assert [(plan.generation, plan.cells) for plan in plans] == [(1, (1,)), (2, (1, 2)), (1, (1,))]
+    assert [(plan.generations, plan.cells) for plan in plans] == [((1,), (1,)), ((2,), (1, 2)), ((1,), (1,))]
 
 
 # -- before and now
@@ -364,15 +411,13 @@ def test_difference_beyond_the_kept_rows_is_described(change: LaunchRow) -> None
 
 
 def test_recovery_command_estimates_the_replay() -> None:
-    """Only cells that would run again count, plus the start; without data there is no estimate."""
-    estimate = ReplayEstimate()
-    estimate.record_start(2.0)
-    assert estimate.recovery_command() == "%mhjax restart --replay"
-    for record in (cell(1, wall_s=0.5), cell(2, wall_s=60.0, state="tainted")):
-        estimate.add(record)
-    assert estimate.recovery_command() == "%mhjax restart --replay (1 cell, about 2 s)"
-    estimate.add(cell(3, wall_s=200.0))
-    assert estimate.recovery_command() == "%mhjax restart --replay (2 cells, about 3 min)"
+    """Only cells that would run again count, also those before a restart, plus the start; without data there is no estimate."""
+    records: list[Record] = [START]
+    assert format_recovery(records, 1, 2.0) == "%mhjax restart --replay"
+    records += [cell(1, wall_s=0.5), cell(2, wall_s=60.0, state="tainted")]
+    assert format_recovery(records, 1, 2.0) == "%mhjax restart --replay (1 cell, about 2 s)"
+    records += [*restarted(2), cell(3, generation=2, wall_s=200.0)]
+    assert format_recovery(records, 2, 2.0) == "%mhjax restart --replay (2 cells, about 3 min)"
 
 
 def test_replay_as_text() -> None:
@@ -394,7 +439,7 @@ def test_replay_as_text() -> None:
         "  note · a line is broken",
     ]
     assert format_stop(stopped, "dead").splitlines()[2].endswith("the cluster is dead: %mhjax restart --replay --to 1")
-    first = ReplayReport(ReplayPlan(1, plan.steps), 0, 1.0, stop="cell 1 differs")
+    first = ReplayReport(ReplayPlan((1,), plan.steps), 0, 1.0, stop="cell 1 differs")
     assert format_stop(first, "tainted").endswith("the cluster is tainted: %mhjax restart")
 
 

@@ -87,6 +87,7 @@ class Driver:
         if supervisors is not None:
             registry.mark_takeover("kept.1.1")
         self.machine = ClusterStateMachine(registry, generation=1, now=0.0, start_timeout_s=start_timeout_s)
+        self.machine.history = self.history = list[Record]()
         self.now = 0.0
         self.sent: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
         self.answered: list[int] = []
@@ -95,7 +96,10 @@ class Driver:
         commands: list[Command] = []
         for event in events:
             self.now += after
-            commands += self.machine.handle(event, self.now)
+            new = self.machine.handle(event, self.now)
+            # As the journal does when it writes a record.
+            self.history += [each.record for each in new if isinstance(each, FinishCell) and each.record is not None]
+            commands += new
         self._check(commands)
         return commands
 

@@ -274,7 +274,7 @@ def test_time_of_a_replay_goes_on_while_a_cell_runs() -> None:
     times = iter([100.0, 100.2, 100.4, 103.2, 103.21, 104.3, 104.4])
     screen = RecordingScreen()
     line = ReplayLine(screen, uid="s", clock=lambda: next(times))
-    plan = ReplayPlan(1, steps=tuple(CellRecord(1, seq, "f()") for seq in (7, 11)))
+    plan = ReplayPlan((1,), steps=tuple(CellRecord(1, seq, "f()") for seq in (7, 11)))
     line.tick()
     line.begin(ReplayStep("cell 7", 0, plan))
     for _ in range(4):
