@@ -25,8 +25,15 @@ from mhnb.core.export import (
 from mhnb.core.journal import CellRecord, PushRecord
 from mhnb.core.launch.slurm import SlurmOptions, batch_args
 from mhnb.core.pickling import MissingDefinition, load_value
-from mhnb.core.ranks import describe_ranks, parse_ranks
-from mhnb.core.replay import ReplayPlan, SkippedStep, list_skipped_steps, note_undefined_names, plan_replay
+from mhnb.core.ranks import parse_ranks
+from mhnb.core.replay import (
+    ReplayPlan,
+    SkippedStep,
+    format_errors,
+    list_skipped_steps,
+    note_undefined_names,
+    plan_replay,
+)
 from mhnb.errors import InvalidRequest
 from mhnb.launchers.profiles import MhnbSlurm, load_profile
 
@@ -148,8 +155,7 @@ def _skip_reason(record: CellRecord, left_out: Collection[int]) -> str:
     if record.seq in left_out:
         return "excluded by --without"
     if record.errors:
-        names = " and ".join(sorted(set(record.errors.values())))
-        return f"raised {names} on {describe_ranks(record.errors)}"
+        return format_errors(record.errors)
     return ""
 
 

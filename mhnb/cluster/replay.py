@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mhnb.cluster import transfer
@@ -15,6 +16,7 @@ from mhnb.core.replay import (
     ReplayReport,
     ReplayStep,
     SkippedStep,
+    describe_cure,
     describe_difference,
     describe_setter,
     find_replay_end,
@@ -85,17 +87,17 @@ def replay(
     Raises:
         ReplayStopped: a cell behaved differently from before; `report` has what was done. The cluster stays as it is judged.
     """
-    records, faults = cluster.journal.read()
+    records, notes = cluster.journal.read()
     plan = plan_replay(records, cluster.generation, to, this_generation=this_generation)
-    faults += filter(
+    notes += filter(
         None, (plan.note, *map(cluster.journal.write_fault, range(plan.generations[0], cluster.generation)))
     )
     began = cluster.journal.now()
     left_out = list_skipped_steps(records, cluster.generation)
-    done, stop_reason = _run_steps(cluster, plan, left_out, on_step, on_result, on_wait=on_wait)
-    cluster.replayed = report = ReplayReport(
-        plan, done, cluster.journal.now() - began, notes=tuple(faults), stop=stop_reason
-    )
+    run_cell = partial(_run_cell, cluster, left_out=left_out, notes=notes, on_result=on_result, on_wait=on_wait)
+    done, stop_reason = _run_steps(plan, run_cell, partial(_repeat_push, cluster, on_wait=on_wait), on_step)
+    duration_s = cluster.journal.now() - began
+    cluster.replayed = report = ReplayReport(plan, done, duration_s, notes=tuple(notes), stop=stop_reason)
     stop_text = format_stop(report, cluster.state) if stop_reason else ""
     cluster.journal.write(
         ReplayRecord(cluster.generation, plan.generations[-1], to, complete=not stop_reason, told=stop_text)
@@ -106,24 +108,17 @@ def replay(
 
 
 def _run_steps(
-    cluster: Cluster,
     plan: ReplayPlan,
-    left_out: Sequence[SkippedStep],
+    run_cell: Callable[[CellRecord], str],
+    repeat_push: Callable[[PushRecord], str],
     on_step: Callable[[ReplayStep], None] | None,
-    on_result: Callable[[CellResult], None] | None,
-    *,
-    on_wait: Callable[[], None] | None,
 ) -> tuple[int, str]:
     """Run the steps; return how many matched their records, and why the replay stopped."""
     for at, step in enumerate(plan.steps):
         if on_step is not None:
             on_step(ReplayStep(step_name(step), at, plan))
         try:
-            stop_reason = (
-                _run_cell(cluster, step, left_out, on_result, on_wait=on_wait)
-                if isinstance(step, CellRecord)
-                else _repeat_push(cluster, step, on_wait=on_wait)
-            )
+            stop_reason = run_cell(step) if isinstance(step, CellRecord) else repeat_push(step)
         except MhnbError as error:
             stop_reason = f"{step_name(step)} was not repeated\n{error}"
         except KeyboardInterrupt:
@@ -136,18 +131,22 @@ def _run_steps(
 def _run_cell(
     cluster: Cluster,
     before: CellRecord,
-    left_out: Sequence[SkippedStep],
-    on_result: Callable[[CellResult], None] | None,
     *,
+    left_out: Sequence[SkippedStep],
+    notes: list[str],
+    on_result: Callable[[CellResult], None] | None,
     on_wait: Callable[[], None] | None,
 ) -> str:
+    """Run a cell again; return why the replay stops, and note if the cell finished instead of raising."""
     result = cluster.run_again(before, None if on_wait is None else lambda _: on_wait())
     if on_result is not None:
         on_result(result)
     if result.how == "interrupted":
         return f"the replay was interrupted in {before.name}"
-    differing = describe_difference(before, cluster.journal.find_cell(result.seq))
+    now = cluster.journal.find_cell(result.seq)
+    differing = describe_difference(before, now)
     if not differing:
+        notes += filter(None, [describe_cure(before, now)])
         return ""
     return "\n".join(
         [f"{before.name} behaved differently from before", differing, *_describe_new_errors(before, result, left_out)]

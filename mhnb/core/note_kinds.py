@@ -37,6 +37,7 @@ NOTE_KINDS: Mapping[str, str] = MappingProxyType(
         # restart, replay and attach
         "state-lost": "The ranks are new processes without the variables from before.",
         "replay-left-out": "A replay left out cells or pushes that cannot be repeated.",
+        "replay-cured": "A cell that had raised has finished in a replay.",
         "push-too-large": "A pushed value is too large for the journal, so a replay leaves it out.",
         "journal-failed": "The journal could not be written, so a replay stops before that cell.",
         "unseen-cell": "A cell ended while no notebook was attached, so its output is in the logs only.",

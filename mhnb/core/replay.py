@@ -28,7 +28,7 @@ from mhnb.core.journal import (
     TraceRow,
 )
 from mhnb.core.ranks import describe_ranks, format_ranks, pluralize, ranks_by_key
-from mhnb.errors import InvalidRequest
+from mhnb.errors import InvalidRequest, OrderMismatch
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -37,17 +37,26 @@ def describe_difference(before: CellRecord, now: CellRecord) -> str:
     """Describe how a replayed cell differed from its record, one line per set of ranks; empty if it did the same.
 
     The comparison covers each rank's outcome, the name of the exception that it raised, and its launches.
+    A rank that raised before may finish now; then its earlier launches must be the first of those now.
 
     >>> before, now = ({0: "ok", 1: "ok"}, {0: "ok", 1: "error"})
     >>> describe_difference(CellRecord(1, 4, "f()", outcomes=before), CellRecord(2, 4, "f()", outcomes=now))
     'rank 1: before it finished, now it raised an error'
     """
-    all_ranks = sorted({*before.outcomes, *now.outcomes})
-    endings = ranks_by_key({rank: (_format_ending(before, rank), _format_ending(now, rank)) for rank in all_ranks})
+    all_ranks, cured = sorted({*before.outcomes, *now.outcomes}), _find_cured_ranks(before, now)
+    endings = ranks_by_key(
+        {rank: (_format_ending(before, rank), _format_ending(now, rank)) for rank in all_ranks if rank not in cured}
+    )
     lines = [f"{describe_ranks(ranks)}: before {was}, now {is_}" for (was, is_), ranks in endings.items() if was != is_]
     if before.launches is not None and now.launches is not None:
         was_by, is_by = _trace_by_rank(before.launches), _trace_by_rank(now.launches)
-        launched = ranks_by_key({rank: (was_by.get(rank), is_by.get(rank)) for rank in all_ranks})
+        launched = ranks_by_key(
+            {
+                rank: (was_by.get(rank), is_by.get(rank))
+                for rank in all_ranks
+                if rank not in cured or not _is_continued(was_by.get(rank), is_by.get(rank))
+            }
+        )
         lines += [
             f"{describe_ranks(ranks)}: {said}"
             for pair, ranks in launched.items()
@@ -58,6 +67,43 @@ def describe_difference(before: CellRecord, now: CellRecord) -> str:
             f"the cluster was {_format_end_state(before)} after it before, and is {_format_end_state(now)} now"
         )
     return "\n".join(lines)
+
+
+def describe_cure(before: CellRecord, now: CellRecord) -> str:
+    """Describe that ranks finished a replayed cell which had raised an error of the user's code; empty if no rank did.
+
+    >>> before, now = CellRecord(1, 4, "f()", outcomes={0: "error"}, errors={0: "OSError"}), CellRecord(2, 4, "f()", outcomes={0: "ok"})
+    >>> describe_cure(before, now)
+    'cell 4 raised OSError on rank 0 before, and finished there this time'
+    """
+    errors = {rank: before.errors.get(rank, "an error") for rank in _find_cured_ranks(before, now)}
+    return f"{before.name} {format_errors(errors)} before, and finished there this time" if errors else ""
+
+
+def format_errors(errors: Mapping[int, str]) -> str:
+    """Format which errors ranks have raised.
+
+    >>> format_errors({0: "KeyError", 1: "KeyError"})
+    'raised KeyError on ranks 0-1'
+    """
+    return f"raised {' and '.join(sorted(set(errors.values())))} on {describe_ranks(errors)}"
+
+
+def _find_cured_ranks(before: CellRecord, now: CellRecord) -> tuple[int, ...]:
+    """Return the ranks that raised before and finish now.
+
+    `OrderMismatch` alone does not count, because then the ranks' programs differed; beside another error it only followed from that.
+    """
+    raised = (rank for rank, outcome in before.outcomes.items() if outcome == "error")
+    cured = tuple(rank for rank in raised if now.outcomes.get(rank) == "ok")
+    return cured if any(before.errors.get(rank) != OrderMismatch.__name__ for rank in cured) else ()
+
+
+def _is_continued(before: LaunchTrace | None, now: LaunchTrace | None) -> bool:
+    """Return whether the launches before are the first of the launches now, as far as both are kept as text."""
+    if before is None or now is None:
+        return before is None
+    return now.count >= before.count and _first_difference(before.rows, now.rows)[1] is None
 
 
 def _format_end_state(record: CellRecord) -> str:
@@ -500,10 +546,10 @@ class ReplayReport:
 
     plan: ReplayPlan
     done: int
-    """Number of the plan's steps that did the same as before."""
+    """Number of the plan's steps that did the same as before, or finished instead of raising."""
     wall_s: float
     notes: tuple[str, ...] = ()
-    """Notes on the journal itself."""
+    """Notes on the journal itself, and the cells that finished instead of raising."""
     stop: str = ""
     """Why it stopped before its end, in several lines; empty if it did not."""
 

@@ -210,6 +210,30 @@ def test_another_outcome_stops_the_replay(begin: Fresh, tmp_path: Path) -> None:
     assert [step.seq for step in after.restart(replay=True, to=2).replayed.plan.steps] == [1, 2]  # type: ignore[union-attr]
 
 
+def test_cell_that_finishes_now_is_listed(begin: Fresh, tmp_path: Path) -> None:
+    """A cell that raised before and finishes now is listed, and the replay goes on; from then on it has to finish.
+
+    A rank that then waited in vain for the others may go on, too.
+    """
+    flag = tmp_path / "cured"
+    cluster = begin()
+    cluster.run(SETUP).check()
+    source = f"import os\nif jax.process_index(): assert os.path.exists({str(flag)!r})\ntotal = float(jax.jit(jnp.sum)(values))"
+    assert {rank.error.ename for rank in cluster.run(source) if rank.error} == {"OrderMismatch", "AssertionError"}
+    cluster.run("z = 5").check()
+    flag.touch()
+    after = cluster.restart(replay=True)
+    assert after.replayed is not None
+    assert after.replayed.cells == (1, 2, 3)
+    assert after.replayed.notes == (
+        "cell 2 raised AssertionError and OrderMismatch on ranks 0-1 before, and finished there this time",
+    )
+    assert after.run("total, z")[0].text == "(28.0, 5)"
+    flag.unlink()
+    with pytest.raises(ReplayStopped, match="before it finished, now it raised AssertionError"):
+        after.restart(replay=True)
+
+
 def test_other_launches_stop_the_replay(begin: Fresh, tmp_path: Path) -> None:
     """A cell that launches another program stops the replay: every rank finishes, but its value would differ."""
     cluster = begin()
