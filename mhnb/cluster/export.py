@@ -24,6 +24,7 @@ from mhnb.core.export import (
 )
 from mhnb.core.journal import CellRecord, PushRecord
 from mhnb.core.launch.slurm import SlurmOptions, batch_args
+from mhnb.core.missing_names import note_undefined_names
 from mhnb.core.pickling import MissingDefinition, load_value
 from mhnb.core.ranks import parse_ranks
 from mhnb.core.replay import (
@@ -31,7 +32,6 @@ from mhnb.core.replay import (
     SkippedStep,
     format_errors,
     list_skipped_steps,
-    note_undefined_names,
     plan_replay,
 )
 from mhnb.errors import InvalidRequest

@@ -10,6 +10,7 @@ from mhnb.cluster import transfer
 from mhnb.cluster.journal import make_replayed_record
 from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.journal import CellRecord, PushRecord, ReplayRecord
+from mhnb.core.missing_names import describe_setter
 from mhnb.core.output.results import CellResult
 from mhnb.core.replay import (
     ReplayPlan,
@@ -18,7 +19,6 @@ from mhnb.core.replay import (
     SkippedStep,
     describe_cure,
     describe_difference,
-    describe_setter,
     find_replay_end,
     format_stop,
     list_skipped_steps,

@@ -24,6 +24,7 @@ from mhnb.core.journal import (
     trace_launches,
 )
 from mhnb.core.messages import CellEnded
+from mhnb.core.missing_names import describe_setter
 from mhnb.core.output.events import ErrorRaised
 from mhnb.core.replay import (
     ReplayPlan,
@@ -32,7 +33,6 @@ from mhnb.core.replay import (
     SkippedStep,
     describe_cure,
     describe_difference,
-    describe_setter,
     format_recovery,
     format_report,
     format_step,
