@@ -270,7 +270,9 @@ class ValueDiffers(MhnbError):
 
 
 class NameMissing(ValueDiffers):
-    """A name does not exist on some rank, or on any rank."""
+    """A name does not exist on some rank, or on any rank. `name` is the name."""
+
+    name: str
 
 
 class CallFailed(MhnbError):

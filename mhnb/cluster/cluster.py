@@ -9,8 +9,9 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord
 from mhnb.core.memory import MemoryReport
 from mhnb.core.messages import RankReply
+from mhnb.core.missing_names import describe_missing_name
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import pluralize, resolve_ranks
 from mhnb.core.replay import ReplayReport
@@ -54,7 +56,7 @@ from mhnb.core.state.events import (
 )
 from mhnb.core.stragglers import Lateness
 from mhnb.core.variables import VariableRow
-from mhnb.errors import ClusterError, InvalidRequest, MhnbError
+from mhnb.errors import ClusterError, InvalidRequest, MhnbError, NameMissing
 from mhnb.launchers.profiles import Profile
 from mhnb.system.keyboard import can_type
 from mhnb.system.run_dir import find_cwd
@@ -612,7 +614,19 @@ class Cluster:
     ) -> Any:
         """Fetch values as `pull` does, and report the bytes that have arrived."""
         chosen = resolve_ranks(ranks, self.process_count)
-        return transfer.pull(self, names, ranks=chosen, each=each, on_progress=on_progress)
+        with self._explain_missing_name():
+            return transfer.pull(self, names, ranks=chosen, each=each, on_progress=on_progress)
+
+    @contextmanager
+    def _explain_missing_name(self) -> Iterator[None]:
+        """Add to a NameMissing which cell had set the name before a restart."""
+        try:
+            yield
+        except NameMissing as error:
+            setter = describe_missing_name(error.name, self.journal.records, self.generation)
+            if setter is None:
+                raise
+            raise NameMissing(f"{error}\n  {setter}", **error.parts) from None
 
     def push(self, *, ranks: str | Sequence[int] | None = None, **values: Any) -> None:
         """Bind the same host values on every rank, never as a global array; on no rank if one cannot accept them."""
@@ -642,7 +656,8 @@ class Cluster:
             InvalidRequest: no name, or a name that is not a variable's.
             NameMissing: a name is missing on some rank.
         """
-        return requests.check_values(self, names)
+        with self._explain_missing_name():
+            return requests.check_values(self, names)
 
     # -- end
 

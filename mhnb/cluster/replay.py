@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,18 +10,15 @@ from mhnb.cluster import transfer
 from mhnb.cluster.journal import make_replayed_record
 from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.journal import CellRecord, PushRecord, ReplayRecord
-from mhnb.core.missing_names import describe_setter
 from mhnb.core.output.results import CellResult
 from mhnb.core.replay import (
     ReplayPlan,
     ReplayReport,
     ReplayStep,
-    SkippedStep,
     describe_cure,
     describe_difference,
     find_replay_end,
     format_stop,
-    list_skipped_steps,
     plan_replay,
     step_name,
 )
@@ -93,8 +90,7 @@ def replay(
         None, (plan.note, *map(cluster.journal.write_fault, range(plan.generations[0], cluster.generation)))
     )
     began = cluster.journal.now()
-    left_out = list_skipped_steps(records, cluster.generation)
-    run_cell = partial(_run_cell, cluster, left_out=left_out, notes=notes, on_result=on_result, on_wait=on_wait)
+    run_cell = partial(_run_cell, cluster, notes=notes, on_result=on_result, on_wait=on_wait)
     done, stop_reason = _run_steps(plan, run_cell, partial(_repeat_push, cluster, on_wait=on_wait), on_step)
     duration_s = cluster.journal.now() - began
     cluster.replayed = report = ReplayReport(plan, done, duration_s, notes=tuple(notes), stop=stop_reason)
@@ -132,7 +128,6 @@ def _run_cell(
     cluster: Cluster,
     before: CellRecord,
     *,
-    left_out: Sequence[SkippedStep],
     notes: list[str],
     on_result: Callable[[CellResult], None] | None,
     on_wait: Callable[[], None] | None,
@@ -149,19 +144,15 @@ def _run_cell(
         notes += filter(None, [describe_cure(before, now)])
         return ""
     return "\n".join(
-        [f"{before.name} behaved differently from before", differing, *_describe_new_errors(before, result, left_out)]
+        [f"{before.name} behaved differently from before", differing, *_describe_new_errors(before, result)]
     )
 
 
-def _describe_new_errors(before: CellRecord, result: CellResult, left_out: Sequence[SkippedStep]) -> list[str]:
-    """Return errors that were not raised before, each text once, and which cell had set a name that is missing now."""
+def _describe_new_errors(before: CellRecord, result: CellResult) -> list[str]:
+    """Return errors that were not raised before, each text once, and their hints, such as which cell had set a missing name."""
     raised = [rank.error for rank in result.failed if rank.error and before.errors.get(rank.rank) != rank.error.ename]
-    missing_name_notes = [
-        describe_setter(error.evalue, left_out, before.seq) for error in raised if error.ename == "NameError"
-    ]
-    return list(
-        dict.fromkeys([*(f"now {error.ename}: {error.evalue}" for error in raised), *filter(None, missing_name_notes)])
-    )
+    hints = (error.hint for error in raised if error.hint)
+    return list(dict.fromkeys([*(f"now {error.ename}: {error.evalue}" for error in raised), *hints]))
 
 
 def _repeat_push(cluster: Cluster, record: PushRecord, *, on_wait: Callable[[], None] | None) -> str:

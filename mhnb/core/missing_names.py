@@ -1,15 +1,16 @@
-"""Find which cell or push had set a name that a cell lacks, or that an exported script lacks.
-
-Names that only left-out cells define do not exist after a replay, or in an exported script.
-"""
+"""Find which cell or push had set a name that a cell lacks after a restart, or that an exported script lacks."""
 
 from __future__ import annotations
 
 import ast
+import dis
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mhnb.core.replay import SkippedStep
+from mhnb.core.export import translate_cell
+from mhnb.core.journal import CellRecord, PushRecord, Record
+from mhnb.core.replay import list_steps, plan_replay, select_since_start, step_name
 
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 
@@ -40,19 +41,6 @@ def note_undefined_names(
     return list(notes.values())
 
 
-def find_setter(name: str, left_out: Iterable[tuple[str, str]]) -> str | None:
-    """Return the last cell that sets a name, or None.
-
-    Args:
-        left_out: each cell's name and text, in order. A text that is not plain Python is ignored.
-
-    >>> find_setter("n", [("cell 2", "n = f()"), ("cell 3", "m = 1")])
-    'cell 2'
-    """
-    setters = [cell for cell, source in left_out if name in _find_names(source, stored=True)]
-    return setters[-1] if setters else None
-
-
 def _find_names(source: str, *, stored: bool) -> Iterator[str]:
     """Yield every name that the text sets or reads, in any scope: a function's own names are set where they are read."""
     try:
@@ -75,28 +63,67 @@ def _find_names(source: str, *, stored: bool) -> Iterator[str]:
             yield node.name
 
 
-def describe_setter(evalue: str, left_out: Sequence[SkippedStep], seq: int) -> str:
-    """Describe which left-out cell or push had set a name that a cell lacks; empty if none is known.
+def find_missing_name(evalue: str) -> str | None:
+    """Return the name that the text of a NameError is about; None if it is about something else.
 
-    Args:
-        evalue: the text of the cell's NameError.
-        seq: the cell's number: later cells and pushes had not set anything yet.
-
-    >>> describe_setter("name 'tqdm' is not defined", [SkippedStep("cell 12", "interrupted", 12, "import tqdm")], 14)
-    '`tqdm` was set by cell 12, which was left out (interrupted)'
+    >>> find_missing_name("name 'jnp' is not defined. Did you mean: 'np'?")
+    'jnp'
     """
     found = _UNDEFINED.match(evalue)
-    if found is None:
-        return ""
-    before = [each for each in left_out if each.seq < seq]
-    setter = find_setter(
-        found[1], [(str(at), each.source or _format_assignments(each)) for at, each in enumerate(before)]
-    )
-    if setter is None:
-        return ""
-    by = before[int(setter)]
-    return f"`{found[1]}` was set by {by.what}, which was left out ({by.why})"
+    return None if found is None else found[1]
 
 
-def _format_assignments(push: SkippedStep) -> str:
-    return "".join(f"{name} = ...\n" for name in push.what.split()[1:])
+def describe_missing_name(name: str, records: Sequence[Record], generation: int, seq: int | None = None) -> str | None:
+    """Describe which cell or push had set a name that the ranks lack, and how to get it back; None if none is known.
+
+    Args:
+        name: the name.
+        records: the journal, up to the cell that lacks it.
+        generation: the current one. A name that was set in it is not missing because of a restart.
+        seq: the number of the cell that lacks it: later cells of an earlier generation had not set it yet. None for no cell.
+
+    >>> from mhnb.core.journal import StartRecord
+    >>> records = [StartRecord(1, "2"), CellRecord(1, 4, "import tqdm"), StartRecord(2, "2", after=1, is_restart=True)]
+    >>> describe_missing_name("tqdm", records, 2)
+    '`tqdm` was set by cell 4 before the restart. To get it back: %mhjax restart --replay'
+    """
+    for step, number, why in reversed(list(list_steps(select_since_start(records, generation)))):
+        # A cell that raised may not have come that far.
+        if (seq is None or number < seq) and (why or isinstance(step, PushRecord) or not step.errors):
+            is_set = _find_effects(step).get(name)
+            if is_set is not None:
+                return _describe_setter(name, step, why, records, generation) if is_set else None
+    return None
+
+
+def _describe_setter(
+    name: str, step: CellRecord | PushRecord, why: str, records: Sequence[Record], generation: int
+) -> str | None:
+    if step.generation == generation:
+        return None
+    by = f"`{name}` was set by {step_name(step)}"
+    if step in plan_replay(records, generation).steps:
+        return f"{by} before the restart. To get it back: %mhjax restart --replay"
+    lost = f"was left out ({why})" if why else "the last replay did not reach"
+    again = "run that cell again" if isinstance(step, CellRecord) else f"%mhjax push {' '.join(step.names)}"
+    return f"{by}, which {lost}. To get it back: {again}"
+
+
+_NAME_OPERATIONS = ("STORE_NAME", "DELETE_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+
+
+def _find_effects(step: CellRecord | PushRecord) -> dict[str, bool]:
+    """Return the names that a step binds or deletes outside of functions, and whether they are set at its end.
+
+    A cell that is not plain Python, even without its magics, is ignored.
+    """
+    if isinstance(step, PushRecord):
+        return dict.fromkeys(step.names, True)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # the ranks have shown them
+            text = translate_cell(step.source).text
+            code = compile(text, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    operations = (each for each in dis.get_instructions(code) if each.opname in _NAME_OPERATIONS)
+    return {each.argval: each.opname.startswith("STORE") for each in operations}

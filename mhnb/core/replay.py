@@ -336,42 +336,52 @@ def _list_starts(records: Iterable[Record], generation: int) -> Iterator[StartRe
 
 
 def find_last_number(records: Sequence[Record], generation: int) -> int:
-    """Return the highest number of a cell since the last start, also before its restarts; 0 without a cell.
+    """Return the highest number of a cell since the last start; 0 without a cell.
 
     >>> records = [StartRecord(1, "2 x 1"), CellRecord(1, 7, "x = 1"), StartRecord(2, "2 x 1", after=1, is_restart=True)]
     >>> find_last_number(records, 2)
     7
     """
-    since_start = {generation}
+    since_start = select_since_start(records, generation)
+    return max((record.seq for record in since_start if isinstance(record, CellRecord)), default=0)
+
+
+def select_since_start(records: Sequence[Record], generation: int) -> list[Record]:
+    """Select the records of a generation and of those before it, back to the last start, whether or not a replay would run them."""
+    since_start = [generation]
     for start in _list_starts(records, generation):
-        since_start.add(start.generation)
+        since_start.append(start.generation)
         if not start.is_restart:
             break
-    cells = (record for record in records if isinstance(record, CellRecord) and record.generation in since_start)
-    return max((cell.seq for cell in cells), default=0)
+    return _select_records(records, since_start)
 
 
 def _split_steps(records: Sequence[Record]) -> tuple[tuple[CellRecord | PushRecord, ...], tuple[SkippedStep, ...]]:
-    steps: list[CellRecord | PushRecord] = []
-    left_out: list[SkippedStep] = []
+    steps = list(list_steps(records))
+    left_out = (
+        SkippedStep(step_name(step), why, seq, step.source if isinstance(step, CellRecord) else "")
+        for step, seq, why in steps
+        if why
+    )
+    return tuple(step for step, _, why in steps if not why), tuple(left_out)
+
+
+def list_steps(records: Sequence[Record]) -> Iterator[tuple[CellRecord | PushRecord, int, str]]:
+    """Yield each cell and push, its number, and why a replay leaves it out.
+
+    The number of a push is that of the cell before it. The reason is empty if the step runs again.
+    """
     seq = 0
     for at, record in enumerate(records):
-        seq = record.seq if isinstance(record, CellRecord) else seq
         if isinstance(record, PushRecord):
-            if record.why_not:
-                left_out.append(SkippedStep(f"push {' '.join(record.names)}", record.why_not, seq))
-            else:
-                steps.append(record)
+            yield record, seq, record.why_not
         elif isinstance(record, CellRecord):
-            if record.is_post_mortem:
-                continue
-            if why := skip_reason(record):
-                accepted = at + 1 < len(records) and isinstance(records[at + 1], AcceptRecord)
-                why = f"{why}, then accepted" if accepted else why
-                left_out.append(SkippedStep(record.name, why, record.seq, record.source))
-            else:
-                steps.append(record)
-    return tuple(steps), tuple(left_out)
+            seq = record.seq
+            why = skip_reason(record)
+            if why and at + 1 < len(records) and isinstance(records[at + 1], AcceptRecord):
+                why += ", then accepted"
+            if not record.is_post_mortem:
+                yield record, seq, why
 
 
 def skip_reason(record: CellRecord) -> str:

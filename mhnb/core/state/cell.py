@@ -25,6 +25,7 @@ from mhnb.core.journal import CellRecord, trace_launches
 from mhnb.core.memory import AllocationFailure
 from mhnb.core.messages import CallbackFailed, CellEnded, DebugPrompt, DebugResumed, InterruptDelivered, RankStatus
 from mhnb.core.metrics import CellMetrics
+from mhnb.core.missing_names import find_missing_name
 from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import LEFT_WAITING, CarriedNote, CellResult, RankResult
@@ -604,6 +605,13 @@ class Cell:
         part = self.parts[rank]
         part.outcome, part.error = outcome, part.error or error
         part.stop = None
+
+    def explain_missing_names(self, describe: Callable[[str], str | None]) -> None:
+        """Add a hint to each NameError that has none; `describe` returns it for a name."""
+        for part in self.parts.values():
+            if part.error is not None and part.error.ename == "NameError" and part.error.hint is None:
+                name = find_missing_name(part.error.evalue)
+                part.error = replace(part.error, hint=None if name is None else describe(name))
 
     def has_record(self, *, guard_available: bool) -> bool:
         """Check whether the ranks' launches are known, so that the cell can be judged by them."""

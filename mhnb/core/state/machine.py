@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -45,6 +45,7 @@ from mhnb.core.messages import (
     StartFailed,
 )
 from mhnb.core.metrics import Metrics, MetricStore
+from mhnb.core.missing_names import describe_missing_name
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, describe_ranks_short, format_ranks, ranks_by_key
 from mhnb.core.replay import find_last_number, format_recovery, format_recovery_before
@@ -552,6 +553,9 @@ class ClusterStateMachine:
         self._finished_cells.add(cell)
         recorded = cell.has_record(guard_available=self.guard_available)
         record = record_cell(cell, self.generation, recorded=recorded, kernel=self.kernel)
+        cell.explain_missing_names(
+            cache(lambda name: describe_missing_name(name, [*self.history, record], self.generation, cell.seq))
+        )
         self.registry.record_outcomes(record.seq, record.outcomes)
         self._judging = None
         return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]

@@ -47,6 +47,7 @@ def test_cluster_lifecycle(fresh_session: Session) -> None:
     assert "mhjax · 2 ranks × 1 CPU device on this machine" in fresh_session.run("%mhjax start -n 2 --devices 1").out
     first = manager.current()
     pids = list_pids(first)
+    shown = fresh_session.shell.execution_count
     fresh_session.run("%%mhjax\nold = 1")
     output = fresh_session.run("%mhjax restart").out
     assert "ready in" in output
@@ -54,7 +55,8 @@ def test_cluster_lifecycle(fresh_session: Session) -> None:
     assert "To restore them" not in fresh_session.run("%mhjax start -n 2 --devices 1").out
     second = manager.current()
     assert (second.generation, second.state) == (first.generation + 1, "clean")
-    assert "NameError" in fresh_session.try_("%%mhjax\nold").out
+    hint = f"→ `old` was set by In [{shown}] before the restart. To get it back: %mhjax restart --replay\n"
+    assert hint in fresh_session.try_("%%mhjax\nold").out
     pids += list_pids(second)
     assert fresh_session.run("%mhjax stop").out == "mhjax · default: 2 ranks stopped\n"
     assert wait_for_exit(pids) == []

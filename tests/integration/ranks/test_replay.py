@@ -21,7 +21,7 @@ from mhnb.cluster import journal, manager, replay
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.journal import CellRecord, parse_records
 from mhnb.core.replay import ReplayStep
-from mhnb.errors import InvalidRequest, ReplayStopped
+from mhnb.errors import InvalidRequest, NameMissing, ReplayStopped
 from mhnb.types import StartProgress
 from tests.support.source import ROOT
 
@@ -301,9 +301,26 @@ def test_missing_name_is_traced_to_the_cell_left_out(begin: Fresh) -> None:
     cluster.run("import time as clock\nassert not jax.process_index()", guard="off")
     cluster.accept()
     cluster.run("clock").check()
-    pattern = r"now NameError: name 'clock' is not defined\n  `clock` was set by cell 2, which was left out \(split, then accepted\)\n"
+    pattern = r"now NameError: name 'clock' is not defined\n  `clock` was set by cell 2, which was left out \(split, then accepted\)\. "
     with pytest.raises(ReplayStopped, match=pattern):
         cluster.restart(replay=True)
+
+
+def test_name_from_before_a_restart_is_explained(begin: Fresh) -> None:
+    """The error of a cell, of a pull and of a check says which cell had set the name, and the line to paste brings it back."""
+    cluster = begin()
+    cluster.run("x = 41").check()
+    plain = cluster.restart()
+    hint = "`x` was set by cell 1 before the restart. To get it back: %mhjax restart --replay"
+    with pytest.raises(NameMissing, match=f"does not exist on ranks 0-1(?s:.*)  {hint}"):
+        plain.pull("x")
+    with pytest.raises(NameMissing, match=f"does not exist on ranks 0-1(?s:.*)  {hint}"):
+        plain.check("x")
+    assert {rank.error.hint for rank in plain.run("y = x + 1") if rank.error} == {hint}
+    after = plain.restart(replay=True)
+    assert after.replayed is not None
+    assert after.replayed.notes == ("cell 2 raised NameError on ranks 0-1 before, and finished there this time",)
+    assert after.pull("y") == 42
 
 
 def test_dead_cluster_is_restored(begin: Fresh) -> None:

@@ -24,13 +24,11 @@ from mhnb.core.journal import (
     trace_launches,
 )
 from mhnb.core.messages import CellEnded
-from mhnb.core.missing_names import describe_setter
 from mhnb.core.output.events import ErrorRaised
 from mhnb.core.replay import (
     ReplayPlan,
     ReplayReport,
     ReplayStep,
-    SkippedStep,
     describe_cure,
     describe_difference,
     format_recovery,
@@ -492,29 +490,3 @@ def test_replay_as_text() -> None:
     assert format_stop(stopped, "dead").splitlines()[2].endswith("the cluster is dead: %mhjax restart --replay --to 1")
     first = ReplayReport(ReplayPlan((1,), plan.steps), 0, 1.0, stop="cell 1 differs")
     assert format_stop(first, "tainted").endswith("the cluster is tainted: %mhjax restart")
-
-
-LEFT_OUT = [
-    SkippedStep("cell 2", "tainted", 2, "import tqdm"),
-    SkippedStep("push rate big", "too large", 3),
-    SkippedStep("cell 4", "interrupted", 4, "from tqdm import tqdm\nfor i in tqdm(steps): w = step(w)"),
-    SkippedStep("cell 9", "interrupted", 9, "late = tqdm = 1"),
-    SkippedStep("cell 5", "interrupted", 5, "%magic\nodd = 1"),
-]
-
-
-@pytest.mark.parametrize(
-    ("evalue", "expected"),
-    [
-        ("name 'tqdm' is not defined", "`tqdm` was set by cell 4, which was left out (interrupted)"),
-        ("name 'w' is not defined. Did you mean: 'x'?", "`w` was set by cell 4, which was left out (interrupted)"),
-        ("name 'big' is not defined", "`big` was set by push rate big, which was left out (too large)"),
-        ("name 'steps' is not defined", ""),
-        ("name 'late' is not defined", ""),
-        ("name 'odd' is not defined", ""),
-        ("something else about tqdm", ""),
-    ],
-)
-def test_skipped_step_that_set_a_missing_name_is_named(evalue: str, expected: str) -> None:
-    """The last such step before that cell is named; steps that only read the name, came later, or cannot be parsed are not."""
-    assert describe_setter(evalue, LEFT_OUT, 8) == expected

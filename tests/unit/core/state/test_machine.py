@@ -788,6 +788,18 @@ def test_new_cells_of_a_restart_have_new_numbers(driver: Driver) -> None:
     driver(ended(0, 5), ended(1, 5))
 
 
+def test_name_that_a_restart_has_lost_is_explained(driver: Driver) -> None:
+    """The result of a cell that raises NameError says which cell had set the name before, and how to get it back."""
+    driver.history += [StartRecord(0, "2"), CellRecord(0, 3, "x = 1", execution_count=7)]
+    driver.history.append(StartRecord(1, "2", after=0, is_restart=True))
+    driver.machine.number_after_history()
+    driver.submit(1, "x + 1")
+    raised = [ErrorRaised("NameError", "name 'x' is not defined", [], 1, "x + 1", 0.1)]
+    result = finished(driver(*(ended(rank, 4, "error", events=raised) for rank in (0, 1)))).result
+    hint = "`x` was set by In [7] before the restart. To get it back: %mhjax restart --replay"
+    assert [rank.error.hint for rank in result if rank.error] == [hint, hint]
+
+
 def test_record_of_a_cell_matches_its_judgement(driver: Driver) -> None:
     """State and launches in the record come from the judgement: a cell whose launches differ is recorded as tainted."""
     driver.submit(1)
