@@ -23,7 +23,7 @@ from mhnb.core.ranks import pluralize
 from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotDriver, NotStarted
 from mhnb.system.private_files import NotPrivate, open_private, read_private, write_private
-from mhnb.system.run_dir import Pid, RunRecord, has_live_notebook, list_running_clusters
+from mhnb.system.run_dir import Pid, RunRecord, has_live_notebook, list_running_clusters, parse_full_name
 
 _FILE = "attach.json"
 _OLD_FILE = "berth.json"
@@ -59,7 +59,7 @@ class ClusterRecord:
     @property
     def full_name(self) -> str:
         """Its name, unique also among clusters of the same name."""
-        return f"{self.name}.{self.origin_pid}"
+        return parse_full_name(self.run_dir)
 
 
 class _RecordFile(Struct):

@@ -59,6 +59,15 @@ Pid: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
 """A process id; 0 and negative numbers would name groups of processes, and the system has no larger ones."""
 
 
+def parse_full_name(run_dir: Path) -> str:
+    """Return a cluster's name and the id of the process that started this generation, from its run directory.
+
+    >>> parse_full_name(Path("mhnb/kept.317.2"))
+    'kept.317'
+    """
+    return run_dir.name.rpartition(".")[0]
+
+
 class _RunFile(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of the file of a cluster's processes, in its order. Fields with a default were not written by older versions."""
 
@@ -83,8 +92,8 @@ class RunRecord(_RunFile, frozen=True, kw_only=True):
 
     @property
     def full_name(self) -> str:
-        """The name that distinguishes it from other clusters of the same name, as in `%mhjax attach`: `kept.317.2`."""
-        return Path(self.run_dir).name.rpartition(".")[0]
+        """The name that distinguishes it from other clusters of the same name, as in `%mhjax attach`."""
+        return parse_full_name(Path(self.run_dir))
 
 
 class SupervisorRecord(msgspec.Struct, frozen=True):
