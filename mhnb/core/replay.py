@@ -394,7 +394,8 @@ def skip_reason(record: CellRecord) -> str:
     refused = [rank for rank, outcome in record.outcomes.items() if outcome == "refused"]
     if record.how == "timeout":
         return "stopped by its --timeout"
-    if record.how or "interrupted" in record.outcomes.values():
+    # A signal from a shell is an error of the cell on the rank, as in `mhnb interrupt` without a notebook.
+    if record.how or "interrupted" in record.outcomes.values() or "KeyboardInterrupt" in record.errors.values():
         return "interrupted"
     if record.state == "stopped":
         return "the cluster was stopped during it"

@@ -183,6 +183,7 @@ def test_a_long_sequence_is_hashed_whole_and_kept_in_part() -> None:
         ({"outcomes": {0: "ok", 1: "error"}}, ""),
         ({"how": "interrupted", "outcomes": {0: "interrupted", 1: "interrupted"}}, "interrupted"),
         ({"how": "interrupted"}, "interrupted"),
+        ({"outcomes": {0: "ok", 1: "error"}, "errors": {1: "KeyboardInterrupt"}}, "interrupted"),
         ({"outcomes": {0: "interrupted", 1: "interrupted"}}, "interrupted"),
         ({"how": "timeout", "outcomes": {0: "killed", 1: "killed"}, "state": "dead"}, "stopped by its --timeout"),
         ({"state": "tainted"}, "tainted"),
