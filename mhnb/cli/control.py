@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,16 @@ import psutil
 
 from mhnb.cli.clusters import add_json_option, add_name_argument, find_cluster, record_values
 from mhnb.cluster.attach import has_owner
+from mhnb.cluster.flags import add_replay_flags
 from mhnb.core.ranks import pluralize
+from mhnb.core.replay import format_step
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.system.flight import flight_path, read_last_event
 from mhnb.system.processes import PROCESS_UNREADABLE, resident_nbytes
 from mhnb.system.run_dir import RunRecord, has_live_notebook
 from mhnb.system.shell_requests import Clocks, ShellAnswer, sent_request
 from mhnb.types import DeviceRef, RankInfo
+from mhnb.view.screen import open_region
 
 if TYPE_CHECKING:
     from mhnb.types import StartProgress
@@ -147,18 +150,29 @@ def describe_silence(record: RunRecord, waited_s: float = _ANSWER_S) -> str:
     )
 
 
-def ask_notebook(record: RunRecord, action: str, limit_s: float) -> ShellAnswer | None:
+def ask_notebook(
+    record: RunRecord,
+    action: str,
+    limit_s: float | None,
+    arguments: Mapping[str, Any] | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> ShellAnswer | None:
     """Send a request to the notebook's process; None if it does not answer.
 
     Args:
         record: of the cluster.
         action: what to do.
-        limit_s: how long it may take once the process has answered at all.
+        limit_s: how long it may take once the process has answered at all; None for as long as the process runs.
+        arguments: of the action, by name; None for none.
+        on_progress: called with how far the action is, each time that it says so.
     """
-    with sent_request(Path(record.run_dir), action, _ANSWER_S, _CLOCKS) as pending:
+    with sent_request(Path(record.run_dir), action, _ANSWER_S, _CLOCKS, arguments) as pending:
         if pending.wait(_ANSWER_S, until_done=False) is None:
             return None
-        return pending.wait(limit_s)
+        answer = pending.wait(_ANSWER_S if limit_s is None else limit_s, on_progress=on_progress)
+        while answer is None and limit_s is None and has_live_notebook(record):
+            answer = pending.wait(_ANSWER_S, on_progress=on_progress)
+        return answer
 
 
 def interrupt(args: argparse.Namespace) -> int:
@@ -176,20 +190,49 @@ def interrupt(args: argparse.Namespace) -> int:
     return 0
 
 
-def restart(args: argparse.Namespace) -> int:
-    """Replace the processes of a cluster."""
-    record = find_cluster(args.name)
-    if has_owner(record):
-        return _report(record, "restart", ask_notebook(record, "restart", _RESTART_S))
-    _check_detachable(record)
-    from mhnb.cluster.manager import attach
+def add_restart_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `mhnb restart`."""
+    add_name_argument(parser)
+    add_replay_flags(parser)
 
-    fresh = attach(record.full_name, _RankInterrupter(record)).restart()
-    fresh.leave()
-    print(
-        f"{args.name}: {pluralize(fresh.process_count, 'rank')} restarted\n  In a notebook: %mhjax attach {args.name}"
-    )
+
+def restart(args: argparse.Namespace) -> int:
+    """Replace the processes of a cluster, and replay its cells if requested."""
+    record = find_cluster(args.name)
+    arguments = {"replay": args.replay, "to": args.to, "this_generation": args.this_generation}
+    if not has_owner(record):
+        return _restart_detached(record, args.name, arguments)
+    with _progress_line() as show:
+        # A replay takes as long as its cells.
+        answer = ask_notebook(record, "restart", None if args.replay else _RESTART_S, arguments, show)
+    return _report(record, "restart", answer)
+
+
+def _restart_detached(record: RunRecord, name: str, arguments: Mapping[str, Any]) -> int:
+    _check_detachable(record)
+    from mhnb.cluster.manager import attach, current_generation
+    from mhnb.cluster.status import describe_restart
+
+    cluster = attach(record.full_name, _RankInterrupter(record))
+    try:
+        with _progress_line() as show:
+            fresh = cluster.restart(**arguments, on_step=lambda step: show(format_step(step)))
+    finally:
+        # After a replay that stopped it is the new one, as far as that came.
+        current_generation(cluster).leave()
+    print(f"{name}: {describe_restart(fresh.process_count, fresh.replayed)}\n  In a notebook: %mhjax attach {name}")
     return 0
+
+
+@contextmanager
+def _progress_line() -> Iterator[Callable[[str], None]]:
+    """Return a function that shows how far an action is, in a line of the terminal that is removed at the end."""
+    region = open_region()
+    try:
+        yield (lambda _: None) if region is None else region.show
+    finally:
+        if region is not None:
+            region.close()
 
 
 def _report(record: RunRecord, command: str, answer: ShellAnswer | None) -> int:

@@ -149,10 +149,10 @@ COMMANDS: Mapping[str, Command] = {
         "Without a notebook attached, this command attaches to the cluster, ends the cell, and detaches.",
     ),
     "restart": Command(
-        "Replace all processes of a cluster, also if the notebook's kernel hangs; variables are lost.",
+        "Replace all processes of a cluster, also if the notebook's kernel hangs; --replay restores the variables.",
         control.restart,
-        clusters.add_name_argument,
-        "To get the variables back, run %mhjax restart --replay in the notebook.\n"
+        control.add_restart_arguments,
+        "The process of the notebook replays the cells, and goes on if this command is interrupted; mhnb interrupt ends it.\n"
         "Without a notebook attached, this command attaches to the cluster, restarts it, and detaches.",
     ),
     "where": Command(

@@ -28,8 +28,8 @@ from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.metrics import MetricTable, format_for_shell
 from mhnb.cluster.options import StartOptions, check_detachable
 from mhnb.cluster.preflight import check_hosts, preflight_error
-from mhnb.cluster.shell_control import ShellRequests
-from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks, status_values
+from mhnb.cluster.shell_control import LongAction, ShellRequests
+from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks, describe_restart, status_values
 from mhnb.cluster.trace import TracedCell, collect_trace, make_user_folder
 from mhnb.core.cell_name import NO_PLACE, CellPlace
 from mhnb.core.cell_request import build_cell_request
@@ -43,8 +43,8 @@ from mhnb.core.memory import MemoryReport
 from mhnb.core.messages import RankReply
 from mhnb.core.missing_names import describe_missing_name
 from mhnb.core.output.results import CellResult
-from mhnb.core.ranks import pluralize, resolve_ranks
-from mhnb.core.replay import ReplayReport
+from mhnb.core.ranks import resolve_ranks
+from mhnb.core.replay import ReplayReport, ReplayStep, format_step
 from mhnb.core.state.events import (
     Accepted,
     CellRequest,
@@ -56,7 +56,7 @@ from mhnb.core.state.events import (
 )
 from mhnb.core.stragglers import Lateness
 from mhnb.core.variables import VariableRow
-from mhnb.errors import ClusterError, InvalidRequest, MhnbError, NameMissing
+from mhnb.errors import ClusterError, InvalidRequest, MhnbError, NameMissing, ReplayStopped
 from mhnb.launchers.profiles import Profile
 from mhnb.system.keyboard import can_type
 from mhnb.system.run_dir import find_cwd
@@ -86,7 +86,15 @@ class StandbyCluster(Protocol):
 class Restarter(Protocol):
     """Replaces the processes of a cluster by those of a later generation."""
 
-    def __call__(self, cluster: Cluster, *, replay: bool, to: int | str | None, this_generation: bool) -> Cluster:
+    def __call__(
+        self,
+        cluster: Cluster,
+        *,
+        replay: bool,
+        to: int | str | None,
+        this_generation: bool,
+        on_step: Callable[[ReplayStep], None] | None,
+    ) -> Cluster:
         """Return the new cluster, ready; `restart` has the arguments."""
 
 
@@ -174,11 +182,11 @@ class Cluster:
     def _make_shell_requests(self) -> ShellRequests:
         """Return what a shell may request while this process has the cluster."""
         actions = {"status": self._report_to_shell, "interrupt": self._interrupt_for_shell}
-        long_actions = {
+        long_actions: dict[str, LongAction] = {
             "restart": self._restart_for_shell,
             "flight": self._copy_flights_for_shell,
             "memory": self._read_memory_for_shell,
-            "metrics": lambda: format_for_shell(self.metrics),
+            "metrics": lambda _: format_for_shell(self.metrics),
         }
         return ShellRequests(self._resources.run_dir, actions, long_actions, time.time)
 
@@ -192,20 +200,28 @@ class Cluster:
             return "interrupted what the ranks did between cells" if has_requests else "no cell is running", {}
         return f"interrupted {self._state_machine.cell_names.format_name(cell.seq)}", {}
 
-    def _restart_for_shell(self) -> tuple[str, Mapping[str, Any]]:
-        fresh = self.restart()
-        self._listener.on_notice(
-            f"mhnb restart {self.name} in a shell has replaced all processes; all variables on the ranks are lost\n"
-            "  Fix: %mhjax restart --replay"
-        )
-        return f"{pluralize(fresh.process_count, 'rank')} restarted", {"generation": fresh.generation}
+    def _restart_for_shell(
+        self, tell: Callable[[str], None], *, replay: bool = False, to: str | None = None, this_generation: bool = False
+    ) -> tuple[str, Mapping[str, Any]]:
+        notice = f"mhnb restart {self.name} in a shell"
+        try:
+            fresh = self.restart(
+                replay=replay, to=to, this_generation=this_generation, on_step=lambda step: tell(format_step(step))
+            )
+        except ReplayStopped as error:
+            self._listener.on_notice(f"{notice} has replaced all processes\n{error}")
+            raise
+        text = describe_restart(fresh.process_count, fresh.replayed)
+        lost = "" if replay else "; all variables on them are lost\n  Fix: %mhjax restart --replay"
+        self._listener.on_notice(f"{notice}: {text}{lost}")
+        return text, {"generation": fresh.generation}
 
-    def _copy_flights_for_shell(self) -> tuple[str, Mapping[str, Any]]:
+    def _copy_flights_for_shell(self, _: Callable[[str], None]) -> tuple[str, Mapping[str, Any]]:
         """Copy the recordings of ranks on other machines to this one, where the shell reads them."""
         self.flight()
         return "", {}
 
-    def _read_memory_for_shell(self) -> tuple[str, Mapping[str, Any]]:
+    def _read_memory_for_shell(self, _: Callable[[str], None]) -> tuple[str, Mapping[str, Any]]:
         cell = self._state_machine.current
         if cell is not None:
             name = self._state_machine.cell_names.format_name(cell.seq)
@@ -695,7 +711,14 @@ class Cluster:
         lives_on = os.getpid() == self._pid and self.options.keep and self._event_loop.is_alive
         (self.leave if lives_on else self.stop)()
 
-    def restart(self, *, replay: bool = False, to: int | str | None = None, this_generation: bool = False) -> Cluster:
+    def restart(
+        self,
+        *,
+        replay: bool = False,
+        to: int | str | None = None,
+        this_generation: bool = False,
+        on_step: Callable[[ReplayStep], None] | None = None,
+    ) -> Cluster:
         """Stop, and return a ready cluster with the same spec and name, of a later generation. The variables are lost.
 
         Args:
@@ -703,6 +726,7 @@ class Cluster:
                 what was done.
             to: the last cell to run again: its number, or `In[7]`; None for all.
             this_generation: repeat only what was done since the last restart.
+            on_step: called in this thread before each cell and push that is repeated.
 
         Raises:
             ReplayStopped: a cell behaved differently from before; `mhnb.current()` is the new cluster, as far as the replay came.
@@ -712,7 +736,7 @@ class Cluster:
                 f"cluster {self.name!r} cannot be restarted, because mhnb.start did not create it\n"
                 "  Fix: stop it, then mhnb.start()"
             )
-        return self.restarter(self, replay=replay, to=to, this_generation=this_generation)
+        return self.restarter(self, replay=replay, to=to, this_generation=this_generation, on_step=on_step)
 
     def __repr__(self) -> str:
         return f"<mhnb.Cluster {self.name!r}: {self.shape.describe()}, {self.state}, generation {self.generation}>"

@@ -57,7 +57,7 @@ from mhnb.core.journal import StartRecord
 from mhnb.core.launch.environment import note_forced_devices
 from mhnb.core.messages import HostUp, StopHost
 from mhnb.core.ranks import pluralize
-from mhnb.core.replay import plan_replay
+from mhnb.core.replay import ReplayStep, plan_replay
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
 from mhnb.launchers.local import AdoptedHost, check_platform
 from mhnb.launchers.profiles import Profile, load_profile
@@ -542,7 +542,14 @@ def restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | Non
         return fresh
 
 
-def restart_cluster(cluster: Cluster, *, replay: bool, to: int | str | None, this_generation: bool) -> Cluster:
+def restart_cluster(
+    cluster: Cluster,
+    *,
+    replay: bool,
+    to: int | str | None,
+    this_generation: bool,
+    on_step: Callable[[ReplayStep], None] | None,
+) -> Cluster:
     """Restart a cluster for `Cluster.restart`, and replay its cells if requested.
 
     Raises:
@@ -555,7 +562,7 @@ def restart_cluster(cluster: Cluster, *, replay: bool, to: int | str | None, thi
     # A cell of another thread waits for both, because it needs what the replay restores.
     with announce_replay(cluster):
         fresh = restart(cluster)
-        run_replay(fresh, last, this_generation=this_generation)
+        run_replay(fresh, last, on_step, this_generation=this_generation)
         return fresh
 
 

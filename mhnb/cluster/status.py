@@ -19,12 +19,14 @@ from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import pluralize
+from mhnb.core.replay import ReplayReport, format_report
 from mhnb.core.state.interrupt import KILLED_AFTER_INTERRUPT
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankEntry
 from mhnb.errors import MhnbError
 from mhnb.system.run_dir import write_hang_report
 from mhnb.types import DeviceRef, RankInfo, StartProgress
+from mhnb.view.html import format_seconds
 from mhnb.view.tables.reports import format_hang_text
 
 
@@ -277,3 +279,9 @@ def _call_view(view: Callable[[_Value], None], value: _Value) -> bool:
         traceback.print_exc()
         return False
     return True
+
+
+def describe_restart(process_count: int, report: ReplayReport | None) -> str:
+    """Describe a restart for a shell, with the summary of its replay if there was one."""
+    text = f"{pluralize(process_count, 'rank')} restarted"
+    return text if report is None else f"{text}\n{format_report(report, format_seconds(report.wall_s))}"

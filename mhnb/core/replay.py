@@ -301,7 +301,7 @@ def _find_generations(
 ) -> tuple[tuple[int, ...], str]:
     """Return the generations whose records a replay repeats, oldest first, and why an earlier one is not among them.
 
-    The first of them was begun by a start, or by a replay: one that reached its end, or after which the user went on by hand.
+    The first of them was begun by a start, or by a replay: one that reached its end, or after which the user continued by hand.
     """
     found: list[int] = []
     shape = ""

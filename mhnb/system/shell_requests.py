@@ -34,6 +34,8 @@ class ShellRequest(msgspec.Struct, frozen=True):
     action: str
     expires_at_s: float
     """Seconds since 1970 after which the shell does not wait any more, and nothing must be done."""
+    arguments: dict[str, Any] = {}
+    """Of the action, by name."""
 
 
 class ShellAnswer(msgspec.Struct, frozen=True):
@@ -41,7 +43,7 @@ class ShellAnswer(msgspec.Struct, frozen=True):
 
     outcome: Literal["accepted", "done", "failed"]
     text: str = ""
-    """What was done, or why it failed."""
+    """What was done, or why it failed; of `accepted`, how far the work is."""
     values: dict[str, Any] = {}
     """The requested values, by name."""
 
@@ -57,13 +59,24 @@ class PendingRequest:
 
     def __init__(self, run_dir: Path, request_id: str, clock: Callable[[], float]) -> None:
         self._run_dir, self._id, self._clock = run_dir, request_id, clock
+        self._progress_text = ""
 
-    def wait(self, limit_s: float, *, until_done: bool = True) -> ShellAnswer | None:
-        """Return the answer; None if the limit is reached before. With `until_done`, `accepted` is not the answer."""
+    def wait(
+        self, limit_s: float, *, until_done: bool = True, on_progress: Callable[[str], None] | None = None
+    ) -> ShellAnswer | None:
+        """Return the answer; None if the limit is reached before. With `until_done`, `accepted` is not the answer but progress.
+
+        `on_progress` is called each time the text of the progress has changed.
+        """
 
         def poll() -> ShellAnswer | None:
             answer = _read_answer(_answer_path(self._run_dir, self._id))
-            return None if answer is None or (until_done and answer.outcome == "accepted") else answer
+            if answer is None or not until_done or answer.outcome != "accepted":
+                return answer
+            if on_progress is not None and answer.text != self._progress_text:
+                self._progress_text = answer.text
+                on_progress(answer.text)
+            return None
 
         return wait_until(poll, limit_s, _POLL_S, clock=self._clock)
 
@@ -82,7 +95,9 @@ class Clocks:
 
 
 @contextmanager
-def sent_request(run_dir: Path, action: str, limit_s: float, clocks: Clocks) -> Iterator[PendingRequest]:
+def sent_request(
+    run_dir: Path, action: str, limit_s: float, clocks: Clocks, arguments: Mapping[str, Any] | None = None
+) -> Iterator[PendingRequest]:
     """Send a request to the notebook's process; at the end of the block it is withdrawn.
 
     Args:
@@ -90,6 +105,7 @@ def sent_request(run_dir: Path, action: str, limit_s: float, clocks: Clocks) -> 
         action: what to do.
         limit_s: how long the notebook's process may take to find the request.
         clocks: of this process.
+        arguments: of the action, by name; None for none.
 
     Raises:
         OSError: the files cannot be written, or another user could have written them (`NotPrivate`).
@@ -98,7 +114,8 @@ def sent_request(run_dir: Path, action: str, limit_s: float, clocks: Clocks) -> 
     request_id = f"{os.getpid()}.{secrets.token_hex(8)}"
     pending = PendingRequest(run_dir, request_id, clocks.monotonic)
     try:
-        write_private(_request_path(run_dir, request_id), encode_json(ShellRequest(action, clocks.wall() + limit_s)))
+        request = ShellRequest(action, clocks.wall() + limit_s, dict(arguments or {}))
+        write_private(_request_path(run_dir, request_id), encode_json(request))
         yield pending
     finally:
         pending.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -137,6 +138,30 @@ def test_restart_from_a_shell_gives_new_ranks(leftovers: None) -> None:
         assert notebook.process.wait(60) == 0
 
 
+def test_replay_from_a_shell_restores_the_variables(leftovers: None) -> None:
+    """`mhnb restart --replay` runs the cells again in the notebook's process, and prints what ran and what was left out.
+
+    A cell that does not exist is refused before anything is stopped.
+    """
+    with running_notebook("hung") as notebook:
+        _wait_for_status("hung", state="running")
+        done = _mhnb("restart", "hung", "--replay", "--to", "9")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "--to 9: unknown cell; the journal has cell 1 of generation 1" in done.stderr
+        assert _read_status("hung")["state"] == "running"
+        done = _mhnb("restart", "hung", "--replay")
+        assert done.returncode == 0, done.stderr
+        assert re.fullmatch(
+            r"hung: 2 ranks restarted\nmhjax · replayed cell 1 · \d.*\n  left out · cell 2: the cluster was stopped during it\n",
+            done.stdout,
+        )
+        assert notebook.read("ended")[1] == "NotStarted"
+        notebook.go_on()
+        notebook.read("now")
+        assert notebook.read("value") == ["value", "1"]
+        assert notebook.process.wait(60) == 0
+
+
 def test_status_is_read_while_a_cell_hangs(leftovers: None) -> None:
     """`mhnb status` shows the state and each rank, as text and as JSON; `mhnb list` shows the cluster below a header."""
     with running_notebook("hung") as notebook:
@@ -180,7 +205,7 @@ def test_suspended_notebook_is_reported(leftovers: None) -> None:
 def test_detached_cluster_is_interrupted_and_restarted(leftovers: None, before: str) -> None:
     """Without a notebook, the shell attaches to the cluster, ends its cell or replaces its processes, and detaches again.
 
-    So does the next shell, although another process has started the ranks.
+    So does the next shell, although another process has started the ranks; a replay there goes on from the journal.
     """
     with running_notebook("hung", keep=True, before=before) as notebook:
         _wait_for_status("hung", state="running")
@@ -195,6 +220,8 @@ def test_detached_cluster_is_interrupted_and_restarted(leftovers: None, before: 
             0,
             "hung: 2 ranks restarted\n  In a notebook: %mhjax attach hung\n",
         ), done.stderr
-        assert _mhnb("restart", "hung").returncode == 0
+        done = _mhnb("restart", "hung", "--replay")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("hung: 2 ranks restarted\nmhjax · replayed cell 1 · ")
         (record,) = list_cluster_records(os.environ)
         assert record.generation == earlier.generation + 2

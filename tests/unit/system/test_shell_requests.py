@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,9 +39,9 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def sent(run_dir: Path, action: str = "status", limit_s: float = 5.0) -> Iterator[PendingRequest]:
+def sent(run_dir: Path, action: str = "status", limit_s: float = 5.0, **arguments: object) -> Iterator[PendingRequest]:
     """Send a request at `NOW_S`."""
-    with sent_request(run_dir, action, limit_s, Clocks(lambda: NOW_S, time.monotonic)) as pending:
+    with sent_request(run_dir, action, limit_s, Clocks(lambda: NOW_S, time.monotonic), arguments) as pending:
         yield pending
 
 
@@ -158,13 +159,28 @@ def test_each_outcome_is_answered(run_dir: Path) -> None:
 
 
 def test_long_action_has_a_thread_of_its_own(run_dir: Path) -> None:
-    """A long action is accepted at once, and its thread gives the second answer."""
-    requests = ShellRequests(run_dir, {}, {"long": lambda: ("worked", {})}, lambda: NOW_S)
-    with sent(run_dir, "long") as pending:
+    """A long action is accepted at once; its thread gets the arguments, tells how far it is, and gives the last answer.
+
+    The shell gets each text once.
+    """
+    was_told = threading.Event()
+
+    def work(tell: Callable[[str], None], *, steps: int) -> tuple[str, dict[str, object]]:
+        tell(f"step 1 of {steps}")
+        was_told.wait()
+        return "worked", {}
+
+    told: list[str] = []
+    requests = ShellRequests(run_dir, {}, {"long": work}, lambda: NOW_S)
+    with sent(run_dir, "long", steps=3) as pending:
         requests.poll()
+        while not told:
+            assert pending.wait(0.0, on_progress=told.append) is None
+        assert pending.wait(0.0, on_progress=told.append) is None
+        was_told.set()
         answer = pending.wait(20.0)
     assert answer is not None
-    assert (answer.outcome, answer.text) == ("done", "worked")
+    assert (answer.outcome, answer.text, told) == ("done", "worked", ["step 1 of 3"])
 
 
 def test_broken_request_is_answered(run_dir: Path) -> None:
