@@ -716,6 +716,7 @@ def select_dispatch(guard: str, *, is_direct: bool) -> bool:
     if _recorder is None:
         return False
     _launch_path.guard, _launch_path.is_direct = guard, is_direct
+    _recorder.defer_interrupts_in((_jax.after_call.__code__, _checked_after_call.__code__) if is_direct else ())
     # Entries of a failed call would stay.
     _current.laid_out_pairs = None
     # Only in the cell's own thread: launches of other threads are recorded first, as the cell may end while one is
@@ -843,6 +844,14 @@ def _make_after_call() -> Callable[[Any, Any, Any, Any], None]:
     array_type, tree_leaves = _jax.array_type, _jax.tree_leaves
 
     def after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
+        __tracebackhide__ = True
+        try:
+            handle(function, args, kwargs, out)
+        finally:
+            if _launch_path.is_direct and _recorder is not None:
+                _recorder.gate.deliver_after_record()
+
+    def handle(function: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Handle a launch that C++ has made: tag its outputs, or record it."""
         __tracebackhide__ = True
         # Most calls are of programs of this process alone, and end at the first check.

@@ -94,6 +94,8 @@ class InterruptDelivery:
         """Whether it arrived after the cell began and before its code ran."""
         self.is_finishing = False
         """Whether the cell's code was interrupted and has ended. The cell ends soon, so another interrupt changes nothing."""
+        self.recording_code: Sequence[CodeType] = ()
+        """Functions that record a launch which C++ has made already: an interrupt must wait for their end."""
         self.is_launching = False
         """The main thread is between its proposal and the end of its launch: an interrupt must wait. Set by the launch gate."""
         self.is_pending = False
@@ -185,7 +187,7 @@ class InterruptDelivery:
                 return
             if self.at_prompt is not None:
                 self.at_prompt(False)
-            elif not self._defer():
+            elif not self._defer(frame):
                 self.has_raised = True
                 raise KeyboardInterrupt
             return
@@ -195,7 +197,7 @@ class InterruptDelivery:
             self.was_requested = True
             self.at_prompt(True)
             return
-        if self._defer():
+        if self._defer(frame):
             self.was_requested = True
             return
         if is_within(frame, self._user_code):
@@ -208,11 +210,12 @@ class InterruptDelivery:
         else:
             self.arrived_early = True
 
-    def _defer(self) -> bool:
+    def _defer(self, frame: FrameType | None) -> bool:
         """Leave an interrupt pending if a launch is under way, until that is made or given up; return False if none is."""
-        if self.is_launching:
+        if self.is_launching or is_within(frame, self.recording_code):
             self.is_pending = True
-        return self.is_launching
+            return True
+        return False
 
     def _cancel(self) -> None:
         """Cancel the cell that awaits. The event loop is free now, so the cell's code receives the interrupt."""

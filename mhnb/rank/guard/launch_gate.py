@@ -480,6 +480,15 @@ class LaunchGate:
         finally:
             self.signals.deliver()
 
+    def deliver_after_record(self) -> None:
+        """Deliver an interrupt that came while a launch from C++ was recorded.
+
+        Raises:
+            BaseException: the interrupt.
+        """
+        if self._interrupts.is_pending and threading.current_thread() is self._main:
+            raise self._make_unsynchronized_interrupt()
+
     def _deliver_deferred(self, *, has_failed: bool) -> None:
         interrupts = self._interrupts
         if not interrupts.is_launching:

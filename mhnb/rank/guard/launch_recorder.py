@@ -15,7 +15,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Protocol, cast
 
 from mhnb.core.flight import format_cell_begin
@@ -360,6 +360,10 @@ class LaunchRecorder:
     def select_dispatch(self, guard: str, *, is_direct: bool) -> None:
         """Select whether JAX launches alone from now on, or launches are brought here first."""
         self.is_direct = self._jax.select_dispatch(guard, is_direct=is_direct)
+
+    def defer_interrupts_in(self, recording_code: Sequence[CodeType]) -> None:
+        """Let interrupts wait for the end of these functions, which record a launch that was made already."""
+        self._interrupts.recording_code = recording_code
 
     def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
         """Notify the other ranks that this rank makes no more launches in this cell."""

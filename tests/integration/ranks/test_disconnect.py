@@ -99,6 +99,31 @@ def test_interrupt_under_off_never_gives_a_wrong_number(fresh: Fresh, code: str)
     restarted.stop()
 
 
+INTERRUPTED_RECORD = """
+import signal
+from mhnb.rank import jax_private as hooks
+record = hooks._record_launch
+def ring(*given):
+    hooks._record_launch = record
+    signal.raise_signal(signal.SIGINT)
+    record(*given)
+if rank == 0:
+    hooks._record_launch = ring
+    y = add(x)"""
+
+
+def test_interrupt_between_launch_and_record_loses_no_launch(fresh: Fresh) -> None:
+    """Under parity C++ makes a launch before it is recorded; an interrupt in between waits, so the launch is compared."""
+    cluster = fresh(2, 2)
+    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
+    cluster.run("float(add(x)), float(add(x))", guard="parity").check()
+    result = cluster.run(INTERRUPTED_RECORD, guard="parity", timeout_s=60)
+    assert result[0].error is not None
+    assert result[0].error.ename == "KeyboardInterrupt"
+    assert result.state == "tainted", result
+    assert "differs" in "\n".join(result.notes)
+
+
 ONE_RANK_CASES = {
     "an effect whose result is kept": (2, "off", "if rank == 0: y = told(x)"),
     "an effect whose result is dropped": (2, "off", "if rank == 0: told(x)"),
