@@ -581,3 +581,86 @@ def _fill(piece: Piece, tag: str, rng: random.Random) -> str:
 
 def _on_rank(code: str, rank: int | None) -> str:
     return code if rank is None else f"if RANK == {rank}:\n{textwrap.indent(code, '    ')}"
+
+
+# -- sessions: cells that hang, are interrupted, accepted, restarted and replayed
+
+
+@dataclass(frozen=True, slots=True)
+class HostileStep:
+    """A cell of a session. It may fail in any way, but costs no rank, and no later cell gets a wrong number from it."""
+
+    name: str
+    source: str
+    guard: str
+    timeout_s: float | None = None
+
+
+SESSION_SETUP = """
+import threading, time
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+RANK, devices = jax.process_index(), np.array(jax.devices())
+mesh, pair_mesh = Mesh(devices, ('x',)), Mesh([d for d in devices if d.process_index < 2], ('x',))
+rows, whole = NamedSharding(mesh, P('x')), NamedSharding(mesh, P())
+pair_rows = NamedSharding(pair_mesh, P('x'))
+def place(sharding, n): return jax.make_array_from_callback((n,), sharding, lambda i: np.arange(n)[i], dtype=np.int32)
+x, v = place(rows, 6), place(pair_rows, 4)
+total, top = jax.jit(jnp.sum, out_shardings=whole), jax.jit(jnp.max, out_shardings=whole)
+pair = jax.jit(lambda a: a + 0 * a.sum())
+def call(run):
+    like = jax.ShapeDtypeStruct((6 // devices.size,), np.int32)
+    body = lambda a: jax.lax.psum(jax.pure_callback(run, like, a), 'x')
+    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P('x'), out_specs=P(), check_vma=False))
+def picky(a):
+    if RANK == victim: raise ValueError('no')
+    return np.asarray(a)
+def sleepy(a):
+    if RANK == victim: time.sleep(600)
+    return np.asarray(a)
+kept = []
+int(total(x)), int(top(x))
+"""
+"""Names that every step may use, on three ranks; ranks 0 and 1 also share a program of their own."""
+
+PROBE = "[int(f(x)) for f in (total, top)]"
+RIGHT_ANSWER = "[15, 5]"
+"""What the probe shows on each rank that launches."""
+
+_ENDLESS = {
+    "Python code": "if RANK == $who: time.sleep(600)",
+    "a wait at the gate": "if RANK == $who: time.sleep(600)\nint(total(x))",
+    "a collective": "if RANK == $who: int(total(x))\nelse: time.sleep(600)",
+    "a collective alone": "if RANK == $who: int(total(x))",
+    "a dropped launch": "if RANK == $who:\n    total(x)\n    time.sleep(600)",
+    "a callback that sleeps": "victim = $who\nint(call(sleepy)(x)[0])",
+    "a loop": "while True: y = total(x)",
+    "a loop of two ranks": "while RANK < 2: v = pair(v)",
+    "an error of one rank": "if RANK == $who: raise ValueError('no')\nint(total(x))",
+    "a loop that some ranks leave": "while True:\n    y = total(x)\n    if RANK == $who: break",
+}
+_ENDING = {
+    "a program of two ranks": "for _ in range($n): v = pair(v)",
+    "late calls of a rank outside": "if RANK > 1: time.sleep(0.1)\nfor _ in range(6): v = pair(v)",
+    "a program that only its ranks call": "if RANK < 2: v = pair(v)",
+    "two programs in another order": "for f in ((total, top) if RANK == $who else (top, total)): int(f(x))",
+    "a callback that raises": "victim = $who\nint(call(picky)(x)[0])",
+    "a callback's error that is handled": "victim = $who\ntry: int(call(picky)(x)[0])\nexcept Exception as error: print(error)",
+    "a thread that outlives the cell": (
+        "def go_on():\n    for _ in range(20): jnp.sum(jnp.ones(9)).block_until_ready(); time.sleep(0.01)\n"
+        "threading.Thread(target=go_on).start()"
+    ),
+    "a value with a cycle": "node = {'name': 'r', 'children': []}\nnode['children'].append({'name': 'l', 'parent': node})",
+}
+
+
+def draw_hostile_step(rng: random.Random) -> HostileStep:
+    """Draw a step: code that hangs until its interrupt, which it may handle, or code that ends, under one of the guards."""
+    hangs = rng.random() < 0.6
+    name, code = rng.choice(list((_ENDLESS if hangs else _ENDING).items()))
+    source = Template(code).substitute(who=rng.randrange(3), n=rng.randrange(1, 50))
+    if hangs and rng.random() < 0.3:
+        name += ", handled"
+        source = f"try:\n{textwrap.indent(source, '    ')}\nexcept KeyboardInterrupt: print('handled')"
+    guard = rng.choice(("lockstep", "parity", "off"))
+    return HostileStep(f"{name}, guard {guard}", source, guard, 1.0 if hangs else None)

@@ -9,7 +9,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as WaitTimeout
 from html import unescape
@@ -17,15 +17,27 @@ from html import unescape
 import pytest
 
 from mhnb.cluster.cluster import Cluster
-from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
+from mhnb.core.output.results import LEFT_WAITING, RANK_STOPPED, CellResult, RankResult
 from mhnb.core.ranks import parse_ranks
-from mhnb.errors import NotClean
+from mhnb.errors import NotClean, OrderMismatch, ReplayStopped
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from tests.integration.ranks.hostile import FAMILIES, PIECES, HostileCell, draw_hostile_cell
+from tests.integration.ranks.hostile import (
+    FAMILIES,
+    PIECES,
+    PROBE,
+    RIGHT_ANSWER,
+    SESSION_SETUP,
+    HostileCell,
+    HostileStep,
+    draw_hostile_cell,
+    draw_hostile_step,
+)
 from tests.support.source import PACKAGE
 
-CELLS = int(os.environ.get("MHNB_HOSTILE_CELLS", "90"))
+CELLS = int(os.environ.get("MHNB_HOSTILE_CELLS", "30"))
+STEPS = CELLS // 10
+"""Steps of sessions: one takes as long as many cells, because most are interrupted, and then restarted."""
 SEED = int(os.environ.get("MHNB_HOSTILE_SEED", "20261125"))
 END_TIMEOUT_S = 120.0
 """Far more than any of the cells needs; a cell that has not ended by then never ends."""
@@ -75,10 +87,12 @@ def start_cluster(fresh: Fresh) -> Cluster:
     return cluster
 
 
-def run_to_end(cluster: Cluster, source: str, timeout_s: float | None = None) -> CellResult | None:
+def run_to_end(
+    cluster: Cluster, source: str, timeout_s: float | None = None, guard: str | None = None
+) -> CellResult | None:
     """Run a cell; return None if it does not end, or if the cluster died before it."""
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(cluster.run, source, timeout_s=timeout_s)
+        future = pool.submit(cluster.run, source, timeout_s=timeout_s, guard=guard)
         try:
             return future.result(END_TIMEOUT_S)
         except WaitTimeout:
@@ -134,12 +148,12 @@ def check_rank(rank: RankResult, cell: HostileCell) -> Iterator[str]:
 
 
 def _names_failure(drawn: str, rank: RankResult) -> bool:
-    """Return whether a view names a rank's error, or, of a rank that was lost, says in words how it ended."""
+    """Return whether a view names a rank's error, or, of a rank that was lost or only waited, says in words how it ended."""
     assert rank.failure is not None
     if rank.failure.ename in drawn:
         return True
-    lost = rank.failure.ename in ("RankDied", RANK_STOPPED)
-    named = [parse_ranks(spec, 10**6) for spec in re.findall(r"\branks? (\d+(?:[,-]\d+)*)", drawn) if lost]
+    in_words = rank.failure.ename in ("RankDied", LEFT_WAITING, RANK_STOPPED, OrderMismatch.__name__)
+    named = [parse_ranks(spec, 10**6) for spec in re.findall(r"\branks? (\d+(?:[,-]\d+)*)", drawn) if in_words]
     return any(rank.rank in ranks for ranks in named)
 
 
@@ -178,3 +192,86 @@ def check_next_cell(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
             yield f"the next cell on rank {rank.rank} printed {rank.stdout[:300]!r}"
     if result.state != "clean":
         yield f"the next cell left the cluster {result.state}: {result.notes}"
+
+
+# -- sessions
+
+
+@pytest.mark.timeout(3600)
+def test_hostile_sessions_give_no_wrong_number(
+    fresh: Fresh, default_kill_timeout: None, default_disconnect_timeout: None
+) -> None:
+    """Whatever hung, raised or was interrupted before: after `accept` a cell is right or refused, and a replay restores the rest.
+
+    No step costs a rank, and the ranks answer requests after each.
+    """
+    rng = random.Random(SEED)  # noqa: S311  # reproducible from its seed; nothing here is secret
+    session = Session(fresh(3, rng.choice((1, 2)), name="session"), rng)
+    faults = [f"seed {SEED} step {index}: {fault}" for index in range(STEPS) for fault in session.take_step()]
+    session.cluster.stop()
+    assert not faults, "\n\n".join(faults)
+
+
+class Session:
+    """A cluster on which one hostile step follows another, and the values that it should hold.
+
+    Args:
+        cluster: just started, of three ranks.
+        rng: draws the steps, and what comes between them.
+    """
+
+    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+        self.cluster, self._rng = cluster, rng
+        self._kept: list[int] = []
+        cluster.run(SESSION_SETUP).check()
+
+    def take_step(self) -> Iterator[str]:
+        """Take a step, and look at the cluster afterwards; yield every fault."""
+        step = draw_hostile_step(self._rng)
+        for fault in self._try_step(step):
+            yield f"{step.name}: {fault}\n{step.source}"
+
+    def _try_step(self, step: HostileStep) -> Iterator[str]:
+        result = run_to_end(self.cluster, step.source, step.timeout_s, step.guard)
+        if result is None or self.cluster.state == "dead":
+            yield f"{self.cluster.state}: {self.cluster.reason}"
+            yield from self._restart(replay=True)
+            return
+        yield from check_views(result)
+        self.cluster.vars()
+        was_clean = self.cluster.state == "clean"
+        if not was_clean:
+            self.cluster.accept()
+        is_right = yield from self._probe(must_launch=was_clean)
+        if not is_right:
+            yield from self._restart(replay=True)
+        elif self._rng.random() < 0.3:
+            yield from self._restart(replay=False)
+        if self.cluster.state == "clean":
+            self._kept.append(len(self._kept))
+            self.cluster.run(f"kept = [*kept, {self._kept[-1]}]").check()
+
+    def _probe(self, *, must_launch: bool) -> Generator[str, None, bool]:
+        result = run_to_end(self.cluster, PROBE, timeout_s=60)
+        texts = {None} if result is None else {rank.text for rank in result}
+        if not texts <= {RIGHT_ANSWER, None}:
+            yield f"a wrong number: {texts}"
+        if result is None or result.how or (must_launch and texts != {RIGHT_ANSWER}):
+            yield f"the next cell: {result} {self.cluster.state} {self.cluster.reason}"
+        return texts == {RIGHT_ANSWER}
+
+    def _restart(self, *, replay: bool) -> Iterator[str]:
+        """Restart, and replay then or later; yield a fault if a value is not there again."""
+        try:
+            self.cluster = self.cluster.restart(replay=replay)
+            if not replay:
+                self.cluster.run("between = RANK = None").check()
+                self.cluster = self.cluster.restart(replay=True)
+        except ReplayStopped as error:
+            yield f"the replay stopped: {error}"
+            return
+        kept = {rank.stdout for rank in self.cluster.run("print(kept)").check()}
+        if kept != {f"{self._kept}\n"}:
+            yield f"after a replay kept is {kept}, expected {self._kept}"
+        if (yield from self._probe(must_launch=True)):
+            return
