@@ -90,6 +90,8 @@ class CallbackThread(threading.Thread):
 
     def run(self) -> None:
         """Run calls until one is given up: the interrupt may come at any later time in this thread."""
+        # It belongs to no cell: each call says whose work it is.
+        self._mhnb_seq = 0
         try:
             while not self._callbacks.run_next(self):
                 continue

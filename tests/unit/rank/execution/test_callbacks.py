@@ -14,7 +14,7 @@ import pytest
 
 from mhnb.rank.execution.callbacks import CallbackInterrupted, ProgramCallbacks, is_interrupt
 from mhnb.rank.execution.interrupts import InterruptDelivery
-from mhnb.rank.execution.streams import current_thread
+from mhnb.rank.execution.streams import CELL_NUMBER, current_cell, current_thread, propagate_to_threads
 
 WAIT_S = 60.0
 
@@ -127,6 +127,17 @@ def test_failure_of_a_given_up_program_is_an_interrupt() -> None:
 def test_call_keeps_the_thread_of_its_caller(program: Program) -> None:
     """What the function launches belongs to the thread of the cell whose program calls it."""
     assert program.callbacks.wrap(current_thread, "jit(f)")() is current_thread()
+
+
+def test_thread_of_an_earlier_cell_belongs_to_no_cell(program: Program) -> None:
+    """What a program prints later, in a thread of XLA's, is not taken for late output of the cell that started the thread."""
+    propagate_to_threads()
+    token = CELL_NUMBER.set(3)
+    try:
+        assert program.callbacks.wrap(current_cell, "jit(f)")() == 3
+    finally:
+        CELL_NUMBER.reset(token)
+    assert program.call(current_cell).result(WAIT_S) == 0
 
 
 def test_call_in_the_middle_of_a_launch_may_not_launch(program: Program) -> None:
