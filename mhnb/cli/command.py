@@ -11,6 +11,8 @@ from mhnb.core.arguments import suggest_flags
 
 TIMEOUT_STATUS = 124
 """Exit status after a limit of time, as that of the shell command `timeout`."""
+INTERRUPTED_STATUS = 130
+"""128 plus the number of SIGINT: the exit status that shells expect after Ctrl-C."""
 
 
 def _add_nothing(parser: argparse.ArgumentParser) -> None:

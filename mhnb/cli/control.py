@@ -165,13 +165,20 @@ def ask_notebook(
         limit_s: how long it may take once the process has answered at all; None for as long as the process runs.
         arguments: of the action, by name; None for none.
         on_progress: called with how far the action is, each time that it says so.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; the text says whether the action goes on.
     """
     with sent_request(Path(record.run_dir), action, _ANSWER_S, _CLOCKS, arguments) as pending:
         if pending.wait(_ANSWER_S, until_done=False) is None:
             return None
-        answer = pending.wait(_ANSWER_S if limit_s is None else limit_s, on_progress=on_progress)
-        while answer is None and limit_s is None and has_live_notebook(record):
-            answer = pending.wait(_ANSWER_S, on_progress=on_progress)
+        try:
+            answer = pending.wait(_ANSWER_S if limit_s is None else limit_s, on_progress=on_progress)
+            while answer is None and limit_s is None and has_live_notebook(record):
+                answer = pending.wait(_ANSWER_S, on_progress=on_progress)
+        except KeyboardInterrupt:
+            goes_on = f"the notebook's process goes on with it\n  To stop that: mhnb interrupt {record.name}"
+            raise KeyboardInterrupt(goes_on) from None
         return answer
 
 
@@ -183,10 +190,12 @@ def interrupt(args: argparse.Namespace) -> int:
     _check_detachable(record)
     from mhnb.cluster.manager import attach
 
-    cluster = attach(record.full_name, _RankInterrupter(record))
+    interrupter = _RankInterrupter(record)
+    cluster = attach(record.full_name, interrupter)
     state = cluster.state
     cluster.leave()
-    print(f"{args.name}: no cell is running; state {state}")
+    done = f"interrupted cell {interrupter.cell}" if interrupter.cell else "no cell is running"
+    print(f"{args.name}: {done}; state {state}")
     return 0
 
 
@@ -265,6 +274,8 @@ class _RankInterrupter:
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
+        self.cell = 0
+        """The number of the cell that was interrupted; 0 for none."""
 
     def __call__(self, progress: StartProgress) -> None:
         """Interrupt the ranks that have not answered.
@@ -295,5 +306,6 @@ class _RankInterrupter:
         events = [read_last_event(flight_path(run_dir, rank)) for rank in ranks]
         board = open_shared_board(run_dir, len(self._record.rank_pids))
         if board is not None:
-            board.request_interrupt(max((event.cell for event in events if event is not None), default=0))
+            self.cell = max((event.cell for event in events if event is not None), default=0)
+            board.request_interrupt(self.cell)
             board.close()

@@ -25,7 +25,7 @@ from mhnb.cli import (
     start,
     trace,
 )
-from mhnb.cli.command import Command, CommandParser
+from mhnb.cli.command import INTERRUPTED_STATUS, Command, CommandParser
 from mhnb.cli.help import add_help_arguments, find_topic, format_overview, print_help
 from mhnb.core.arguments import format_unknown
 from mhnb.errors import MhnbError
@@ -314,6 +314,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader, such as `| head`, has closed the pipe. Python would fail again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt as error:
+        print(f"mhnb {args.verb}: {error.args[0] if error.args else 'interrupted'}", file=sys.stderr)
+        return INTERRUPTED_STATUS
     except (MhnbError, FileNotFoundError, NotPrivate) as error:
         print(f"mhnb {args.verb}: {error}{_format_help_line(error, args.verb)}", file=sys.stderr)
         return 1

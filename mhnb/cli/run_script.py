@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.cli.command import TIMEOUT_STATUS
+from mhnb.cli.command import INTERRUPTED_STATUS, TIMEOUT_STATUS
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import format_ranks
@@ -29,8 +29,6 @@ _SUCCESS_ARGUMENTS = ("0", "None", "False")
 """Arguments of `sys.exit` that mean success."""
 _STRING = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _ANSI_STYLES = r"(?:\x1b\[[\d;]*m)*"
-_INTERRUPTED_STATUS = 130
-"""128 plus the number of SIGINT: the exit status that shells expect after Ctrl-C."""
 
 
 def read_script(name: str) -> str:
@@ -104,7 +102,7 @@ def exit_status(result: CellResult) -> int:
         return 0
     argument = _exit_argument(failed[0])
     if argument is None and result.how:
-        return _INTERRUPTED_STATUS if result.how == "interrupted" else TIMEOUT_STATUS
+        return INTERRUPTED_STATUS if result.how == "interrupted" else TIMEOUT_STATUS
     # Python's own rule: a number is the status, as a byte; any other argument is a message, and the status is 1.
     return int(argument) & 0xFF if argument is not None and re.fullmatch(r"-?\d+", argument) else 1
 

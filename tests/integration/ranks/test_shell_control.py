@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,6 +164,23 @@ def test_replay_from_a_shell_restores_the_variables(leftovers: None) -> None:
         assert notebook.process.wait(60) == 0
 
 
+def test_replay_goes_on_if_its_shell_is_interrupted(leftovers: None, tmp_path: Path) -> None:
+    """Ctrl-C ends only the command, which says so; `mhnb interrupt` ends the replay."""
+    flag = tmp_path / "hang"
+    before = f"import os, threading\nos.path.exists({str(flag)!r}) and threading.Event().wait()"
+    with running_notebook("hung", before=f"cluster.run({before!r}).check()"):
+        _wait_for_status("hung", state="running")
+        flag.touch()
+        command = [sys.executable, "-m", "mhnb", "restart", "hung", "--replay"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as restart:
+            _wait_for_status("hung", generation=2, state="running")
+            restart.send_signal(signal.SIGINT)
+            _, printed = restart.communicate()
+        goes_on = "mhnb restart: the notebook's process goes on with it\n  To stop that: mhnb interrupt hung\n"
+        assert (restart.returncode, printed) == (130, goes_on)
+        assert _mhnb("interrupt", "hung").stdout == "hung: interrupted cell 1\n"
+
+
 def test_status_is_read_while_a_cell_hangs(leftovers: None) -> None:
     """`mhnb status` shows the state and each rank, as text and as JSON; `mhnb list` shows the cluster below a header."""
     with running_notebook("hung") as notebook:
@@ -201,8 +220,15 @@ def test_suspended_notebook_is_reported(leftovers: None) -> None:
         assert _wait_for_status("hung", answered=True)["state"] == "running"
 
 
-@pytest.mark.parametrize("before", ["", _BEFORE, _INTERRUPTED], ids=["first", "later", "after an interrupt"])
-def test_detached_cluster_is_interrupted_and_restarted(leftovers: None, before: str) -> None:
+_NOT_REPLAYED = "nothing to replay: no cell left the cluster clean"
+
+
+@pytest.mark.parametrize(
+    ("before", "cell", "replayed"),
+    [("", 1, _NOT_REPLAYED), (_BEFORE, 2, "replayed cell 1 · "), (_INTERRUPTED, 2, _NOT_REPLAYED)],
+    ids=["first", "later", "after an interrupt"],
+)
+def test_detached_cluster_is_interrupted_and_restarted(leftovers: None, before: str, cell: int, replayed: str) -> None:
     """Without a notebook, the shell attaches to the cluster, ends its cell or replaces its processes, and detaches again.
 
     So does the next shell, although another process has started the ranks; a replay there goes on from the journal.
@@ -213,7 +239,8 @@ def test_detached_cluster_is_interrupted_and_restarted(leftovers: None, before: 
         notebook.process.wait()
         assert "no notebook is attached\n  Fix: %mhjax attach hung." in _mhnb("status", "hung").stdout
         done = _mhnb("interrupt", "hung")
-        assert (done.returncode, done.stdout) == (0, "hung: no cell is running; state clean\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, f"hung: interrupted cell {cell}; state clean\n"), done.stderr
+        assert _mhnb("interrupt", "hung").stdout == "hung: no cell is running; state clean\n"
         (earlier,) = list_cluster_records(os.environ)
         done = _mhnb("restart", "hung")
         assert (done.returncode, done.stdout) == (
@@ -222,6 +249,6 @@ def test_detached_cluster_is_interrupted_and_restarted(leftovers: None, before: 
         ), done.stderr
         done = _mhnb("restart", "hung", "--replay")
         assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("hung: 2 ranks restarted\nmhjax · replayed cell 1 · ")
+        assert done.stdout.startswith(f"hung: 2 ranks restarted\nmhjax · {replayed}")
         (record,) = list_cluster_records(os.environ)
         assert record.generation == earlier.generation + 2
