@@ -31,7 +31,6 @@ from mhnb.core.replay import (
     ReplayPlan,
     SkippedStep,
     format_errors,
-    list_skipped_steps,
     plan_replay,
 )
 from mhnb.errors import InvalidRequest
@@ -75,7 +74,7 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
     left_out_seqs = _find_cells(without, plan)
     steps: list[Step] = []
     used: set[str] = set()
-    skipped = list(list_skipped_steps(records, cluster.generation))
+    skipped = list(plan.left_out)
     for record in plan.steps:
         if isinstance(record, PushRecord):
             steps.append(PushStep(record.names, record.ranks, _format_push(cluster, record)))

@@ -294,5 +294,5 @@ def add_replay_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--to", metavar="CELL", help="with --replay: stop after this cell, such as In[7] or 7")
     parser.add_argument(
-        "--this-generation", action="store_true", help="with --replay: only the cells since the last restart"
+        "--this-generation", action="store_true", help="with --replay: only the cells that ran after the last restart"
     )

@@ -463,7 +463,7 @@ def _start(request: StartRequest, on_progress: Callable[[StartProgress], None] |
     _check_can_start(shape)
     previous = _clusters.get(name)
     notes = [
-        # Once a cell has run, the start has begun afresh.
+        # Once a cell has run, a replay runs only the cells since this start.
         *(
             [f"{STATE_LOST_NOTE} before any other cell"]
             if previous is not None and _has_died_with_state(previous, shape)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mhnb.core.export import translate_cell
 from mhnb.core.journal import CellRecord, PushRecord, Record
-from mhnb.core.replay import list_steps, plan_replay, select_since_start, step_name
+from mhnb.core.replay import list_steps, plan_replay, select_since_start, step_key, step_name
 
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 
@@ -102,9 +102,9 @@ def _describe_setter(
     if step.generation == generation:
         return None
     by = f"`{name}` was set by {step_name(step)}"
-    if step in plan_replay(records, generation).steps:
+    if step_key(step) in map(step_key, plan_replay(records, generation).steps):
         return f"{by} before the restart. To get it back: %mhjax restart --replay"
-    lost = f"was left out ({why})" if why else "the last replay did not reach"
+    lost = f"was left out ({why})" if why else "was discarded by --to"
     again = "run that cell again" if isinstance(step, CellRecord) else f"%mhjax push {' '.join(step.names)}"
     return f"{by}, which {lost}. To get it back: {again}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import TypeVar
 
 from mhnb.core.cell_name import CellArgument, find_cell, format_cell_argument, format_cell_names
@@ -205,16 +205,15 @@ class ReplayPlan:
 def plan_replay(
     records: Sequence[Record], generation: int, to: int | None = None, *, this_generation: bool = False
 ) -> ReplayPlan:
-    """Choose the steps that the user has done since the last start, or since the replay that stands for what was before it.
+    """Choose the steps that the user has taken since the last start, in order, each once.
 
-    A generation counts if the user did something in it, or if a replay in it reached its end.
-    Its replayed cells stand for their sources, so that none runs twice.
+    What an earlier replay has run stands for the step that it repeated, whether or not that replay reached its end.
 
     Args:
         records: the whole journal.
         generation: where to look first, then at the one before it, and so on.
         to: the number of the last cell to run; None for all.
-        this_generation: only the steps of the newest generation that counts.
+        this_generation: only the steps that ran in the newest generation, as the user's own or in a replay.
 
     Raises:
         InvalidRequest: there is no cell `to` among them.
@@ -223,14 +222,58 @@ def plan_replay(
     >>> plan_replay([StartRecord(1, "2 x 1"), CellRecord(1, 1, "x = 1"), restart, CellRecord(2, 2, "y = 2")], 2).cells
     (1, 2)
     """
-    generations, note = _find_generations(records, generation, this_generation=this_generation)
-    mine = _select_records(records, generations)
+    generations, note = _find_generations(records, generation)
+    mine = _list_own(_select_records(records, generations), only_last=this_generation)
     if to is not None:
         at = next((at for at, r in enumerate(mine) if isinstance(r, CellRecord) and r.seq == to), None)
         if at is None:
             raise _no_such_cell(str(to), mine, generations)
         del mine[at + 1 :]
     return ReplayPlan(generations, *_split_steps(mine), note)
+
+
+def _list_own(records: Sequence[Record], *, only_last: bool = False) -> list[Record]:
+    """List the user's own steps, without those that the user has discarded, each as it last finished if it had raised.
+
+    Steps after the end of a `--to` are discarded by the first own step that follows.
+
+    Args:
+        records: in order.
+        only_last: only the steps that ran in the last generation that has any.
+    """
+    own: list[Record] = []
+    finished: dict[int, CellRecord] = {}
+    end: int | None = None
+    for before, record in pairwise((None, *records)):
+        if isinstance(record, ReplayRecord):
+            end = record.to if record.complete else None
+        elif isinstance(record, AcceptRecord):
+            own += [record] if own and before is own[-1] else []
+        elif isinstance(record, CellRecord | PushRecord) and not record.replayed:
+            own = [*(own if end is None else _cut_after(own, end)), record]
+            end = None
+        elif isinstance(record, CellRecord) and not record.errors and not skip_reason(record):
+            finished[record.seq] = record
+    if only_last:
+        last = max((record.generation for record in records if step_key(record) is not None), default=0)
+        keys = {step_key(record) for record in records if record.generation == last}
+        own = [record for record in own if step_key(record) in keys]
+    return [
+        finished.get(record.seq, record) if isinstance(record, CellRecord) and record.errors else record
+        for record in own
+    ]
+
+
+def _cut_after(records: Sequence[Record], end: int) -> list[Record]:
+    last = max((at for at, r in enumerate(records) if isinstance(r, CellRecord) and r.seq <= end), default=-1)
+    return list(records[: last + 1])
+
+
+def step_key(record: Record) -> object:
+    """Return what a step has in common with its repetitions."""
+    if isinstance(record, CellRecord):
+        return record.seq
+    return (record.names, record.file) if isinstance(record, PushRecord) else None
 
 
 def _select_records(records: Iterable[Record], generations: Sequence[int]) -> list[Record]:
@@ -262,8 +305,8 @@ def find_replay_end(
     >>> find_replay_end(records, 1, CellArgument(4, is_shown=False, is_own=False))
     (2, '--to 4 is In [4], which is cell 2 of the cluster; its cell 4 is In [6]')
     """
-    generations, _ = _find_generations(records, generation, this_generation=this_generation)
-    mine = _select_records(records, generations)
+    generations, _ = _find_generations(records, generation)
+    mine = _list_own(_select_records(records, generations), only_last=this_generation)
     cells = {record.seq: record for record in mine if isinstance(record, CellRecord)}
     seq = find_cell(argument, {seq: cell.execution_count for seq, cell in cells.items()})
     if seq is None:
@@ -277,47 +320,27 @@ def find_replay_end(
     return seq, f"--to {argument.number} is {cells[seq].name}, which is cell {seq} of the cluster; {of_other}"
 
 
-def list_skipped_steps(records: Sequence[Record], generation: int) -> tuple[SkippedStep, ...]:
-    """List what a generation lacks: what its replay would leave out, and what the replays that led to it left out.
-
-    >>> old, new = CellRecord(1, 2, "f()", state="tainted"), ReplayRecord(2, 1, None, complete=True)
-    >>> [str(each) for each in list_skipped_steps([StartRecord(1, "1 x 1"), old, StartRecord(2, "1 x 1", after=1), new], 2)]
-    ['cell 2: tainted']
-    """
-    plan = plan_replay(records, generation)
-    first = plan.generations[0]
-    replays = [r for r in records if isinstance(r, ReplayRecord) and r.generation == first and r.complete]
-    inherited = [each for r in replays if r.source_generation < first for each in _list_skipped_by(records, r)]
-    return tuple(sorted(dict.fromkeys((*inherited, *plan.left_out)), key=lambda each: each.seq))
-
-
-def _list_skipped_by(records: Sequence[Record], replay: ReplayRecord) -> tuple[SkippedStep, ...]:
-    left_out = list_skipped_steps(records, replay.source_generation)
-    return tuple(each for each in left_out if replay.to is None or each.seq <= replay.to)
-
-
-def _find_generations(
-    records: Sequence[Record], newest: int, *, this_generation: bool = False
-) -> tuple[tuple[int, ...], str]:
+def _find_generations(records: Sequence[Record], newest: int) -> tuple[tuple[int, ...], str]:
     """Return the generations whose records a replay repeats, oldest first, and why an earlier one is not among them.
 
-    The first of them was begun by a start, or by a replay: one that reached its end, or after which the user continued by hand.
+    The first of them is that of the last start, or of one before it if nothing has run since but a replay.
     """
     found: list[int] = []
-    shape = ""
+    shape, has_own = "", False
     for start in _list_starts(records, newest):
         mine = _select_records(records, (start.generation,))
-        replays = [record for record in mine if isinstance(record, ReplayRecord)]
-        repeated = [record.replayed for record in mine if isinstance(record, CellRecord | PushRecord)]
+        steps = [record for record in mine if isinstance(record, CellRecord | PushRecord)]
         shape = shape or start.shape
         if start.shape != shape:
             # Cells that ran on a cluster of another shape cannot be compared with cells of this one.
             note = f"generation {start.generation} was left out: it had {start.shape}, and this cluster has {shape}"
-            return tuple(found) or (newest,), note if repeated else ""
-        if not all(repeated) or any(replay.complete for replay in replays):
+            return tuple(found) or (newest,), note if steps else ""
+        if steps:
             found.insert(0, start.generation)
-            if this_generation or replays or any(repeated) or not start.is_restart:
-                break
+        has_own = has_own or not all(step.replayed for step in steps)
+        replays = [r for r in _select_records(records, found) if isinstance(r, ReplayRecord)]
+        if has_own and not start.is_restart and not any(r.source_generation < start.generation for r in replays):
+            break
     return tuple(found) or (newest,), ""
 
 
@@ -431,7 +454,7 @@ def format_recovery_before(records: Sequence[Record], generation: int, seq: int)
     >>> format_recovery_before([CellRecord(1, 21, "f()", execution_count=7)], 1, 22), format_recovery_before([], 1, 1)
     ('%mhjax restart --replay --to In[7]', '')
     """
-    mine = _select_records(records, _find_generations(records, generation)[0])
+    mine = _list_own(_select_records(records, _find_generations(records, generation)[0]))
     counts = {record.seq: record.execution_count for record in mine if isinstance(record, CellRecord)}
     # Not simply the number before it: a replay cannot stop at a number that an earlier replay left out.
     to = max((known for known in counts if known < seq), default=None)

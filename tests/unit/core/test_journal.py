@@ -234,7 +234,7 @@ def restarted(generation: int, *records: CellRecord | PushRecord, begins: bool =
 FIRST_START: list[Record] = [START, cell(1), PUSH, cell(2)]
 WIDER_START = StartRecord(2, "4 hosts x 1 device", after=1)
 REPLAY_END = ReplayRecord(2, 1, None, complete=True)
-STOP = replace(REPLAY_END, complete=False)
+STOP, TO_FIRST = replace(REPLAY_END, complete=False), replace(REPLAY_END, to=1)
 USED_RESTART: list[Record] = [*FIRST_START, *restarted(2), cell(3, generation=2)]
 REPLAYED_BOTH = [*USED_RESTART, *restarted(3, cell(1), cell(2), cell(3)), ReplayRecord(3, 2, None, complete=True)]
 
@@ -246,18 +246,24 @@ REPLAYED_BOTH = [*USED_RESTART, *restarted(3, cell(1), cell(2), cell(3)), Replay
         ([*FIRST_START, *restarted(2), *restarted(3)], (1,), (1, 2)),
         (USED_RESTART, (1, 2), (1, 2, 3)),
         ([*USED_RESTART, *restarted(3), *restarted(4), cell(4, generation=4)], (1, 2, 4), (1, 2, 3, 4)),
-        ([*FIRST_START, *restarted(2, cell(1))], (1,), (1, 2)),
-        ([*FIRST_START, *restarted(2, cell(1)), STOP], (1,), (1, 2)),
-        ([*USED_RESTART, *restarted(3, cell(1)), replace(STOP, generation=3)], (1, 2), (1, 2, 3)),
-        ([*FIRST_START, *restarted(2, cell(1)), STOP, *restarted(3), cell(3, generation=3)], (1, 3), (1, 2, 3)),
-        ([*FIRST_START, *restarted(2, cell(1)), STOP, cell(3, generation=2)], (2,), (1, 3)),
-        ([*FIRST_START, *restarted(2), STOP, cell(3, generation=2)], (2,), (3,)),
-        ([*FIRST_START, *restarted(2, cell(1)), replace(REPLAY_END, to=1)], (2,), (1,)),
-        ([*FIRST_START, *restarted(2, cell(1), PUSH, cell(2)), REPLAY_END], (2,), (1, 2)),
-        ([*FIRST_START, *restarted(2, cell(1), cell(2)), REPLAY_END, cell(3, generation=2)], (2,), (1, 2, 3)),
-        (REPLAYED_BOTH, (3,), (1, 2, 3)),
-        ([*REPLAYED_BOTH, cell(4, generation=3), *restarted(4), cell(5, generation=4)], (3, 4), (1, 2, 3, 4, 5)),
+        ([*FIRST_START, *restarted(2, cell(1))], (1, 2), (1, 2)),
+        ([*FIRST_START, *restarted(2, cell(1)), STOP], (1, 2), (1, 2)),
+        ([*USED_RESTART, *restarted(3, cell(1)), replace(STOP, generation=3)], (1, 2, 3), (1, 2, 3)),
+        ([*FIRST_START, *restarted(2, cell(1)), STOP, *restarted(3), cell(3, generation=3)], (1, 2, 3), (1, 2, 3)),
+        ([*FIRST_START, *restarted(2, cell(1)), STOP, cell(3, generation=2)], (1, 2), (1, 2, 3)),
+        ([*FIRST_START, *restarted(2), STOP, cell(3, generation=2)], (1, 2), (1, 2, 3)),
+        ([*FIRST_START, *restarted(2, cell(1)), TO_FIRST], (1, 2), (1, 2)),
+        ([*FIRST_START, *restarted(2, cell(1)), TO_FIRST, cell(3, generation=2)], (1, 2), (1, 3)),
+        ([*FIRST_START, *restarted(2, cell(1), PUSH, cell(2)), REPLAY_END], (1, 2), (1, 2)),
+        ([*FIRST_START, *restarted(2, cell(1), cell(2)), REPLAY_END, cell(3, generation=2)], (1, 2), (1, 2, 3)),
+        (REPLAYED_BOTH, (1, 2, 3), (1, 2, 3)),
+        ([*REPLAYED_BOTH, cell(4, generation=3), *restarted(4), cell(5, generation=4)], (1, 2, 3, 4), (1, 2, 3, 4, 5)),
         ([*FIRST_START, *restarted(2, begins=True)], (1,), (1, 2)),
+        (
+            [*FIRST_START, *restarted(2, cell(1), cell(2), begins=True), REPLAY_END, cell(3, generation=2)],
+            (1, 2),
+            (1, 2, 3),
+        ),
         ([*USED_RESTART, *restarted(3, begins=True), cell(1, generation=3)], (3,), (1,)),
         ([*USED_RESTART, *restarted(3, begins=True), *restarted(4)], (1, 2), (1, 2, 3)),
         ([*FIRST_START, WIDER_START], (2,), ()),
@@ -275,11 +281,13 @@ REPLAYED_BOTH = [*USED_RESTART, *restarted(3, cell(1), cell(2), cell(3)), Replay
         "by hand after a stop",
         "by hand after a stop at once",
         "to",
+        "went on after to",
         "complete",
         "went on",
         "walk complete",
         "walk went on",
         "start",
+        "replay in a start",
         "used start",
         "restart after a start",
         "other shape",
@@ -289,20 +297,38 @@ REPLAYED_BOTH = [*USED_RESTART, *restarted(3, cell(1), cell(2), cell(3)), Replay
 def test_replay_walks_back_to_the_last_start(
     records: list[Record], generations: tuple[int, ...], cells: tuple[int, ...]
 ) -> None:
-    """A replay runs what was done since the start, or since the replay that stands for what was before it; nothing twice.
+    """A replay runs what the user has done since the start, in order, and nothing twice, whatever replays have come in between.
 
-    After a replay that stopped, the first new cell takes the place of the cells that it had not run.
+    Only after `--to` the first new cell takes the place of the cells that came later.
     """
     plan = plan_replay(records, max(record.generation for record in records))
     assert (plan.generations, plan.cells) == (generations, cells)
 
 
 def test_replay_of_this_generation_runs_no_earlier_cell() -> None:
-    """It runs the newest generation that counts; its complete replay stands for itself from then on."""
+    """It runs what has run in the newest generation, also in a replay there; the next replay runs the others again."""
     assert plan_replay(USED_RESTART, 2, this_generation=True).cells == (3,)
     assert plan_replay([*USED_RESTART, *restarted(3)], 3, this_generation=True).cells == (3,)
     again: list[Record] = [*USED_RESTART, *restarted(3, cell(3)), ReplayRecord(3, 2, None, complete=True)]
-    assert plan_replay(again, 3).cells == (3,)
+    assert plan_replay(again, 3, this_generation=True).cells == (3,)
+    assert plan_replay(again, 3).cells == (1, 2, 3)
+
+
+def test_replay_compares_with_what_the_user_had() -> None:
+    """A cell's own end counts, not that of a later replay which was interrupted or failed; a cure of a failed cell counts."""
+    failed = cell(1, outcomes={0: "error", 1: "error"}, errors={0: "OSError", 1: "OSError"})
+    stopped = cell(2, outcomes={0: "error", 1: "error"}, errors={0: "KeyError", 1: "KeyError"})
+    interrupted = cell(2, outcomes=dict.fromkeys((0, 1), "interrupted"), how="interrupted")
+    records: list[Record] = [START, failed, cell(2)]
+    for generation, second in ((2, stopped), (3, interrupted)):
+        records += [*restarted(generation, cell(1), second), replace(STOP, generation=generation)]
+    plan = plan_replay([*records, cell(3, generation=3)], 3)
+    assert [(step.generation, step.errors) for step in plan.steps if isinstance(step, CellRecord)] == [
+        (3, {}),
+        (1, {}),
+        (3, {}),
+    ]
+    assert plan.left_out == ()
 
 
 def test_replay_to_a_cell_before_a_restart() -> None:

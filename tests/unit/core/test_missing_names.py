@@ -89,13 +89,13 @@ def test_name_of_an_earlier_start_is_not_explained() -> None:
 
 @pytest.mark.parametrize("to", [1, None], ids=["to", "stopped"])
 def test_name_that_the_last_replay_did_not_reach(to: int | None) -> None:
-    """Another replay does not reach its cell either, so the hint does not name one."""
+    """The next replay brings it back, unless the user has gone on after `--to`, if only with the cell that lacks it."""
     partial: list[Record] = [
         CellRecord(2, 1, "import numpy as np", replayed=True),
         ReplayRecord(2, 1, to, complete=to is not None),
     ]
-    expected = "`x` was set by cell 6, which the last replay did not reach. To get it back: run that cell again"
-    assert describe("x", RESTART, *partial) == expected
+    discarded = "`x` was set by cell 6, which was discarded by --to. To get it back: run that cell again"
+    assert describe("x", RESTART, *partial) == (discarded if to else f"`x` was set by cell 6 {BACK}")
 
 
 def test_replayed_cell_lacks_only_what_was_set_before_it() -> None:

@@ -22,6 +22,7 @@ from mhnb.core.guard.provenance import (
     uncompared_blocks,
     uncompared_positions,
 )
+from mhnb.core.journal import CellRecord
 from mhnb.core.messages import CellEnded
 from mhnb.core.state.events import CellRequest, CellSubmitted
 from tests.unit.core.state.test_machine import Driver, finished
@@ -172,8 +173,9 @@ def test_recovery_replays_up_to_the_divergence() -> None:
 
 
 def test_recovery_never_stops_at_a_skipped_cell() -> None:
-    """The journal of this start does not have a cell that its replay left out, so the note names an earlier one."""
+    """A replay cannot stop at a number that an earlier replay has left out, so the note names an earlier cell."""
     driver = Driver().ready()
+    driver.machine.history = [CellRecord(driver.machine.generation, seq, "x = 1") for seq in (2, 5)]
     driver(
         CellSubmitted(1, CellRequest("x = 1", replayed_seq=2)),
         *(CellEnded(rank, 2, "ok", [], 0.1) for rank in (0, 1)),
