@@ -52,7 +52,7 @@ _ENDING_TEXTS: dict[Ending, str] = {
     "interrupted": "was interrupted before reaching it",
     "skipped": "does not run this cell (--ranks)",
     "died": "was lost before reaching it: it died or its connection broke",
-    "left": "refused it: a collective that it abandoned in an earlier cell may still be waiting",
+    "left": "refused it: a collective of an earlier cell may still be waiting there",
 }
 _NOT_LAUNCHED = "nothing was launched"
 _NOT_LAUNCHED_CLEAN = f"{_NOT_LAUNCHED}, the cluster is clean"
@@ -82,7 +82,6 @@ _NO_DETAILS = MismatchDetails()
 _MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
 _RANK_EXPRESSION = re.compile(r"process_index|process_id|\b(?:my_?)?rank\b")
 """Matches an expression that depends on which rank evaluates it."""
-_ABANDONED_HINT = "  Wait until that collective ends. If it does not:\n  Fix: %mhjax restart --replay"
 
 
 class Vote(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -230,7 +229,7 @@ def format_mismatch(
     groups = tuple(_build_group(same, names, why, suffixes[same[0].rank]) for (*_, why), same in members.items())
     text = format_difference(LaunchDifference(number - 1, groups), cell_name, source)
     if any(stand.fingerprint is None and stand.ending == "left" for stand in votes):
-        return f"{_NOT_LAUNCHED}\n{text}\n{_ABANDONED_HINT}"
+        return f"{_NOT_LAUNCHED}\n{text}\n  Fix: {REPLAY_COMMAND}"
     if letters:
         hint = _PROVENANCE_HINT
     elif _threads_differ(votes):

@@ -24,7 +24,7 @@ REPLAY_COMMAND = "%mhjax restart --replay"
 TAINTED_NOTE = f"tainted (results may be wrong) · {REPLAY_COMMAND}, or %mhjax accept"
 """Last note of a tainted cell."""
 
-STILL_ABANDONED = "which this rank abandoned and which may still be waiting"
+STILL_ABANDONED = "which may still be waiting on this rank"
 """Part of the message for a launch that is refused because it would meet a collective of an earlier cell."""
 
 _Participants: TypeAlias = tuple[int, ...]

@@ -576,8 +576,7 @@ class Cell:
     def _lockstep_note(self) -> tuple[str, ...]:
         if not self.abandoned_by:
             return ()
-        ranks = describe_ranks(self.abandoned_by)
-        reason = f"{ranks} abandoned a collective in an earlier cell, which may still be waiting"
+        reason = f"a collective of an earlier cell may still be waiting on {describe_ranks(self.abandoned_by)}"
         return (f"guard lockstep instead of {self.request.guard}: {reason}, so all ranks must agree on each launch",)
 
     @property

@@ -57,7 +57,7 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, disco
     if state == "clean" and cell.has_hit_abandoned_collective():
         # Without this, a replay, which has no abandoned collective, would take this error for the cell's own.
         return "tainted", (
-            "a collective of an earlier cell was abandoned and may still be waiting",
+            "a collective of an earlier cell may still be waiting",
             *notes,
             TAINTED_NOTE,
         )

@@ -120,8 +120,7 @@ def test_refusal_for_abandoned_collective_is_not_clean() -> None:
     assert text.splitlines() == [
         "nothing was launched",
         "launch 1 of cell 4 differs",
-        "  rank 0   refused it: a collective that it abandoned in an earlier cell may still be waiting",
+        "  rank 0   refused it: a collective of an earlier cell may still be waiting there",
         "  rank 1   jit(f)",
-        "  Wait until that collective ends. If it does not:",
         "  Fix: %mhjax restart --replay",
     ]
