@@ -223,12 +223,12 @@ def read_tree(value: Any) -> LayoutTree:
     """Return the layout of each leaf of a pytree; leaves that are not arrays are described in words.
 
     Raises:
-        InvalidRequest: the pytree contains no array with a layout, or JAX cannot flatten it.
+        InvalidRequest: the pytree contains no array with a layout, or it cannot be flattened.
     """
     try:
         check_tree(value)
     except (Exception, SystemExit) as error:
-        raise InvalidRequest(f"layout: JAX cannot flatten the value: {describe_error(error)}") from error
+        raise InvalidRequest(f"layout: the value cannot be flattened: {describe_error(error)}") from error
     leaves, _ = jax.tree_util.tree_flatten_with_path(value)
     tree = LayoutTree(tuple(read_row(jax.tree_util.keystr(path), leaf) for path, leaf in leaves))
     if all(row.layout is None for row in tree.rows):

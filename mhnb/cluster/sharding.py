@@ -233,7 +233,8 @@ def request_layout(client: RankClient, expression: str, ranks: Sequence[int] | N
     views = compare_views(_decode_all(wires), deleted={rank for rank, wire in wires.items() if _is_deleted(wire)})
     if all(isinstance(view.view, str) for view in views):
         texts = "; ".join(
-            f"{view.view}" + (f" ({describe_ranks(view.ranks)})" if len(views) > 1 else "") for view in views
+            f"{view.view}".removeprefix("layout: ") + (f" ({describe_ranks(view.ranks)})" if len(views) > 1 else "")
+            for view in views
         )
         raise InvalidRequest(f"layout {expression}: {texts}", expression=expression)
     return views

@@ -191,7 +191,7 @@ def describe_leaves(value: Any) -> list[dict[str, Any]]:
         check_tree(value)
         leaves, _ = jax.tree_util.tree_flatten_with_path(value)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a container's own flattening may raise anything: keys that cannot be sorted
-        why = f"JAX cannot flatten it: {describe_error(error)}"
+        why = f"it cannot be flattened: {describe_error(error)}"
         return [{"path": "", "kind": type(value).__name__, **_unreadable(why)}]
     return [{"path": jax.tree_util.keystr(path), **_describe(leaf)} for path, leaf in leaves]
 

@@ -90,7 +90,7 @@ def test_local_arrays_have_a_note(laid: Session) -> None:
         ("layout nowhere", "unknown variable 'nowhere'"),
         ("layout row + 1", "may compute something"),
         ("layout row['a", "not closed"),
-        ("layout laid['n']", "layout: expected a jax.Array"),
+        ("layout laid['n']", "layout laid['n']: expected a jax.Array"),
         ("layout row --to P('z')", "the mesh has 'data', 'model'"),
         ("layout row --to P(None, 'data', None)", "has 3 entries"),
         ("layout laid --to P()", "needs an array on a mesh"),

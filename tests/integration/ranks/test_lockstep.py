@@ -972,7 +972,7 @@ turned = jax.make_array_from_callback((8,), NamedSharding(turned, P('x')), lambd
     rows = {row.name: row for row in ready.check(*names)}
     assert [name for name, row in rows.items() if row.same is False] == ["keys['own']", "masked", "turned"]
     assert [name for name, row in rows.items() if row.same] == ["keys['same']", "spread"]
-    assert "cannot flatten it: ValueError" in rows["mixed"].text
+    assert "cannot be flattened: ValueError" in rows["mixed"].text
     assert rows["lock"].text == "not compared: TypeError: cannot pickle '_thread.lock' object on ranks 0-3"
     assert rows["gone"].text.startswith("not compared: holds an array f32[8] that has been deleted")
     assert rows["double"].text == "not compared: it is code on ranks 0-3"
