@@ -48,7 +48,6 @@ from mhnb.rank.guard.programs import (
     canonicalize_module,
     check_may_launch,
     find_meshes,
-    forbid_launches,
     format_program_name,
     optimised_texts,
     ranks_of_devices,
@@ -378,7 +377,6 @@ def install(recorder: LaunchRecorder) -> HookStatus:
             return HookStatus(False, reason)
         _hook()
     _recorder = recorder
-    recorder.callbacks.forbid_launches = forbid_launches
     return HookStatus(True)
 
 

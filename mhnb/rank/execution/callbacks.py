@@ -2,9 +2,11 @@
 
 XLA calls such a function while the main thread is blocked in C until the program ends, where no signal reaches it. If the function does
 not return, neither does the program. If it raises, a part of the program on another device may wait for it forever, and the error
-comes last. So each call runs in a thread of this module, and XLA's thread waits for that one in Python, where the wait can be ended.
+comes last. So a call in a thread of XLA's runs in a thread of this module, and XLA's thread waits for that one in Python, where the
+wait can be ended. A call that was given up may still be in a function in C. When that returns, its thread ends.
 
-A call that was given up may still be in a function in C. When that returns, its thread ends.
+A small program of one device runs in the thread that launches it, and so does its callback, with the settings of that thread:
+`jax.enable_x64`, `np.errstate`, context variables. Signals reach it there.
 """
 
 from __future__ import annotations
@@ -12,14 +14,10 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any
 
 from mhnb.rank.execution.exceptions import is_a, is_runtime_error, text_of
-from mhnb.rank.execution.streams import current_cell, current_thread, run_as
-
-_NESTED_LAUNCH = "its callback runs in the middle of that launch, on which all ranks have agreed"
 
 
 class CallbackInterrupted(Exception):
@@ -39,28 +37,38 @@ class _Call:
 
     def __init__(self, program: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.program = program
-        self.seq, self.thread = current_cell(), current_thread()
         self._function, self._args = function, args
         self.replies: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self._lock = threading.Lock()
-        self.worker_id = 0
+        self.thread_id = 0
         """The thread that runs it; 0 before and after."""
         self.is_given_up = self._has_ended = False
+
+    def run_here(self, report: Callable[[BaseException, str], None]) -> Any:
+        """Call the function in the thread of the program. It cannot be given up; a signal may interrupt it."""
+        self._has_ended, self.thread_id = True, threading.get_ident()
+        try:
+            return self._function(*self._args)
+        except KeyboardInterrupt as interrupt:
+            raise CallbackInterrupted("interrupted") from interrupt
+        except BaseException as error:
+            report(error, self.program)
+            raise
 
     def run(self, report: Callable[[BaseException, str], None]) -> None:
         """Call the function and pass on what it returns or raises."""
         with self._lock:
             self._has_ended = self.is_given_up
-            self.worker_id = 0 if self._has_ended else threading.get_ident()
+            self.thread_id = 0 if self._has_ended else threading.get_ident()
         if self._has_ended:
             return
         result, error = None, None
         try:
-            result = run_as(self.seq, self.thread, self._function, *self._args)
+            result = self._function(*self._args)
         except BaseException as raised:  # noqa: BLE001 - it is raised into the program
             error = raised
         with self._lock:
-            self.worker_id, self._has_ended = 0, True
+            self.thread_id, self._has_ended = 0, True
         try:
             if error is not None and not self.is_given_up:
                 report(error, self.program)
@@ -73,9 +81,9 @@ class _Call:
             if self._has_ended or self.is_given_up:
                 return
             self.is_given_up = True
-            if self.worker_id:
+            if self.thread_id:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self.worker_id), ctypes.py_object(KeyboardInterrupt)
+                    ctypes.c_ulong(self.thread_id), ctypes.py_object(KeyboardInterrupt)
                 )
             self.replies.put((None, CallbackInterrupted("interrupted")))
 
@@ -90,8 +98,6 @@ class CallbackThread(threading.Thread):
 
     def run(self) -> None:
         """Run calls until one is given up: the interrupt may come at any later time in this thread."""
-        # It belongs to no cell: each call says whose work it is.
-        self._mhnb_seq = 0
         try:
             while not self._callbacks.run_next(self):
                 continue
@@ -105,10 +111,6 @@ class ProgramCallbacks:
     def __init__(self) -> None:
         self.report: Callable[[BaseException, str], None] = lambda *_: None
         """Called in the thread of a call, with the error that the function raised and the name of the program."""
-        self.forbid_launches: Callable[[str], Any] = lambda _: nullcontext()
-        """Returns a context in which no launch may be made, for this reason."""
-        self.is_in_launch: Callable[[], bool] = lambda: False
-        """Returns whether the calling thread is in the middle of a launch."""
         self._idle: list[CallbackThread] = []
         self._running: dict[int, _Call] = {}
 
@@ -121,35 +123,26 @@ class ProgramCallbacks:
         return call_back
 
     def _call(self, program: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        if self.is_in_launch():
-            function, args = self._call_without_launches, (function, args)
         call = _Call(program, function, args)
         self._running[id(call)] = call
         try:
-            try:
-                worker = self._idle.pop()
-            except IndexError:
-                worker = CallbackThread(self)
-                worker.start()
-            worker.calls.put(call)
-            result, error = call.replies.get()
-        except KeyboardInterrupt as interrupt:
-            # The program runs in the main thread, which waits here.
-            call.give_up()
-            raise CallbackInterrupted("interrupted") from interrupt
-        except BaseException:
-            # As above: the user's own signal handler has raised.
-            call.give_up()
-            raise
+            if type(threading.current_thread()) is not threading._DummyThread:
+                return call.run_here(self.report)
+            return self._run_in_worker(call)
         finally:
             del self._running[id(call)]
+
+    def _run_in_worker(self, call: _Call) -> Any:
+        try:
+            worker = self._idle.pop()
+        except IndexError:
+            worker = CallbackThread(self)
+            worker.start()
+        worker.calls.put(call)
+        result, error = call.replies.get()
         if error is not None:
             raise error
         return result
-
-    def _call_without_launches(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        with self.forbid_launches(_NESTED_LAUNCH):
-            return function(*args)
 
     def run_next(self, worker: CallbackThread) -> bool:
         """Run a worker's next call; return whether it was given up."""
@@ -162,11 +155,17 @@ class ProgramCallbacks:
     def find_oldest(self) -> tuple[int, str] | None:
         """Return the thread of the call that has run longest, and the name of its program; None if none runs. From any thread."""
         for call in tuple(self._running.values()):
-            if worker_id := call.worker_id:
-                return worker_id, call.program
+            if thread_id := call.thread_id:
+                return thread_id, call.program
         return None
 
     def give_up(self) -> None:
         """Give up all calls, so that their programs end. From any thread."""
         for call in tuple(self._running.values()):
             call.give_up()
+
+
+INLINE_CODE = (_Call.run_here.__code__,)
+"""Runs a function in the thread of its program."""
+CALL_CODES = (_Call.run.__code__, *INLINE_CODE)
+"""Run a function that a program calls, in whichever thread."""

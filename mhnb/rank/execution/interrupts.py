@@ -27,7 +27,7 @@ from types import CodeType, FrameType
 from typing import Any, Protocol, TypeVar
 
 from mhnb.core.messages import InterruptDelivered, Message
-from mhnb.rank.execution.callbacks import ProgramCallbacks
+from mhnb.rank.execution.callbacks import INLINE_CODE, ProgramCallbacks
 from mhnb.rank.execution.tracebacks import print_unraisable
 from mhnb.rank.flight import FlightRecorder
 
@@ -211,8 +211,12 @@ class InterruptDelivery:
             self.arrived_early = True
 
     def _defer(self, frame: FrameType | None) -> bool:
-        """Leave an interrupt pending if a launch is under way, until that is made or given up; return False if none is."""
-        if self.is_launching or is_within(frame, self.recording_code):
+        """Leave an interrupt pending if a launch is under way, until that is made or given up; return False if none is.
+
+        A launch whose callback runs in the main thread is not made before that ends: its time is limited, as in other threads.
+        """
+        is_launching = self.is_launching and not (self._is_overdue() and is_within(frame, INLINE_CODE))
+        if is_launching or is_within(frame, self.recording_code):
             self.is_pending = True
             return True
         return False
@@ -269,10 +273,13 @@ class InterruptDelivery:
         if not self._is_running or self._is_delivered or not self.is_requested():
             self._requested_at_s = None
             return
-        now = self._clock()
-        self._requested_at_s = now if self._requested_at_s is None else self._requested_at_s
-        if now - self._requested_at_s >= _CALLBACK_LIMIT_S:
+        self._requested_at_s = self._clock() if self._requested_at_s is None else self._requested_at_s
+        if self._is_overdue():
             self.callbacks.give_up()
+
+    def _is_overdue(self) -> bool:
+        """Return whether the callbacks of a program have had their time since the request for an interrupt."""
+        return self._requested_at_s is not None and self._clock() - self._requested_at_s >= _CALLBACK_LIMIT_S
 
     def is_handled(self) -> bool:
         """Return whether the cell's code has received one, and is still running."""

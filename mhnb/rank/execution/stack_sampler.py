@@ -27,10 +27,10 @@ import psutil
 
 from mhnb.core.hang_report import OWN_WAITS, Frame, PendingLaunch, RankActivity, StackSample, classify_stack
 from mhnb.core.messages import LaunchCount, RankStatus, ThreadStatus
-from mhnb.rank.execution.callbacks import CallbackThread
+from mhnb.rank.execution.callbacks import CALL_CODES, CallbackThread
 from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.interrupts import is_one_of
-from mhnb.rank.execution.streams import propagate_to_threads, run_as
+from mhnb.rank.execution.streams import propagate_to_threads
 
 _FIRST_SAMPLE_S, _SAMPLE_INTERVAL_S = 1.8, 1.0
 """Age of a cell at the first sample that is reported, and the time between two: two of them come before 3 s."""
@@ -164,9 +164,9 @@ class StackSampler:
         """Return where the function is that a program calls at the moment: its program waits for it, and the main thread for that."""
         if (found := self.find_callback()) is None:
             return None
-        worker_id, program = found
-        stack = _stack(sys._current_frames().get(worker_id))
-        frames = takewhile(lambda frame: not is_one_of(frame.f_code, (run_as.__code__,)), islice(stack, _MAX_FRAMES))
+        thread_id, program = found
+        stack = _stack(sys._current_frames().get(thread_id))
+        frames = takewhile(lambda frame: not is_one_of(frame.f_code, CALL_CODES), islice(stack, _MAX_FRAMES))
         sight = StackSample(
             tuple(self._describe(frame, cell_file) for frame in frames), cell_file, pending_launch=flight
         )
@@ -253,7 +253,7 @@ def _is_idle(stack: Sequence[FrameType]) -> bool:
 
 def _runs_thread(code: CodeType) -> bool:
     """Return whether a function is one of those that run the function of a thread or of a pool."""
-    return code.co_name in ("run", "run_as") and code.co_filename in (threading.__file__, _POOL_FILE, _ORIGIN_FILE)
+    return code.co_name in ("run", "_run_as") and code.co_filename in (threading.__file__, _POOL_FILE, _ORIGIN_FILE)
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:

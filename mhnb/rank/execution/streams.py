@@ -168,11 +168,10 @@ def _submit(
     seq = current_cell()
     if not seq:
         return original(pool, function, *args, **kwargs)
-    return original(pool, run_as, seq, _begin_work(function), function, *args, **kwargs)
+    return original(pool, _run_as, seq, _begin_work(function), function, *args, **kwargs)
 
 
-def run_as(seq: int, work: CellThread, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function as a piece of a cell's work, whichever thread this is."""
+def _run_as(seq: int, work: CellThread, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     token, before = CELL_NUMBER.set(seq), _pooled.work
     _pooled.work = work
     try:
@@ -194,7 +193,7 @@ def _hook_thread_pools() -> None:
 def _apply_async(
     original: Callable[..., Any], pool: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    return original(pool, functools.partial(run_as, current_cell(), _begin_work(function), function), *args, **kwargs)
+    return original(pool, functools.partial(_run_as, current_cell(), _begin_work(function), function), *args, **kwargs)
 
 
 def _map_numbered(
@@ -208,7 +207,7 @@ def _map_numbered(
 
     def work(*given: Any) -> Any:
         number, item = given if starred else given[0]
-        return run_as(seq, number, function, *(item if starred else (item,)))
+        return _run_as(seq, number, function, *(item if starred else (item,)))
 
     return original(pool, work, numbered, *args, **kwargs)
 
@@ -237,7 +236,7 @@ def _call_at(
     seq = current_cell()
     if not seq or str(getattr(callback, "__module__", "")).startswith("asyncio"):
         return original(loop, when, callback, *args, **kwargs)
-    return original(loop, when, run_as, seq, _begin_work(callback), callback, *args, **kwargs)
+    return original(loop, when, _run_as, seq, _begin_work(callback), callback, *args, **kwargs)
 
 
 # -- output that bypasses Python

@@ -225,9 +225,10 @@ _CELL_FAILED = (
     "  The ranks may have stopped it at different places. Start it again in a new cell."
 )
 _NESTED_LAUNCH = (
-    "{name} was not launched: a signal handler or a finalizer (__del__, weakref.finalize) called it in the middle of another launch\n"
+    "{name} was not launched: a signal handler, a finalizer (__del__, weakref.finalize) or a callback"
+    " called it in the middle of another launch\n"
     "  The ranks must agree on that launch first.\n"
-    "  Set a flag in the handler, and launch where the cell's own code reads the flag."
+    "  Set a flag there, and launch where the cell's own code reads the flag."
 )
 _AT_PROMPT = (
     "{name} was not launched: it is a program of {ranks}, and the debugger has stopped this rank alone\n"
@@ -259,7 +260,6 @@ class LaunchGate:
         self._source = ""
         self._guard = "off"
         self._cell_ranks: tuple[int, ...] | None = None
-        interrupts.callbacks.is_in_launch = self.is_in_launch
         os.register_at_fork(after_in_child=weak_callback(self._become_child))
         self._is_ending = False
         """The main thread is notifying the others that the cell has ended."""
@@ -341,7 +341,7 @@ class LaunchGate:
     # -- a launch
 
     def is_in_launch(self) -> bool:
-        """Return whether the calling thread is in the middle of a launch: a user's signal handler or finalizer runs there."""
+        """Return whether the calling thread is in the middle of a launch: a user's signal handler, finalizer or callback runs there."""
         if threading.current_thread() is self._main:
             return self._interrupts.is_launching or self._is_ending
         return threading.get_ident() in self._launching_threads

@@ -108,3 +108,28 @@ def test_interrupt_does_not_cost_the_rank_of_a_callback(
     assert cluster.pull("kept", each=True) == [0, 1, 2, 3]
     places = {(each.activity, each.what, each.place) for report in reports for each in report.places if 3 in each.ranks}
     assert ("callback", "jit(<lambda>)", "cell 1:23 sleepy") in places
+
+
+SMALL = """
+import os, threading
+def tell(v):
+    print(threading.current_thread() is threading.main_thread(), v.dtype, np.geterr()['divide'])
+    return np.asarray(v)
+small = jax.jit(lambda v: jax.pure_callback(tell, jax.ShapeDtypeStruct(v.shape, v.dtype), v))
+with jax.enable_x64(True), np.errstate(divide='raise'):
+    small(jnp.ones(2, jnp.float64)).block_until_ready()
+small(jnp.ones(2)).block_until_ready()
+if not (pid := os.fork()):
+    small(jnp.ones(2)).block_until_ready()
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_callback_of_a_small_program_has_the_settings_of_its_cell(fresh: Fresh) -> None:
+    """JAX runs it in the thread that launches it, also in a forked child; later output belongs to the cell that prints it."""
+    cluster = start(fresh, 2)
+    result = cluster.run(SMALL, timeout_s=60).check()
+    assert {rank.stdout for rank in result} == {"True float64 raise\n" + "True float32 warn\n" * 2 + "0\n"}
+    result = cluster.run("float(spmd(lambda v: jax.pure_callback(tell, like, v))(x)[0])").check()
+    assert {rank.stdout for rank in result} == {"False float32 warn\n" * 2}

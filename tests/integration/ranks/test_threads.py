@@ -226,7 +226,7 @@ finally: Participant.wait = wait; signal.signal(signal.SIGUSR1, before)
 len(said), y"""
     assert {rank.text for rank in ready.run(code).check()} == {"(1, 7.0)"}
     refusal = ready.run("said[0]").check()[0].text or ""
-    assert "was not launched: a signal handler or a finalizer" in refusal
+    assert "was not launched: a signal handler, a finalizer" in refusal
     check_sum(ready)
 
 

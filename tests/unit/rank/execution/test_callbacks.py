@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future
 from typing import Any
 
 import jax
 import pytest
 
+from mhnb.core.guard.threads import UNKNOWN_THREAD
 from mhnb.rank.execution.callbacks import CallbackInterrupted, ProgramCallbacks, is_interrupt
 from mhnb.rank.execution.interrupts import InterruptDelivery
-from mhnb.rank.execution.streams import CELL_NUMBER, current_cell, current_thread, propagate_to_threads
+from mhnb.rank.execution.streams import CELL_NUMBER, current_cell, current_thread
 
 WAIT_S = 60.0
 
@@ -26,11 +27,23 @@ class Program:
         self.callbacks = ProgramCallbacks()
         self.reports: list[tuple[BaseException, str]] = []
         self.callbacks.report = lambda error, program: self.reports.append((error, program))
-        self.pool = ThreadPoolExecutor(4)
 
     def call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Call a function as a running program does."""
-        return self.pool.submit(self.callbacks.wrap(function, "jit(f)"), *args)
+        """Call a function as a running program does, in a thread that Python has not started."""
+        done: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                done.set_result(self.call_here(function, *args))
+            except BaseException as error:  # noqa: BLE001 - it is the program's
+                done.set_exception(error)
+
+        _thread.start_new_thread(work, ())
+        return done
+
+    def call_here(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function as a small program does, which runs in the thread that launches it."""
+        return self.callbacks.wrap(function, "jit(f)")(*args)
 
 
 class Hanging:
@@ -62,7 +75,6 @@ def program() -> Iterator[Program]:
     made = Program()
     yield made
     made.callbacks.give_up()
-    made.pool.shutdown()
 
 
 def test_result_and_error_reach_the_program(program: Program) -> None:
@@ -88,31 +100,31 @@ def test_given_up_call_ends_its_program_and_its_thread(program: Program, *, in_p
     assert program.call(divmod, 7, 2).result(WAIT_S) == (3, 1)
 
 
+def test_small_program_calls_in_the_thread_that_launches_it(program: Program) -> None:
+    """There the function sees that thread's settings, as `jax.enable_x64`; its error is reported like any other."""
+    program.call(divmod, 7, 2).result(WAIT_S)
+    assert program.call_here(threading.current_thread) is threading.current_thread()
+    with pytest.raises(ZeroDivisionError) as raised:
+        program.call_here(divmod, 7, 0)
+    assert program.reports == [(raised.value, "jit(f)")]
+
+
 @pytest.mark.parametrize(("raised", "expected"), [(KeyboardInterrupt, CallbackInterrupted), (TimeoutError,) * 2])
 def test_signal_handler_in_the_main_thread_ends_the_program(
-    raised: type[BaseException], expected: type[BaseException]
+    program: Program, raised: type[BaseException], expected: type[BaseException]
 ) -> None:
-    """If the program runs in the main thread, a signal handler that raises there gives the call up."""
-    main, hang = threading.main_thread().ident, Hanging()
-    assert main is not None
+    """If the program runs in the main thread, a signal handler that raises there ends the call."""
 
     def ring(*_: object) -> None:
         raise raised
 
-    def hang_and_ring() -> None:
-        signal.pthread_kill(main, signal.SIGUSR1)
-        hang()
-
     before = signal.signal(signal.SIGUSR1, ring)
     try:
         with pytest.raises(expected):
-            ProgramCallbacks().wrap(hang_and_ring, "jit(f)")()
+            program.call_here(signal.raise_signal, signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert hang.started.wait(WAIT_S)
-    hang.can_return.set()
-    hang.join()
-    assert not hang.went_on
+    assert program.callbacks.find_oldest() is None
 
 
 def test_failure_of_a_given_up_program_is_an_interrupt() -> None:
@@ -124,34 +136,14 @@ def test_failure_of_a_given_up_program_is_an_interrupt() -> None:
     assert not is_interrupt(RuntimeError(text))
 
 
-def test_call_keeps_the_thread_of_its_caller(program: Program) -> None:
-    """What the function launches belongs to the thread of the cell whose program calls it."""
-    assert program.callbacks.wrap(current_thread, "jit(f)")() is current_thread()
-
-
-def test_thread_of_an_earlier_cell_belongs_to_no_cell(program: Program) -> None:
-    """What a program prints later, in a thread of XLA's, is not taken for late output of the cell that started the thread."""
-    propagate_to_threads()
+def test_thread_of_a_call_belongs_to_no_cell(program: Program) -> None:
+    """What a function prints in a later cell belongs to that one, so its thread remembers neither a cell nor a thread."""
     token = CELL_NUMBER.set(3)
     try:
-        assert program.callbacks.wrap(current_cell, "jit(f)")() == 3
+        assert program.call_here(current_cell) == 3
+        assert program.call(lambda: (current_cell(), current_thread().number)).result(WAIT_S) == (0, UNKNOWN_THREAD)
     finally:
         CELL_NUMBER.reset(token)
-    assert program.call(current_cell).result(WAIT_S) == 0
-
-
-def test_call_in_the_middle_of_a_launch_may_not_launch(program: Program) -> None:
-    """A function that a program calls while the rank is still in its launch is refused launches: they would wait forever."""
-    reasons: list[str] = []
-
-    @contextmanager
-    def forbid(reason: str) -> Iterator[None]:
-        reasons.append(reason)
-        yield
-
-    program.callbacks.forbid_launches, program.callbacks.is_in_launch = forbid, lambda: True
-    assert program.call(divmod, 7, 2).result(WAIT_S) == (3, 1)
-    assert reasons == ["its callback runs in the middle of that launch, on which all ranks have agreed"]
 
 
 class Requests:
@@ -180,3 +172,26 @@ def test_only_an_interrupt_that_cannot_be_delivered_gives_calls_up(program: Prog
     interrupts.give_up_callbacks()
     hang.can_return.set()
     assert isinstance(done.exception(WAIT_S), CallbackInterrupted) == (not is_delivered)
+
+
+@pytest.mark.parametrize(("now", "is_ended"), [(5.9, False), (6.1, True)])
+def test_signal_ends_an_overdue_call_in_the_middle_of_a_launch(program: Program, now: float, *, is_ended: bool) -> None:
+    """In the main thread an interrupt waits for the launch, but its callback, which is a part of it, has a second like any other."""
+    clock, requests = [5.0], Requests()
+    interrupts = InterruptDelivery(requests, clock=lambda: clock[0])
+    before = signal.getsignal(signal.SIGINT)
+    interrupts.install((Program.call_here.__code__,))
+    try:
+        interrupts.begin_cell(3)
+        interrupts.is_launching, requests.interrupted_seq = True, 3
+        interrupts.give_up_callbacks()
+        clock[0] = now
+        if is_ended:
+            with pytest.raises(CallbackInterrupted):
+                program.call_here(signal.raise_signal, signal.SIGINT)
+        else:
+            program.call_here(signal.raise_signal, signal.SIGINT)
+        assert interrupts.is_pending != is_ended
+    finally:
+        interrupts.close()
+        signal.signal(signal.SIGINT, before)

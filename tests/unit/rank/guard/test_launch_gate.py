@@ -226,7 +226,7 @@ def test_nested_launch_is_refused_and_the_outer_one_continues(in_thread: bool) -
         else:
             launch()
     assert len(errors) == 2
-    assert errors[0].startswith("jit(g) was not launched: a signal handler or a finalizer")
+    assert errors[0].startswith("jit(g) was not launched: a signal handler, a finalizer")
 
 
 def test_launch_during_the_end_of_a_cell_is_refused() -> None:
