@@ -18,7 +18,7 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Outcome, Phase
 
-PROTOCOL_VERSION = 23
+PROTOCOL_VERSION = 24
 """Raise it with every change of what is sent, because long-lived processes may meet newer ones."""
 
 Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -263,6 +263,8 @@ class RankStatus(_Message, frozen=True):
     """
     launch_number: Int64 | None = None
     """The number of the launch in flight among the launches of its participants, from 1."""
+    program: str = ""
+    """The name of the program of that launch."""
     memory_nbytes: Int64 = 0
     """Memory that the process uses."""
     is_launched: bool = True
@@ -286,6 +288,8 @@ class CallbackFailed(_Message, frozen=True):
     rank: Int64
     seq: Int64
     error: ErrorRaised
+    shared_program: str
+    """The program's name; empty if no other rank has a part in it."""
 
 
 class DebugPrompt(_Message, frozen=True):

@@ -42,6 +42,7 @@ import numpy as np
 
 from mhnb.core.guard.launches import LOCAL_PREFIX, has_collectives
 from mhnb.errors import OrderMismatch
+from mhnb.rank.execution.callbacks import CallingProgram
 from mhnb.rank.guard.launch_recorder import Launch, LaunchRecorder
 from mhnb.rank.guard.programs import (
     CompiledProgram,
@@ -528,7 +529,9 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
         around = _current.module, _current.arguments
         _current.module, _current.arguments = hlo, kwargs
         if called := kwargs.get("host_callbacks"):
-            kwargs = kwargs | {"host_callbacks": [_watch_callback(each, name) for each in called]}
+            is_shared = len({device.process_index for device in kwargs.get("device_list") or ()}) > 1
+            watched = [_watch_callback(each, name, is_shared=is_shared) for each in called]
+            kwargs = kwargs | {"host_callbacks": watched}
         try:
             return from_hlo(name, hlo, *args, **kwargs)
         finally:
@@ -537,11 +540,11 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
     return compile_recorded
 
 
-def _watch_callback(callback: Any, program: str) -> Any:
+def _watch_callback(callback: Any, program: str, *, is_shared: bool) -> Any:
     """Return the function that a program calls in place of a host callback. A callback of a TPU is not a function."""
     if _recorder is None or not isinstance(callback, types.FunctionType):
         return callback
-    return _recorder.callbacks.wrap(callback, program)
+    return _recorder.callbacks.wrap(callback, CallingProgram(program, is_shared))
 
 
 def _hook_load(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any], Any]:

@@ -89,6 +89,8 @@ class RankCell:
     """Since when that code has ended, and the rank waits for its launches; None while it runs."""
     callback_error: RankError | None = None
     """What a function has raised that one of its programs called. The program may hang because of it."""
+    failed_program: str = ""
+    """The name of that program, if other ranks have a part in it: they may hang, too."""
     callback_failed_at: float = 0.0
     stop: DebugPrompt | None = None
     """Its latest prompt while it has stopped in the debugger; None while it runs."""
@@ -152,6 +154,15 @@ class RankCell:
             return self.callback_error is not None
         return self.sampled_at >= self.callback_failed_at and _waits_for_launch(self.samples[-1])
 
+    def may_hold_up(self, other: RankCell) -> bool:
+        """Check whether another rank may wait for the program whose callback has failed here."""
+        return bool(self.failed_program) and not other.is_in_launch_besides(self.failed_program)
+
+    def is_in_launch_besides(self, program: str) -> bool:
+        """Check whether the rank waits for a launch of another program than this one, as far as launches are recorded."""
+        latest = self.samples[-1] if self.samples else None
+        return latest is not None and latest.launch_number is not None and latest.program != program
+
     def hangs(self, since: float) -> bool:
         """Check whether the rank waits in two samples for the same launch, and computes nothing; the latest was taken after `since`."""
         if len(self.samples) < _HANGING_SAMPLES or any(look.activity == "computing" for look in self.samples):
@@ -166,7 +177,7 @@ class RankCell:
     def describe_samples(self) -> tuple[RankStatus, ...]:
         """Return its samples as the hang report shows them: a rank whose callback has failed does not wait for the others."""
         error = self.callback_error
-        if error is None or not self.waits_after_failed_callback():
+        if error is None or not self.waits_after_failed_callback() or self.is_in_launch_besides(self.failed_program):
             return self.samples
         what = f"its program, which raised {error.ename}: {error.evalue.partition(chr(10))[0]}"
         return tuple(structs.replace(sample, activity="callback", what=what) for sample in self.samples)
@@ -320,6 +331,7 @@ class Cell:
                 part.record_interrupt_delivery(now, is_delivered=report.is_delivered)
             case CallbackFailed():
                 part.callback_error, part.callback_failed_at = _explain_error(report.error), now
+                part.failed_program = report.shared_program
             case DebugPrompt():
                 part.record_prompt(report)
                 self.debug_update = self.debug_update or DebugUpdate({})
@@ -388,10 +400,12 @@ class Cell:
 
     def free_from_failed_callback(self, now: float, *, can_disconnect: bool) -> None:
         """Free the ranks that hang in a collective which a rank cannot complete, because a callback of its program has failed."""
-        failed_at = [part.callback_failed_at for part in self.parts.values() if part.waits_after_failed_callback()]
-        if not failed_at or self.escalation is not None or not can_disconnect:
+        failed = [part for part in self.parts.values() if part.waits_after_failed_callback()]
+        if not failed or self.escalation is not None or not can_disconnect:
             return
-        if any(self.parts[rank].hangs(min(failed_at)) for rank in self.running_ranks):
+        since = min(part.callback_failed_at for part in failed)
+        hanging = [part for rank in self.running_ranks if (part := self.parts[rank]).hangs(since)]
+        if any(part.may_hold_up(other) for part in failed for other in hanging):
             self.escalation = InterruptEscalation.begin(self.seq, now, can_agree=False, can_disconnect=True)
             self.escalation.is_automatic = True
 
@@ -407,11 +421,11 @@ class Cell:
             if (part := self.parts[rank]).outcome == "interrupted"
             or (part.outcome == "error" and (rank in escalation.disconnected or part.has_failed_collective()))
         ]
-        failed = [part for part in self.parts.values() if part.callback_error is not None]
+        failed = [part for part in self.parts.values() if any(map(part.may_hold_up, stuck))]
         for part in stuck if failed else ():
             place = part.error or RankError(LEFT_WAITING, "")
             part.outcome, part.error = "error", RankError(LEFT_WAITING, "", line=place.line, code=place.code)
-        for part in failed if stuck else ():
+        for part in failed:
             if part in stuck or part.error is None:
                 part.outcome, part.error = "error", part.callback_error
 

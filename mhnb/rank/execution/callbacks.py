@@ -15,7 +15,7 @@ import ctypes
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from mhnb.rank.execution.exceptions import is_a, is_runtime_error, text_of
 
@@ -32,10 +32,21 @@ def is_interrupt(error: BaseException) -> bool:
     return is_runtime_error(error) and f"{CallbackInterrupted.__name__}: " in text_of(error)
 
 
+class CallingProgram(NamedTuple):
+    """A program that calls functions back."""
+
+    name: str
+    is_shared: bool
+    """Whether other ranks have a part in it, which may wait for this one."""
+
+
+_Report: TypeAlias = Callable[[BaseException, CallingProgram], None]
+
+
 class _Call:
     """One call of a function by a program."""
 
-    def __init__(self, program: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(self, program: CallingProgram, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.program = program
         self._function, self._args = function, args
         self.replies: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
@@ -44,7 +55,7 @@ class _Call:
         """The thread that runs it; 0 before and after."""
         self.is_given_up = self._has_ended = False
 
-    def run_here(self, report: Callable[[BaseException, str], None]) -> Any:
+    def run_here(self, report: _Report) -> Any:
         """Call the function in the thread of the program. It cannot be given up; a signal may interrupt it."""
         self._has_ended, self.thread_id = True, threading.get_ident()
         try:
@@ -55,7 +66,7 @@ class _Call:
             report(error, self.program)
             raise
 
-    def run(self, report: Callable[[BaseException, str], None]) -> None:
+    def run(self, report: _Report) -> None:
         """Call the function and pass on what it returns or raises."""
         with self._lock:
             self._has_ended = self.is_given_up
@@ -109,12 +120,12 @@ class ProgramCallbacks:
     """The calls that the programs of this rank make."""
 
     def __init__(self) -> None:
-        self.report: Callable[[BaseException, str], None] = lambda *_: None
-        """Called in the thread of a call, with the error that the function raised and the name of the program."""
+        self.report: _Report = lambda *_: None
+        """Called in the thread of a call, with the error that the function raised, and the program."""
         self._idle: list[CallbackThread] = []
         self._running: dict[int, _Call] = {}
 
-    def wrap(self, function: Callable[..., Any], program: str) -> Callable[..., Any]:
+    def wrap(self, function: Callable[..., Any], program: CallingProgram) -> Callable[..., Any]:
         """Return the function that a program calls in place of another one."""
 
         def call_back(*args: Any) -> Any:
@@ -122,7 +133,7 @@ class ProgramCallbacks:
 
         return call_back
 
-    def _call(self, program: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    def _call(self, program: CallingProgram, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         call = _Call(program, function, args)
         self._running[id(call)] = call
         try:
@@ -156,7 +167,7 @@ class ProgramCallbacks:
         """Return the thread of the call that has run longest, and the name of its program; None if none runs. From any thread."""
         for call in tuple(self._running.values()):
             if thread_id := call.thread_id:
-                return thread_id, call.program
+                return thread_id, call.program.name
         return None
 
     def give_up(self) -> None:

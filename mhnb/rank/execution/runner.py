@@ -34,7 +34,7 @@ from mhnb.core.messages import (
     SkipCell,
 )
 from mhnb.core.output.events import ErrorRaised
-from mhnb.rank.execution.callbacks import is_interrupt
+from mhnb.rank.execution.callbacks import CallingProgram, is_interrupt
 from mhnb.rank.execution.capture import Capture
 from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.debugging import NoInput, PromptInput, RankDebugger
@@ -116,8 +116,8 @@ class CellRunner:
         self._last_reply: CellEnded | None = None
         self._sent_error: ErrorRaised | None = None
         """The last error of the cell that was sent before its end."""
-        self._callback_error: ErrorRaised | None = None
-        """The last error of a program's callback that was not sent yet."""
+        self._callback_error: tuple[ErrorRaised, str] | None = None
+        """The last error of a program's callback that was not sent yet, and the program's name if other ranks have a part in it."""
         self._last_request: RunCell | None = None
         self._pid = getpid()
         self._lock = self.interrupts.lock
@@ -434,19 +434,20 @@ class CellRunner:
             for seq, events in self.capture.take_late().items():
                 self.send(OutputProduced(self.rank, seq, events))
 
-    def _note_callback_error(self, error: BaseException, program: str) -> None:
+    def _note_callback_error(self, error: BaseException, program: CallingProgram) -> None:
         """Note what a function raised that a program called. The program may hang because of it, and the error would come last."""
 
         def describe() -> None:
-            self._callback_error = self.shell.describe_callback_error(error, program)
+            described = self.shell.describe_callback_error(error, program.name)
+            self._callback_error = described, program.name if program.is_shared else ""
 
         self._run_duty(describe)
 
     def _send_callback_error(self) -> None:
-        error, self._callback_error = self._callback_error, None
+        failed, self._callback_error = self._callback_error, None
         with self._lock:
-            if error is not None and self._running is not None:
-                self.send(CallbackFailed(self.rank, self._running.seq, error))
+            if failed is not None and self._running is not None:
+                self.send(CallbackFailed(self.rank, self._running.seq, *failed))
 
     def _send_status(self) -> None:
         """Send where a long cell is. This thread also runs while the main thread is stuck."""

@@ -155,6 +155,7 @@ class StackSampler:
             counts=[LaunchCount(participants, count) for participants, count in counts.items()],
             participants=list(flight.participants) if flight else awaited,
             launch_number=flight.number if flight else None,
+            program=flight.name.partition(" ")[0] if flight else "",
             memory_nbytes=psutil.Process().memory_info().rss,
             is_launched=flight is None or flight.is_launched,
             threads=threads,

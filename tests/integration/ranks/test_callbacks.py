@@ -84,6 +84,22 @@ def test_error_without_a_hang_is_the_programs_own(fresh: Fresh) -> None:
 
 
 @pytest.mark.sample(1)
+@pytest.mark.parametrize("guard", ["parity", "off"])
+def test_handled_error_of_a_rank_alone_ends_no_other_launch(fresh: Fresh, guard: str) -> None:
+    """A rank that has handled such an error may wait for the others as long as they take; it used to be freed after 3 s."""
+    cluster = start(fresh, 2)
+    code = """
+alone = jax.jit(lambda v: jax.pure_callback(picky, jax.ShapeDtypeStruct((), jnp.float32), v))
+if rank == 3:
+    try: float(alone(7.0))
+    except jax.errors.JaxRuntimeError: print('handled')
+if rank == 1: time.sleep(7)
+float(add(x))"""
+    result = cluster.run(code, guard=guard).check()
+    assert (result.state, {rank.text for rank in result}, result[3].stdout) == ("clean", {"28.0"}, "handled\n")
+
+
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("guard", ["lockstep", "off"])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_interrupt_does_not_cost_the_rank_of_a_callback(

@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (23, "b1279343e3586880")
+FORMAT = (24, "df1cfa0ee24dbb1b")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 

@@ -107,7 +107,7 @@ MESSAGES: list[Message] = [
     RunCell(1, 1, "x = 1", debug=DebugMode("", [0], [Breakpoint(3, "rank == 2")])),
     DebugInput(1, 1, "p x"),
     DebugPrompt(1, 1, 1, "(Pdb) ", "> In [5], line 3\n", 3, True),
-    CallbackFailed(1, 1, ErrorRaised("ValueError", "no", ["line"])),
+    CallbackFailed(1, 1, ErrorRaised("ValueError", "no", ["line"]), "jit(f)"),
     DebugResumed(1, 1, ""),
 ]
 

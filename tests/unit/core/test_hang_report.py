@@ -32,7 +32,7 @@ def launching(rank: int, number: int, of: list[int] | None = None, **parts: Any)
     """Return the sample of a rank that waits in its n-th launch."""
     group = of or ALL
     found = {"counts": [LaunchCount(tuple(group), number)], "participants": group, "launch_number": number}
-    return sample(rank, "launch", "jit(step)", **(found | parts))
+    return sample(rank, "launch", "jit(step)", **(found | {"program": "jit(step)"} | parts))
 
 
 def unchanged(one: RankStatus, **parts: Any) -> RankSnapshot:
@@ -69,7 +69,9 @@ def test_rank_whose_callback_failed_is_missing_with_its_error() -> None:
     cell = Cell(1, CellRequest(SOURCE), seq=5, ranks=tuple(ALL), now=0.0)
     for rank in ALL * 2:
         cell.record_report(launching(rank, 7), 3.0)
-    cell.record_report(CallbackFailed(3, 5, ErrorRaised("ValueError", "too large\nin a callback", [])), 3.0)
+    cell.record_report(
+        CallbackFailed(3, 5, ErrorRaised("ValueError", "too large\nin a callback", []), "jit(step)"), 3.0
+    )
     report = cell.build_hang_report(5.0, 4)
     assert waiting_and_missing(report) == ((0, 1, 2), (3,))
     text = format_hang_text(report)

@@ -51,10 +51,17 @@ def start_cell(*facts: dict[str, Any]) -> Driver:
 
 
 def sample(
-    rank: int, participants: list[int] | None, number: int | None = None, *, launched: bool = True
+    rank: int,
+    participants: list[int] | None,
+    number: int | None = None,
+    *,
+    launched: bool = True,
+    program: str = "jit(f)",
 ) -> RankStatus:
     """Return a rank's sample of itself; `participants` are those of the launch that it is in."""
-    return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, number, is_launched=launched)
+    return RankStatus(
+        rank, 1, "waiting", program, 1, "", 2.0, [], participants, number, program=program, is_launched=launched
+    )
 
 
 def run_escalation(driver: Driver, until_s: float, *samples: RankStatus) -> list[float]:
@@ -238,9 +245,9 @@ FAILED = ErrorRaised("ValueError", "too large\nin a callback of jit(f), In [3], 
 CLOSED = ErrorRaised("JaxRuntimeError", "Gloo all-reduce failed: closed", ["line"], 2, "f(x)", 3.0)
 
 
-def fail_callback(driver: Driver, rank: int, *samples: RankStatus) -> list[Command]:
+def fail_callback(driver: Driver, rank: int, *samples: RankStatus, shared: str = "jit(f)") -> list[Command]:
     """Let a callback of a rank fail, record the samples that follow, and let time pass."""
-    return driver(CallbackFailed(rank, 1, FAILED), *samples, TimePassed())
+    return driver(CallbackFailed(rank, 1, FAILED, shared), *samples, TimePassed())
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
@@ -248,7 +255,7 @@ def test_failed_callback_frees_the_ranks_that_hang(*, has_ended: bool) -> None:
     """The ranks that wait for the rest of the program are freed, its error is the cause, and the cluster is tainted."""
     driver = start_cell()
     if has_ended:
-        driver(CallbackFailed(1, 1, FAILED), ended(1))
+        driver(CallbackFailed(1, 1, FAILED, "jit(f)"), ended(1))
         commands = driver(sample(0, [0, 1], 7), sample(0, [0, 1], 7), TimePassed())
     else:
         commands = fail_callback(driver, 1, *(sample(rank, [0, 1], 7) for rank in (0, 1, 0, 1)))
@@ -290,6 +297,18 @@ def test_failed_callback_without_a_hang_frees_no_rank(samples: list[RankStatus])
     driver = start_cell()
     assert fail_callback(driver, 1, *samples) == []
     assert finished(driver(ended(0), ended(1))).result.ok
+
+
+@pytest.mark.parametrize("shared", ["", "jit(g)"])
+def test_failed_callback_of_another_program_frees_no_rank(shared: str) -> None:
+    """Code that has handled the error waits for another program as long as that takes, and an interrupt is not blamed on it."""
+    driver = start_cell()
+    assert fail_callback(driver, 1, *(sample(rank, [0, 1], 7) for rank in (0, 1, 0, 1)), shared=shared) == []
+    assert driver.machine.current is not None
+    assert driver.machine.current.parts[1].describe_samples()[-1].what == "jit(f)"
+    driver(InterruptRequested())
+    result = finished(driver(*(ended(rank, outcome="interrupted") for rank in (0, 1)))).result
+    assert {rank.outcome for rank in result} == {"interrupted"}
 
 
 def test_freed_ranks_are_not_killed() -> None:

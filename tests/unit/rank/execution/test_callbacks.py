@@ -13,11 +13,12 @@ import jax
 import pytest
 
 from mhnb.core.guard.threads import UNKNOWN_THREAD
-from mhnb.rank.execution.callbacks import CallbackInterrupted, ProgramCallbacks, is_interrupt
+from mhnb.rank.execution.callbacks import CallbackInterrupted, CallingProgram, ProgramCallbacks, is_interrupt
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.streams import CELL_NUMBER, current_cell, current_thread
 
 WAIT_S = 60.0
+PROGRAM = CallingProgram("jit(f)", is_shared=True)
 
 
 class Program:
@@ -25,7 +26,7 @@ class Program:
 
     def __init__(self) -> None:
         self.callbacks = ProgramCallbacks()
-        self.reports: list[tuple[BaseException, str]] = []
+        self.reports: list[tuple[BaseException, CallingProgram]] = []
         self.callbacks.report = lambda error, program: self.reports.append((error, program))
 
     def call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
@@ -43,7 +44,7 @@ class Program:
 
     def call_here(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function as a small program does, which runs in the thread that launches it."""
-        return self.callbacks.wrap(function, "jit(f)")(*args)
+        return self.callbacks.wrap(function, PROGRAM)(*args)
 
 
 class Hanging:
@@ -78,12 +79,12 @@ def program() -> Iterator[Program]:
 
 
 def test_result_and_error_reach_the_program(program: Program) -> None:
-    """A program gets what the function returns or raises, and only an error is reported, with the program's name."""
+    """A program gets what the function returns or raises, and only an error is reported, with the program."""
     assert program.call(divmod, 7, 2).result(WAIT_S) == (3, 1)
     assert program.reports == []
     error = program.call(divmod, 7, 0).exception(WAIT_S)
     assert isinstance(error, ZeroDivisionError)
-    assert program.reports == [(error, "jit(f)")]
+    assert program.reports == [(error, PROGRAM)]
 
 
 @pytest.mark.parametrize("in_python", [False, True])
@@ -106,7 +107,7 @@ def test_small_program_calls_in_the_thread_that_launches_it(program: Program) ->
     assert program.call_here(threading.current_thread) is threading.current_thread()
     with pytest.raises(ZeroDivisionError) as raised:
         program.call_here(divmod, 7, 0)
-    assert program.reports == [(raised.value, "jit(f)")]
+    assert program.reports == [(raised.value, PROGRAM)]
 
 
 @pytest.mark.parametrize(("raised", "expected"), [(KeyboardInterrupt, CallbackInterrupted), (TimeoutError,) * 2])
