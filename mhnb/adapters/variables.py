@@ -62,16 +62,24 @@ def _facts_or_reason(value: object) -> VariableInfo | None:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes the summary
         # Flattening a pytree runs its class's code, which may raise anything; one bad value must not hide the others.
         text = _truncate(f"cannot be described: {describe_error(error)}", 0)
-        return VariableInfo("host", shorten_text(type(value).__name__, _MAX_NAME_CHARS), text)
+        return VariableInfo("host", type_name(value), text)
+
+
+_get_type_name = type.__dict__["__name__"].__get__
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's class, shortened; without code of the class, which may replace `__name__`."""
+    return shorten_text(str.__str__(_get_type_name(type(value))), _MAX_NAME_CHARS)
 
 
 def describe_error(error: BaseException) -> str:
     """Describe in one line what the code of a value has raised; the text of the error is computed by such code, too."""
-    name = type(error).__name__
+    name = type_name(error)
     try:
         return f"{name}: {error}".partition("\n")[0]
     except (Exception, SystemExit) as broken:  # noqa: BLE001 - named in place of the text
-        return f"{name}, whose text raises {type(broken).__name__}"
+        return f"{name}, whose text raises {type_name(broken)}"
 
 
 def facts_of(value: object) -> VariableInfo:
@@ -88,7 +96,7 @@ def facts_of(value: object) -> VariableInfo:
         summary += f"{', ' if summary else ''}{arrays} array{'s' if arrays > 1 else ''}"
     return VariableInfo(
         "host",
-        shorten_text(type(value).__name__, _MAX_NAME_CHARS),
+        type_name(value),
         summary,
         nbytes_per_device=nbytes if arrays else None,
     )
@@ -164,7 +172,7 @@ def _format_items(container: Any, depth: int) -> str:
 
 def _format_item(item: object, container: Any, depth: int) -> str:
     def format_one(value: object) -> str:
-        return format_plainly(value, depth=depth - 1) or f"<{shorten_text(type(value).__name__, _MAX_NAME_CHARS)}>"
+        return format_plainly(value, depth=depth - 1) or f"<{type_name(value)}>"
 
     return f"{format_one(item)}: {format_one(container[item])}" if isinstance(container, dict) else format_one(item)
 

@@ -28,7 +28,7 @@ import numpy as np
 import psutil
 from msgspec.structs import replace
 
-from mhnb.adapters.variables import user_names
+from mhnb.adapters.variables import type_name, user_names
 from mhnb.core.guard.provenance import HOST_DATA, SHARDED_HOST_DATA
 from mhnb.core.memory import (
     IN_FUNCTION,
@@ -400,7 +400,7 @@ def _format_key(key: Any) -> str:
         return repr(key)
     if type(key) is tuple and len(key) <= _MAX_KEY_LENGTH:
         return f"({', '.join(map(_format_key, key))}{',' if len(key) == 1 else ''})"
-    return f"<{type(key).__name__}>"
+    return f"<{type_name(key)}>"
 
 
 def _merge_unnamed(rows: Sequence[ArrayMemory]) -> list[ArrayMemory]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from mhnb.adapters.jax_arrays import TransferError, check_readable, digest_of, host_copy, local_shards
 from mhnb.adapters.numpy_arrays import raw_bytes
-from mhnb.adapters.variables import check_tree, describe_briefly, describe_error, facts_of, format_plainly
+from mhnb.adapters.variables import check_tree, describe_briefly, describe_error, facts_of, format_plainly, type_name
 from mhnb.core.variables import format_array
 from mhnb.rank.guard.provenance import read_provenance
 from mhnb.rank.jax_private import unwrap_array
@@ -192,12 +192,12 @@ def describe_leaves(value: Any) -> list[dict[str, Any]]:
         leaves, _ = jax.tree_util.tree_flatten_with_path(value)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a container's own flattening may raise anything: keys that cannot be sorted
         why = f"it cannot be flattened: {describe_error(error)}"
-        return [{"path": "", "kind": type(value).__name__, **_unreadable(why)}]
+        return [{"path": "", "kind": type_name(value), **_unreadable(why)}]
     return [{"path": jax.tree_util.keystr(path), **_describe(leaf)} for path, leaf in leaves]
 
 
 def _describe(leaf: Any) -> dict[str, Any]:
-    kind = type(leaf).__name__
+    kind = type_name(leaf)
     try:
         if isinstance(leaf, jax.Array):
             # Read the plain numbers behind keys. To request them from JAX would launch a program.

@@ -24,7 +24,7 @@ from mhnb.adapters.numpy_arrays import (
     raw_bytes,
     view_as,
 )
-from mhnb.adapters.variables import describe_briefly
+from mhnb.adapters.variables import describe_briefly, describe_error
 from mhnb.core.pickling import MissingDefinition, dump_value, load_value
 from mhnb.core.transfer import (
     INLINE_NBYTES,
@@ -121,7 +121,7 @@ class TransferStore:
                 failed.append([value["name"], f"needs {error.module}.{error.qualname}: {error}"])
             except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes the reply
                 # Unpickling runs the value's own code, which may raise anything; the reply reports it to the notebook.
-                failed.append([value["name"], f"cannot be rebuilt: {type(error).__name__}: {error}"])
+                failed.append([value["name"], f"cannot be rebuilt: {describe_error(error)}"])
         return failed, ()
 
     def commit(self, transfer: str, namespace: dict[str, Any]) -> HandlerResult:
@@ -137,7 +137,7 @@ def _describe(name: str, value: object, outgoing: _Outgoing, *, digest_local: bo
         return RefusedValue(name, error.code, error.text)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes the reply
         # Pickling runs the value's own code, which may raise anything; the reply reports it to the notebook.
-        text = f"cannot be sent: {type(error).__name__}: {error}. Pull its parts instead: arrays, numbers, containers"
+        text = f"cannot be sent: {describe_error(error)}. Pull its parts instead: arrays, numbers, containers"
         return RefusedValue(name, "unpicklable", text)
 
 

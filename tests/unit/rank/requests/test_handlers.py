@@ -359,6 +359,10 @@ def test_value_that_cannot_be_flattened_leaves_the_recursion_limit(rank: PipedRa
         "__class__ = property(lambda self: jax.Array)",
         "def __getattribute__(self, name): raise LookupError(name)",
         "def __reduce__(self): 1 / 0",
+        (
+            "pass\nclass Meta(type): __name__ = property(lambda cls: 1 / 0)\n"
+            "class Bad(metaclass=Meta):\n    def __reduce__(self): 1 / 0"
+        ),
     ],
 )
 def test_bad_value_costs_its_own_row(rank: PipedRanks, body: str) -> None:
