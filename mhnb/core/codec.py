@@ -40,7 +40,7 @@ def decode(frames: Sequence[Frame]) -> Message:
         UnknownMessage: the header is not JSON, the kind is unknown, or a field is missing, unknown or of another type.
 
     >>> decode([b'{"kind":"SkipCell","generation":1,"seq":4}'])
-    SkipCell(generation=1, seq=4)
+    SkipCell(generation=1, seq=4, count=1)
     >>> decode([b'{"kind":"SkipCell","generation":1,"seq":"x"}'])  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
     mhnb.errors.UnknownMessage: a SkipCell cannot be read: Expected `int`, got `str` - at `$.seq`
