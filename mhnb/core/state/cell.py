@@ -279,6 +279,8 @@ class Cell:
         self.escalation: InterruptEscalation | None = None
         """The escalation that stops the cell; None if no stop was requested."""
         self.end_reason = ""
+        self._called: dict[tuple[str, str], list[int]] = {}
+        """The ranks that were in a callback when the stop was requested, by program and by where the callback was."""
         self.state: ClusterState = "running"
         self.notes: tuple[str, ...] = ()
         self.carried: CarriedNote | None = None
@@ -393,10 +395,20 @@ class Cell:
                 InterruptEscalation.begin(self.seq, now, can_agree=can_agree, can_disconnect=can_disconnect),
                 reason,
             )
+            self._called = self._find_callbacks()
         elif reason != "timeout":
             self.escalation.record_second_interrupt(now)
         if reason == "timeout":
             self.escalation.force(now)
+
+    def _find_callbacks(self) -> dict[tuple[str, str], list[int]]:
+        found: dict[tuple[str, str], list[int]] = {}
+        for rank in self.running_ranks:
+            latest = self.parts[rank].samples[-1] if self.parts[rank].samples else None
+            if latest is not None and latest.activity == "callback":
+                place = latest.user_frame or f"line {latest.line}"
+                found.setdefault((latest.what, place), []).append(rank)
+        return found
 
     def free_from_failed_callback(self, now: float, *, can_disconnect: bool) -> None:
         """Free the ranks that hang in a collective which a rank cannot complete, because a callback of its program has failed."""
@@ -544,7 +556,11 @@ class Cell:
             *from_ranks,
             *self._divergence_notes(command_before),
         )
-        return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in notes))
+        called = (
+            f"{describe_ranks(tuple(ranks))} {'was' if len(ranks) == 1 else 'were'} in a callback of {program}, at {place}"
+            for (program, place), ranks in self._called.items()
+        )
+        return (*self._lockstep_note(), *called, *(f"{note} · {self.state}" for note in notes))
 
     def _stop_notes(self) -> list[str]:
         stopped = ranks_by_key(
