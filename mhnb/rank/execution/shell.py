@@ -501,7 +501,11 @@ class RankShell(PublicShell):
         place = name_innermost_line(tb)
         called = f"in a callback of {program}{f', {place}' if place else ''}"
         name, text = name_of(error), text_of(error)
-        return ErrorRaised(name, f"{text}\n{called}".strip(), format_folded(error, tb).splitlines(), line, code, at_s)
+        evalue, folded = f"{text}\n{called}".strip(), format_folded(error, tb).rstrip()
+        # The card shows the text once if it is the traceback's last entry.
+        frames = folded.removesuffix(f"{name}: {text}".removesuffix(": "))
+        last = [f"{name}: {evalue}"] if frames != folded else []
+        return ErrorRaised(name, evalue, [*frames.splitlines(), *last], line, code, at_s)
 
     def _describe_failed_allocation(self, error: BaseException) -> AllocationFailure | None:
         """Return what the memory holds if an allocation has failed, while the error's frames still hold their arrays."""

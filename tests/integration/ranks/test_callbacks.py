@@ -60,6 +60,7 @@ def test_error_in_a_callback_is_the_cause(fresh: Fresh, call: str, guard: str) -
     assert error is not None
     assert error.evalue.startswith("too large\nin a callback of jit(")
     assert error.evalue.endswith(", cell 1, line 20")
+    assert error.traceback[-1] == f"ValueError: {error.evalue}"
     assert "in picky" in "\n".join(error.traceback)
     assert cluster.pull("kept", each=True) == [0, 1, 2, 3]
 
@@ -122,6 +123,7 @@ def test_interrupt_does_not_cost_the_rank_of_a_callback(
         ("KeyboardInterrupt", "", 1)
     }
     assert cluster.pull("kept", each=True) == [0, 1, 2, 3]
+    assert "rank 3 was in a callback of jit(<lambda>), at cell 1:23 sleepy" in result.notes
     places = {(each.activity, each.what, each.place) for report in reports for each in report.places if 3 in each.ranks}
     assert ("callback", "jit(<lambda>)", "cell 1:23 sleepy") in places
 
