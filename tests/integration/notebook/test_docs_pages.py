@@ -124,6 +124,8 @@ def test_which_blocks_run() -> None:
         ("x  1.0 MiB", "x  2.0 MiB", False),
         ("total 28", "total 27", False),
         ("", "something", False),
+        ("done", "done\nrank 3 came last at 19 of 60 launches; the others waited 1.0 s", True),
+        ("rank 3 came last at 1 of 2 launches; so", "rank 2 came last at 1 of 2 launches; so", False),
     ],
 )
 def test_what_counts_as_the_same_output(shown: str, actual: str, *, same: bool) -> None:
