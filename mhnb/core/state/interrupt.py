@@ -144,6 +144,10 @@ class InterruptEscalation:
 # -- requests between cells
 
 
+_TYPING_HELP = ("complete", "inspect")
+"""Requests that nobody waits for once the user has run the cell."""
+
+
 class _Request(NamedTuple):
     rank: int
     handler: str
@@ -187,9 +191,13 @@ class PendingRequests:
             # The rank begins the next one, which may be as endless.
             self._next_signal_at = 0.0
 
-    def await_all(self) -> None:
-        """Let the cell that was just submitted wait for all of them."""
+    def await_all(self, now: float) -> None:
+        """Let the cell that was just submitted wait for all of them, and interrupt those that helped the user to type it."""
         self._awaited.update(self._pending)
+        abandoned = {number for number, request in self._pending.items() if request.handler in _TYPING_HELP}
+        if abandoned - self._interrupted:
+            self._interrupted |= abandoned
+            self._next_signal_at = now
 
     def interrupt_all(self, now: float) -> None:
         """Interrupt all of them. The ranks are signalled from now on until they have answered."""
@@ -212,7 +220,7 @@ class PendingRequests:
 
         >>> pending = PendingRequests()
         >>> pending.add(7, 1, "vars", now=3.0)
-        >>> pending.await_all()
+        >>> pending.await_all(now=3.0)
         >>> pending.describe_wait(now=8.0)
         "waiting for rank 1 to answer 'vars' (5 s)"
         """

@@ -426,7 +426,7 @@ class ClusterStateMachine:
 
     def _on_cell_submitted(self, event: CellSubmitted, now: float) -> list[Command]:
         self._queued.append(event)
-        self._requests.await_all()
+        self._requests.await_all(now)
         if self.state in ("starting", "running"):
             return []
         return self._next_cell(now)

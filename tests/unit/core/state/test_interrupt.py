@@ -205,6 +205,15 @@ def test_cell_waits_for_earlier_requests() -> None:
     assert driver.machine.describe_wait(1, driver.now) == ""
 
 
+def test_cell_interrupts_an_endless_completion() -> None:
+    """The code of a value that completion runs may be endless, and nobody waits for its answer."""
+    driver = Driver().ready()
+    driver.machine.begin_request(1, 1, "complete", driver.now)
+    ask(driver, 0)
+    assert driver.submit(ticket=1) == []
+    assert advance(driver, 0.2) == [StopBeforeLaunch(0), SignalRanks((1,), signal.SIGINT)]
+
+
 def test_interrupted_requests_are_signalled_until_they_are_answered() -> None:
     """No rank is killed, however long it takes, and the number of the last cell protects the next one from a late signal."""
     driver = start_cell()
