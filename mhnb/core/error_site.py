@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -207,13 +208,14 @@ EMBEDDED_TRACEBACK = "Traceback (most recent call last):"
 """The line above the stack in a message that contains one."""
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+, in .+')
 _CELL = re.compile(r"<cell \d+>")
+_OWN_FOLDER = str(Path(__file__).parents[1] / "rank")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?P<name>\w+)|[/\\]lib(?:64)?[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)(?P<std>\w+)|^<frozen "
 )
 
 
 def trim_embedded_traceback(message: str) -> str:
-    r"""Remove the frames above the cell's own first frame from a stack in a message, and count the library frames below it.
+    r"""Remove mhnb's frames and those above the cell's first one from a stack in a message, and count library frames.
 
     A message without a stack, or without a frame of a cell, stays as it is.
 
@@ -237,7 +239,8 @@ def _trim_frames(frames: Sequence[str]) -> Iterator[str]:
     if first is None:
         yield from frames
         return
-    for library, run in groupby(frames[first:], key=_library_name):
+    others = (frame for frame in frames[first:] if not _frame_path(frame).startswith(_OWN_FOLDER))
+    for library, run in groupby(others, key=_library_name):
         inside = list(run)
         if library:
             yield f"    … {len(inside)} {'frame' if len(inside) == 1 else 'frames'} inside {library}"

@@ -254,6 +254,11 @@ HANDLING_AFTER_S = 2.0
 """Code that runs on for this long after it received its interrupt handles it. Code that has ended waits 1.5 s for its launches."""
 
 
+def _reports(failed: RankError, called: RankError | None) -> bool:
+    """Return whether an error is the failure of a program that names the error of its callback, far below its own words."""
+    return called is not None and f"{called.ename}: {called.evalue.partition(chr(10))[0]}" in failed.evalue.splitlines()
+
+
 def _format_number(seq: int) -> str:
     return format_cell_name(seq, None)
 
@@ -438,7 +443,7 @@ class Cell:
             place = part.error or RankError(LEFT_WAITING, "")
             part.outcome, part.error = "error", RankError(LEFT_WAITING, "", line=place.line, code=place.code)
         for part in failed:
-            if part in stuck or part.error is None:
+            if part in stuck or part.error is None or _reports(part.error, part.callback_error):
                 part.outcome, part.error = "error", part.callback_error
 
     def escalate(self, now: float) -> list[Command]:

@@ -243,6 +243,9 @@ def test_refused_launch_after_accept_taints_again() -> None:
 
 FAILED = ErrorRaised("ValueError", "too large\nin a callback of jit(f), In [3], line 9", ["line"], 9, "raise", 0.1)
 CLOSED = ErrorRaised("JaxRuntimeError", "Gloo all-reduce failed: closed", ["line"], 2, "f(x)", 3.0)
+REPORTED = ErrorRaised(
+    "JaxRuntimeError", "INTERNAL: CpuCallback error:\nValueError: too large", ["line"], 2, "f(x)", 3.0
+)
 
 
 def fail_callback(driver: Driver, rank: int, *samples: RankStatus, shared: str = "jit(f)") -> list[Command]:
@@ -250,12 +253,13 @@ def fail_callback(driver: Driver, rank: int, *samples: RankStatus, shared: str =
     return driver(CallbackFailed(rank, 1, FAILED, shared), *samples, TimePassed())
 
 
+@pytest.mark.parametrize("end", [(), (REPORTED,)], ids=["handled", "raised again by its program"])
 @pytest.mark.parametrize("has_ended", [False, True])
-def test_failed_callback_frees_the_ranks_that_hang(*, has_ended: bool) -> None:
+def test_failed_callback_frees_the_ranks_that_hang(end: tuple[ErrorRaised, ...], *, has_ended: bool) -> None:
     """The ranks that wait for the rest of the program are freed, its error is the cause, and the cluster is tainted."""
     driver = start_cell()
     if has_ended:
-        driver(CallbackFailed(1, 1, FAILED, "jit(f)"), ended(1))
+        driver(CallbackFailed(1, 1, FAILED, "jit(f)"), ended(1, outcome="error" if end else "ok", events=list(end)))
         commands = driver(sample(0, [0, 1], 7), sample(0, [0, 1], 7), TimePassed())
     else:
         commands = fail_callback(driver, 1, *(sample(rank, [0, 1], 7) for rank in (0, 1, 0, 1)))
