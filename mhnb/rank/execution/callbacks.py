@@ -17,7 +17,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeAlias
 
-from mhnb.rank.execution.exceptions import is_a, is_runtime_error, text_of
+from mhnb.rank.execution.exceptions import is_a, is_runtime_error, read_error, text_of
+from mhnb.rank.execution.tracebacks import hide_own_frames
 
 
 class CallbackInterrupted(Exception):
@@ -140,8 +141,12 @@ class ProgramCallbacks:
             if type(threading.current_thread()) is not threading._DummyThread:
                 return call.run_here(self.report)
             return self._run_in_worker(call)
+        except BaseException as error:  # noqa: BLE001 - it is raised below
+            failed = read_error(error, hide_own_frames)
         finally:
             del self._running[id(call)]
+        # XLA aborts the process if the text of an error cannot be computed.
+        raise failed.error if failed.is_ordinary else failed.plain
 
     def _run_in_worker(self, call: _Call) -> Any:
         try:

@@ -500,8 +500,9 @@ class RankShell(PublicShell):
         line, code = (None, None) if self.cell is None else find_cell_line(error, self.cell)
         place = name_innermost_line(tb)
         called = f"in a callback of {program}{f', {place}' if place else ''}"
-        name, text = name_of(error), text_of(error)
-        evalue, folded = f"{text}\n{called}".strip(), format_folded(error, tb).rstrip()
+        plain = read_error(error, hide_own_frames).plain
+        name, text = name_of(error), text_of(plain)
+        evalue, folded = f"{text}\n{called}".strip(), format_folded(plain, tb).rstrip()
         # The card shows the text once if it is the traceback's last entry.
         frames = folded.removesuffix(f"{name}: {text}".removesuffix(": "))
         last = [f"{name}: {evalue}"] if frames != folded else []

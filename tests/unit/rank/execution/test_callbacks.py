@@ -87,6 +87,22 @@ def test_result_and_error_reach_the_program(program: Program) -> None:
     assert program.reports == [(error, PROGRAM)]
 
 
+def test_error_whose_text_cannot_be_computed_is_replaced(program: Program) -> None:
+    """XLA computes the text, and aborts the process if that raises."""
+
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise LookupError
+
+    def fail() -> None:
+        raise Odd
+
+    for call in (lambda: program.call(fail).result(WAIT_S), lambda: program.call_here(fail)):
+        with pytest.raises(Exception, match="its __str__ raised LookupError") as raised:
+            call()
+        assert type(raised.value).__name__ == "Odd"
+
+
 @pytest.mark.parametrize("in_python", [False, True])
 def test_given_up_call_ends_its_program_and_its_thread(program: Program, *, in_python: bool) -> None:
     """The program ends at once, and the thread when it runs Python code; nothing is reported as the function's error."""
