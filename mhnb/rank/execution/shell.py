@@ -272,7 +272,9 @@ class RankShell(PublicShell):
             return False
         if self.autocall:
             return True
-        return word in self.magics_manager.magics["line"] or isinstance(self.user_ns.get(word), IPyAutocall | Macro)
+        # Its real class: `__class__` is the user's code.
+        kind = type(self.user_ns.get(word))
+        return word in self.magics_manager.magics["line"] or issubclass(kind, IPyAutocall | Macro)
 
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
         """Run a magic. Before `%time` reads a clock, wait for what was launched earlier."""

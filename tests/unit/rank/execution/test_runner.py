@@ -958,6 +958,13 @@ def test_exit_out_of_a_stream_of_the_cell_is_noted(own_rank: CellProcess) -> Non
     assert "this cell replaced sys.stdout" in answer.stderr
 
 
+def test_class_of_a_value_costs_no_cell(own_rank: CellProcess) -> None:
+    """Whether a line may be a magic is asked of its first word's value, whatever that says of its class."""
+    own_rank.run("class Unbound:\n    __class__ = property(lambda self: 1 / 0)\nvalue = Unbound()")
+    assert own_rank.run("value = 5").ended.outcome == "ok"
+    assert own_rank.run("print(value)").stdout == "5\n"
+
+
 # -- the card of a failed allocation
 
 
