@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -208,7 +207,7 @@ EMBEDDED_TRACEBACK = "Traceback (most recent call last):"
 """The line above the stack in a message that contains one."""
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+, in .+')
 _CELL = re.compile(r"<cell \d+>")
-_OWN_FOLDER = str(Path(__file__).parents[1] / "rank")
+_OWN = re.compile(r"[/\\]mhnb[/\\]rank[/\\]")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?P<name>\w+)|[/\\]lib(?:64)?[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)(?P<std>\w+)|^<frozen "
 )
@@ -239,7 +238,7 @@ def _trim_frames(frames: Sequence[str]) -> Iterator[str]:
     if first is None:
         yield from frames
         return
-    others = (frame for frame in frames[first:] if not _frame_path(frame).startswith(_OWN_FOLDER))
+    others = (frame for frame in frames[first:] if not _OWN.search(_frame_path(frame)))
     for library, run in groupby(others, key=_library_name):
         inside = list(run)
         if library:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-import mhnb.rank.execution.callbacks
 from mhnb.core.error_site import trim_embedded_traceback
 
 BEGIN = "INTERNAL: CpuCallback error: Traceback (most recent call last):\n"
 MHNB_FRAMES = '  File "<frozen runpy>", line 198, in _run\n  File "/h/mhnb/rank/execution/runner.py", line 2, in run\n'
 JAX_FRAME = '  File "/v/lib/python3.11/site-packages/jax/_src/pjit.py", line 1, in call\n'
 STDLIB_FRAME = '  File "/u/lib/python3.11/json/decoder.py", line 1, in decode\n'
-OWN_FRAME = f'  File "{mhnb.rank.execution.callbacks.__file__}", line 4, in _call\n'
+OWN_FRAME = '  File "/h/mhnb/rank/execution/callbacks.py", line 4, in _call\n'
 CELL_FRAME, USER_FRAME = '  File "<cell 3>", line 2, in f\n', '  File "/mine/data.py", line 7, in read\n'
 
 
