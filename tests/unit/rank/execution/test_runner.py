@@ -510,7 +510,7 @@ def test_long_chains_and_groups_are_shortened(rank: CellProcess, source: str, en
     [
         "e.filename = 5; e.lineno = 'x'; e.text = 7; e.msg = 9; e.offset = ''",
         "e.lineno = 10**30; e.offset = -10**30; e.filename = None",
-        "e.filename = '<cell 1>'; e.lineno = 1; e.offset = 10**9",
+        "e.filename = '<cell 999>'; e.lineno = 1; e.offset = 10**9",
         "Bad = type('SyntaxError', (SyntaxError,), {'filename': property(lambda self: 1 / 0)}); e = Bad('odd')",
     ],
 )
