@@ -256,7 +256,11 @@ HANDLING_AFTER_S = 2.0
 
 def _reports(failed: RankError, called: RankError | None) -> bool:
     """Return whether an error is the failure of a program that names the error of its callback, far below its own words."""
-    return called is not None and f"{called.ename}: {called.evalue.partition(chr(10))[0]}" in failed.evalue.splitlines()
+    if called is None:
+        return False
+    # Python writes the module of a class before its name.
+    last_line = f"{called.ename}: {called.evalue.partition(chr(10))[0]}"
+    return any(line.endswith(last_line) for line in failed.evalue.splitlines())
 
 
 def _format_number(seq: int) -> str:
@@ -284,7 +288,7 @@ class Cell:
         self.escalation: InterruptEscalation | None = None
         """The escalation that stops the cell; None if no stop was requested."""
         self.end_reason = ""
-        self._called: dict[tuple[str, str], list[int]] = {}
+        self._callbacks_at_stop: dict[tuple[str, str], list[int]] = {}
         """The ranks that were in a callback when the stop was requested, by program and by where the callback was."""
         self.state: ClusterState = "running"
         self.notes: tuple[str, ...] = ()
@@ -400,7 +404,7 @@ class Cell:
                 InterruptEscalation.begin(self.seq, now, can_agree=can_agree, can_disconnect=can_disconnect),
                 reason,
             )
-            self._called = self._find_callbacks()
+            self._callbacks_at_stop = self._find_callbacks()
         elif reason != "timeout":
             self.escalation.record_second_interrupt(now)
         if reason == "timeout":
@@ -563,7 +567,7 @@ class Cell:
         )
         called = (
             f"{describe_ranks(tuple(ranks))} {'was' if len(ranks) == 1 else 'were'} in a callback of {program}, at {place}"
-            for (program, place), ranks in self._called.items()
+            for (program, place), ranks in self._callbacks_at_stop.items()
         )
         return (*self._lockstep_note(), *called, *(f"{note} · {self.state}" for note in notes))
 

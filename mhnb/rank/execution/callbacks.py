@@ -15,9 +15,9 @@ import ctypes
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-from mhnb.rank.execution.exceptions import is_a, is_runtime_error, read_error, text_of
+from mhnb.rank.execution.exceptions import Reading, is_a, is_runtime_error, read_error, text_of
 from mhnb.rank.execution.tracebacks import hide_own_frames
 
 
@@ -41,9 +41,6 @@ class CallingProgram(NamedTuple):
     """Whether other ranks have a part in it, which may wait for this one."""
 
 
-_Report: TypeAlias = Callable[[BaseException, CallingProgram], None]
-
-
 class _Call:
     """One call of a function by a program."""
 
@@ -56,18 +53,15 @@ class _Call:
         """The thread that runs it; 0 before and after."""
         self.is_given_up = self._has_ended = False
 
-    def run_here(self, report: _Report) -> Any:
+    def run_here(self) -> Any:
         """Call the function in the thread of the program. It cannot be given up; a signal may interrupt it."""
         self._has_ended, self.thread_id = True, threading.get_ident()
         try:
             return self._function(*self._args)
         except KeyboardInterrupt as interrupt:
             raise CallbackInterrupted("interrupted") from interrupt
-        except BaseException as error:
-            report(error, self.program)
-            raise
 
-    def run(self, report: _Report) -> None:
+    def run(self) -> None:
         """Call the function and pass on what it returns or raises."""
         with self._lock:
             self._has_ended = self.is_given_up
@@ -81,11 +75,7 @@ class _Call:
             error = raised
         with self._lock:
             self.thread_id, self._has_ended = 0, True
-        try:
-            if error is not None and not self.is_given_up:
-                report(error, self.program)
-        finally:
-            self.replies.put((result, error))
+        self.replies.put((result, error))
 
     def give_up(self) -> None:
         """Let the program go on without the function, which is interrupted as soon as it runs Python code."""
@@ -121,8 +111,8 @@ class ProgramCallbacks:
     """The calls that the programs of this rank make."""
 
     def __init__(self) -> None:
-        self.report: _Report = lambda *_: None
-        """Called in the thread of a call, with the error that the function raised, and the program."""
+        self.report: Callable[[Reading, CallingProgram], None] = lambda *_: None
+        """Called in the program's thread, with the error that a function raised, before the program gets it."""
         self._idle: list[CallbackThread] = []
         self._running: dict[int, _Call] = {}
 
@@ -139,12 +129,14 @@ class ProgramCallbacks:
         self._running[id(call)] = call
         try:
             if type(threading.current_thread()) is not threading._DummyThread:
-                return call.run_here(self.report)
+                return call.run_here()
             return self._run_in_worker(call)
         except BaseException as error:  # noqa: BLE001 - it is raised below
             failed = read_error(error, hide_own_frames)
         finally:
             del self._running[id(call)]
+        if not is_a(failed.error, CallbackInterrupted):
+            self.report(failed, program)
         # XLA aborts the process if the text of an error cannot be computed.
         raise failed.error if failed.is_ordinary else failed.plain
 
@@ -163,7 +155,7 @@ class ProgramCallbacks:
     def run_next(self, worker: CallbackThread) -> bool:
         """Run a worker's next call; return whether it was given up."""
         call = worker.calls.get()
-        call.run(self.report)
+        call.run()
         if not call.is_given_up:
             self._idle.append(worker)
         return call.is_given_up

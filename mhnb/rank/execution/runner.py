@@ -38,7 +38,7 @@ from mhnb.rank.execution.callbacks import CallingProgram, is_interrupt
 from mhnb.rank.execution.capture import Capture
 from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.debugging import NoInput, PromptInput, RankDebugger
-from mhnb.rank.execution.exceptions import is_a
+from mhnb.rank.execution.exceptions import Reading, is_a
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.shell import PreparedCell, RankShell
 from mhnb.rank.execution.stack_sampler import StackSampler
@@ -434,11 +434,11 @@ class CellRunner:
             for seq, events in self.capture.take_late().items():
                 self.send(OutputProduced(self.rank, seq, events))
 
-    def _note_callback_error(self, error: BaseException, program: CallingProgram) -> None:
+    def _note_callback_error(self, failed: Reading, program: CallingProgram) -> None:
         """Note what a function raised that a program called. The program may hang because of it, and the error would come last."""
 
         def describe() -> None:
-            described = self.shell.describe_callback_error(error, program.name)
+            described = self.shell.describe_callback_error(failed, program.name)
             self._callback_error = described, program.name if program.is_shared else ""
 
         self._run_duty(describe)

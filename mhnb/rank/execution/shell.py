@@ -495,14 +495,14 @@ class RankShell(PublicShell):
         self.capture.publish(ErrorRaised(name, text, list(drawn), line, code, at_s, site, memory))
         self.error_shown = error
 
-    def describe_callback_error(self, error: BaseException, program: str) -> ErrorRaised:
+    def describe_callback_error(self, failed: Reading, program: str) -> ErrorRaised:
         """Describe what a function raised that a program called. From any thread."""
+        error, plain = failed.error, failed.plain
         tb = traceback_of(error)
         at_s = self.clock() - self.cell.began_s if self.cell else 0.0
         line, code = (None, None) if self.cell is None else find_cell_line(error, self.cell)
         place = name_innermost_line(tb)
         called = f"in a callback of {program}{f', {place}' if place else ''}"
-        plain = read_error(error, hide_own_frames).plain
         name, text = name_of(error), text_of(plain)
         evalue, folded = f"{text}\n{called}".strip(), format_folded(plain, tb).rstrip()
         # The card shows the text once if it is the traceback's last entry.

@@ -27,7 +27,7 @@ class Program:
     def __init__(self) -> None:
         self.callbacks = ProgramCallbacks()
         self.reports: list[tuple[BaseException, CallingProgram]] = []
-        self.callbacks.report = lambda error, program: self.reports.append((error, program))
+        self.callbacks.report = lambda failed, program: self.reports.append((failed.error, program))
 
     def call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call a function as a running program does, in a thread that Python has not started."""
