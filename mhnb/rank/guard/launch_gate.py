@@ -304,9 +304,6 @@ class LaunchGate:
         self._cell_ranks = None if cell.ranks is None else tuple(cell.ranks)
         self._pending_proposal, self.pending_launch, self._stopped_before = None, None, 0
         self._thread_failure, self._refused_inputs = None, []
-        self._first_mismatch = None
-        self._uncompared = UncomparedArrays()
-        self._retry_counts.clear()
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
         """Notify the other ranks that the cell has ended here, so that they do not wait for this rank in it.
@@ -323,10 +320,13 @@ class LaunchGate:
             self._is_ending = False
         self._seq = seq + 1
         self._cell_ranks = None
+        self._first_mismatch = None
+        self._retry_counts.clear()
 
     def take_notes(self) -> list[str]:
-        """Return the note on how many arrays of the cell's launches were not compared."""
-        return self._uncompared.format_notes()
+        """Return the note on how many arrays of the cell's launches were not compared, and start over."""
+        uncompared, self._uncompared = self._uncompared, UncomparedArrays()
+        return uncompared.format_notes()
 
     def take_refused_inputs(self) -> list[InputRow]:
         """Return the arrays of the last mismatch, if it was about arrays. The rows of all ranks together show what differs."""
@@ -455,9 +455,16 @@ class LaunchGate:
         return bool(self._launching_threads)
 
     def record_thread_failure(self, error: MhnbError) -> None:
-        """Record that a user's thread may not launch. That fails the cell too, or the error would be lost with the thread."""
-        if not isinstance(error, _CellEndedError):
+        """Record that a user's thread may not launch. That fails the cell too, or the error would be lost with the thread.
+
+        It does not fail a later cell than the thread's own: that one has not caused it.
+        """
+        if not isinstance(error, _CellEndedError) and self._is_in_own_cell():
             self._thread_failure = self._thread_failure or (self._seq, error)
+
+    def _is_in_own_cell(self) -> bool:
+        """Return whether the calling thread belongs to the running cell, as far as that is known."""
+        return current_cell() in (0, self._seq)
 
     def take_thread_failure(self) -> MhnbError | None:
         """Return the error that was raised in a user's thread, and forget it: it fails the cell too."""
@@ -645,7 +652,8 @@ class LaunchGate:
                 )
                 if first := self._earlier_mismatch_text(proposal.seq):
                     raise OrderMismatch(first, result=None)
-                self._first_mismatch = self._first_mismatch or (proposal.seq, threading.get_ident(), text)
+                if self._is_in_own_cell():
+                    self._first_mismatch = self._first_mismatch or (proposal.seq, threading.get_ident(), text)
                 if proposal.provenance in label_provenance(votes):
                     self._refused_inputs = describe_inputs(inputs, sample_of)
                 raise OrderMismatch(text, result=None)
