@@ -3,6 +3,10 @@
 An array's value is a hash of the launch that made it, of its contents, or of where it was made of host data. Equal values mean equal
 arrays. Two values are special. `ANY` matches every other: for example, the array is not computed yet. `UNKNOWN` belongs to an array
 without provenance: the guard did not see where it was made, and it matches only other such arrays.
+
+Sharded host data that was made in a call of a pool, or in a task, has two hashes in one value: of the call's function and arguments,
+and of the call's number among those of its function. The ranks may submit equal calls in any order, or calls with arguments of their
+own (each its own files) in the same order. So the arrays are equal if one of the two hashes is equal on all ranks.
 """
 
 from __future__ import annotations
@@ -25,8 +29,11 @@ UNKNOWN = 0
 """Value of an array without provenance."""
 ANY = (1 << 63) - 1
 """Value of an array that cannot be compared before the launch: it matches every other."""
-HASH_MASK = (1 << 62) - 1
-"""Largest of all other values."""
+HASH_MASK = (1 << 61) - 1
+"""Largest of the values of one hash."""
+_TWO_HASHES, _HALF_BITS = 1 << 61, 30
+"""Value of two hashes: this bit, and this many bits of each."""
+_HALF_MASK = (1 << _HALF_BITS) - 1
 _PARTIAL, _BLOCKS = 1 << 62, 31
 """Value of several arrays, some of which are `ANY`: this bit, one bit for each block of arrays that holds such an array, and a hash of
 the rest. Up to this many arrays, each is a block of its own.
@@ -53,6 +60,48 @@ class InputRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     sample: Sample
 
 
+def join_hashes(one: int, other: int) -> int:
+    """Return the value of an array with two hashes, of which one must be equal on all ranks; less than 2**62.
+
+    >>> find_conflict([join_hashes(3, 5), join_hashes(3, 6)]), len(find_conflict([join_hashes(3, 5), join_hashes(4, 6)]))
+    ([], 2)
+    """
+    return _TWO_HASHES | (one & _HALF_MASK) << _HALF_BITS | other & _HALF_MASK
+
+
+def hash_values(values: Sequence[int]) -> int:
+    """Hash several values; the result has two hashes if one of them has. Not for `ANY`.
+
+    >>> hash_values([5, 7]) == hash_values([7, 5]), hash_values([5, 7]) < _TWO_HASHES <= hash_values([5, join_hashes(3, 5)])
+    (False, True)
+    >>> find_conflict([hash_values([5, join_hashes(3, 5)]), hash_values([5, join_hashes(3, 6)])])
+    []
+    """
+    # Numbers and tuples of them have the same hash in every process of one version of Python, and all ranks have one.
+    if max(values, default=0) < _TWO_HASHES:
+        return hash(tuple(values)) & HASH_MASK
+    halves = zip(*((value, value) if value < _TWO_HASHES else _split_hashes(value) for value in values), strict=True)
+    return join_hashes(*map(hash, halves))
+
+
+def _split_hashes(value: int) -> tuple[int, int]:
+    return value >> _HALF_BITS & _HALF_MASK, value & _HALF_MASK
+
+
+def are_equal(values: Iterable[int]) -> bool:
+    """Return whether the values may be of equal arrays; each rank's value of one array.
+
+    >>> are_equal([5, ANY, 5]), are_equal([5, 7]), are_equal([join_hashes(3, 5), join_hashes(3, 6)])
+    (True, False, True)
+    """
+    known = {*values} - {ANY}
+    if len(known) < 2:
+        return True
+    if not all(value & ~HASH_MASK == _TWO_HASHES for value in known):
+        return False
+    return any(len({*half}) == 1 for half in zip(*map(_split_hashes, known), strict=True))
+
+
 def combine_values(values: Sequence[int], uncompared: int = 0) -> int:
     """Hash the values of a launch's arrays; the result is less than 2**63.
 
@@ -65,12 +114,14 @@ def combine_values(values: Sequence[int], uncompared: int = 0) -> int:
     True
     """
     if not uncompared and ANY not in values:
-        return hash(tuple(values)) & HASH_MASK
+        return hash_values(values)
     count = len(values)
     for position, value in enumerate(values):
         uncompared |= (value == ANY) << _block(position, count)
     compared = [value for place, value in enumerate(values) if not uncompared >> _block(place, count) & 1]
-    return _PARTIAL | uncompared << _BLOCKS | hash(tuple(compared)) % (1 << _BLOCKS)
+    # There is room for one hash only: the call's number, which does not depend on what each rank passes to it.
+    one_hash = tuple(value if value < _TWO_HASHES else _split_hashes(value)[1] for value in compared)
+    return _PARTIAL | uncompared << _BLOCKS | hash(one_hash) % (1 << _BLOCKS)
 
 
 def _block(position: int, count: int) -> int:
@@ -90,7 +141,7 @@ def find_conflict(values: Iterable[int]) -> list[int]:
     kinds: dict[int, dict[int, None]] = {}
     for value in values:
         kinds.setdefault(uncompared_blocks(value), {})[value] = None
-    return next((list(found) for found in kinds.values() if len(found) > 1), [])
+    return next((list(found) for found in kinds.values() if not are_equal(found)), [])
 
 
 def join_uncompared_blocks(values: Iterable[int]) -> int:
@@ -138,7 +189,7 @@ def find_divergence(rows: Iterable[Sequence[InputRow]]) -> int:
     (22, 0)
     """
     columns = [([row.value for row in same], [row.seq for row in same]) for same in zip(*rows, strict=False)]
-    latest_cells = [max(cells) for values, cells in columns if len({*values} - {ANY}) > 1]
+    latest_cells = [max(cells) for values, cells in columns if not are_equal(values)]
     return min(filter(None, latest_cells), default=0)
 
 
@@ -154,7 +205,7 @@ def describe_divergence(rows: Mapping[int, Sequence[InputRow]]) -> list[str]:
     columns = zip(*rows.values(), strict=False)
     for number, same in enumerate(columns, 1):
         by_rank = {rank: row for rank, row in zip(rows, same, strict=True) if row.value != ANY}
-        if len({row.value for row in by_rank.values()}) > 1:
+        if not are_equal(row.value for row in by_rank.values()):
             text, hint = _describe_array(number, by_rank)
             descriptions.append(text)
             hints += [hint] if hint and hint not in hints else []
@@ -203,7 +254,7 @@ def describe_provenance(by_rank: Mapping[int, tuple[int, str]]) -> str:
     ''
     """
     groups = group_ranks({rank: value for rank, (value, _) in by_rank.items() if value != ANY})
-    if len(groups) < 2:
+    if are_equal(value for value, _ in by_rank.values()):
         return ""
     texts = [
         _UNKNOWN_TEXT if value == UNKNOWN else f"from {by_rank[ranks[0]][1] or HOST_DATA}" for ranks, value in groups
@@ -216,14 +267,16 @@ def format_uncompared(count: int, lines: Iterable[int]) -> str:
     """Format the note of how many arrays of a cell's launches were not compared, and which lines launched on them.
 
     >>> format_uncompared(1, [2])
-    '1 array was not compared: made with --guard off, parity or --ranks, or not seen by the guard (line 2)'
+    '1 array was not compared: made in a thread, with --guard off, parity or --ranks, or not seen by the guard (line 2)'
     """
     shown = sorted(lines)
     many = len(shown) > 1
     listed = ", ".join(map(str, shown[:_SHOWN_LINES])) + (", …" if len(shown) > _SHOWN_LINES else "")
     where = f" (line{'s' if many else ''} {listed})" if shown else ""
     what = "1 array was" if count == 1 else f"{count} arrays were"
-    return f"{what} not compared: made with --guard off, parity or --ranks, or not seen by the guard{where}"
+    return (
+        f"{what} not compared: made in a thread, with --guard off, parity or --ranks, or not seen by the guard{where}"
+    )
 
 
 def format_producer(name: str, cell_name: str, line: int | None) -> str:

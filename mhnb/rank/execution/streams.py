@@ -9,7 +9,8 @@ is added to the files is read here.
 
 Tasks of the event loop carry the cell in their context, threads on their thread object, work for a pool with the work itself.
 A thread or task is identified by what started it and by its count among those of its kind. These are the same on every rank;
-names and ids are not.
+names and ids are not. A task, or a call that a pool makes, is also identified by its function and its arguments, if those are plain
+values. A call that is made again after it has failed keeps its identity.
 
 Code that runs between cells, whose output belongs to no cell, can capture what its own thread prints.
 """
@@ -28,17 +29,21 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
+from hashlib import blake2b
+from inspect import CO_VARARGS, CO_VARKEYWORDS, getcoroutinelocals, iscoroutine
 from os import fstat, pread
 from os import write as write_to
-from pathlib import Path
-from typing import Any, TextIO
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple, TextIO
 from weakref import WeakKeyDictionary
 
-from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, number_thread
+import numpy as np
+
+from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread, kind_of, number_thread
 from mhnb.system.private_files import open_private
 
 CELL_NUMBER: ContextVar[int] = ContextVar("mhnb_cell_seq", default=0)
@@ -47,7 +52,62 @@ CELL_NUMBER: ContextVar[int] = ContextVar("mhnb_cell_seq", default=0)
 _OWN_FOLDER = str(Path(__file__).parents[2])
 _COUNTER = re.compile(r"[-_ ]*\d+")
 """The numbers in a name: Python's own count, a rank, a worker."""
+_LIBRARIES = ("asyncio.", "_asyncio.", "concurrent.", "mhnb.")
 _DEFAULT_NAME = re.compile(r"(?:Thread|Dummy|Timer)-\d+(?: \(.*\))?")
+
+
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
+_DEEPEST = 8
+
+
+def describe_plain_value(value: Any, depth: int = 0) -> str | None:
+    """Describe a plain value in the same words in every process; None for any other object.
+
+    Plain are numbers, texts, paths, None, and tuples, lists and dictionaries of them.
+
+    >>> describe_plain_value((1, Path("a"), {"k": None})), describe_plain_value([object()])
+    ("tuple(1,PosixPath('a'),dict('k',None))", None)
+    """
+    # Types are compared exactly, so that no user code runs.
+    if type(value) in _PLAIN_TYPES or (isinstance(value, PurePath) and type(value).__module__.startswith("pathlib")):
+        return repr(value)
+    if isinstance(value, np.generic) and type(value).__module__ == "numpy":
+        return describe_plain_value(value.item(), depth)
+    if depth > _DEEPEST or type(value) not in (tuple, list, dict):
+        return None
+    items = [each for item in value.items() for each in item] if type(value) is dict else value
+    described = [describe_plain_value(each, depth + 1) for each in items]
+    return None if None in described else f"{type(value).__name__}({','.join(map(str, described))})"
+
+
+class _Call(NamedTuple):
+    """What a pool, a task or a callback calls."""
+
+    function: str
+    """Module and name."""
+    arguments: str
+    """Hash of the arguments; empty if there are none, or if they are not plain values."""
+
+    @property
+    def label(self) -> str:
+        return f"task {self.function.rpartition('.')[2]} #"
+
+
+def _describe_call(function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> _Call:
+    """Describe a call, without functions that only pass it on."""
+    named = dict(kwargs or {})
+    while isinstance(function, functools.partial):
+        # `asyncio.to_thread` calls it through a context.
+        passes_on = getattr(function.func, "__name__", "") == "run" and function.args
+        args, named = (*function.args, *args), {**function.keywords, **named}
+        function, args = (args[0], args[1:]) if passes_on else (function.func, args)
+    owner = function if hasattr(function, "__qualname__") else type(function)
+    return _Call(f"{getattr(owner, '__module__', '')}.{owner.__qualname__}", _hash_arguments(args, named))
+
+
+def _hash_arguments(args: tuple[Any, ...], named: dict[str, Any]) -> str:
+    described = describe_plain_value((args, dict(sorted(named.items())))) if args or named else None
+    return "" if described is None else blake2b(described.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 class CellThread:
@@ -56,29 +116,86 @@ class CellThread:
     Args:
         number: the same on every rank, see `core/guard/threads.py`.
         label: the label of its kind.
+        call_number: the same for the same function, arguments and caller; 0 if those do not identify it.
     """
 
-    __slots__ = ("_children", "_seq", "host_data_counts", "label", "number")
-
-    def __init__(self, number: int, label: str) -> None:
-        self.number, self.label = number, label
+    def __init__(self, number: int, label: str, call_number: int = UNKNOWN_THREAD) -> None:
+        self.number, self.label, self.call_number = number, label, call_number
         self.host_data_counts: Counter[tuple[Any, ...]] = Counter()
         """How many arrays of host data it has made, by line, placement and kind; counted by the guard."""
+        self.host_data_rows: dict[tuple[Any, ...], Any] = {}
+        """What the guard compares of these arrays at the end of a cell, by the same."""
+        self.is_call = False
+        """Whether it is a call of a pool, a task or a callback, and not a thread of the user's own."""
         self._children: Counter[str] = Counter()
+        self._calls: Counter[_Call] = Counter()
+        self._failed: dict[_Call, list[tuple[int, int]]] = {}
+        """Both numbers of calls that have raised an error."""
+        self._call: tuple[CellThread, _Call] | None = None
+        """What it makes, and who counts it."""
         self._seq = 0
 
-    def begin_child(self, kind: str, label: str) -> CellThread:
-        """Return the next thread or task of a kind that this one starts in the current cell."""
+    def begin_child(self, kind: str, label: str, call: _Call | None = None) -> CellThread:
+        """Return the next thread or task of a kind that this one starts in the current cell.
+
+        Args:
+            call: what it calls. A call that is made again after an equal one has failed is the same call.
+        """
+        with _lock:
+            if call is None or not call.arguments:
+                if self.number == UNKNOWN_THREAD:
+                    return self
+                child = CellThread(self._number_child(kind), self._extend(label))
+            else:
+                child = self._begin_known_call(kind, label, call)
+            child.is_call = call is not None
+            return child
+
+    def _begin_known_call(self, kind: str, label: str, call: _Call) -> CellThread:
+        # Which of several threads of the user's own makes a call may be chance.
+        counting = self if self.call_number else _UNKNOWN
+        counting._enter_cell()
+        if failed := counting._failed.get(call):
+            number, call_number = failed.pop(0)
+        else:
+            counting._calls[call] += 1
+            number = self._number_child(kind)
+            call_number = number_thread(counting.call_number, counting._seq, repr(call), counting._calls[call])
+        child = CellThread(number, self._extend(label), call_number)
+        child._call, child._seq = (counting, call), counting._seq
+        return child
+
+    def fail(self) -> None:
+        """Record that the call which it makes has raised an error."""
+        if self._call is not None:
+            with _lock:
+                counting, call = self._call
+                if counting._seq == self._seq:
+                    counting._failed.setdefault(call, []).append((self.number, self.call_number))
+
+    def _number_child(self, kind: str) -> int:
         if self.number == UNKNOWN_THREAD:
-            return self
+            return UNKNOWN_THREAD
+        self._enter_cell()
+        self._children[kind] += 1
+        return number_thread(self.number, self._seq, kind, self._children[kind])
+
+    def _extend(self, label: str) -> str:
+        if self.number in (MAIN_THREAD, UNKNOWN_THREAD):
+            return label
+        return f"{format_thread(self.number, {kind_of(self.number): self.label})} / {label}"
+
+    def _enter_cell(self) -> None:
         if (seq := current_cell()) != self._seq:
             self._seq = seq
             self._children.clear()
-        self._children[kind] += 1
-        return CellThread(number_thread(self.number, seq, kind, self._children[kind]), label)
+            self._calls.clear()
+            self._failed.clear()
 
 
-_MAIN, _UNKNOWN = CellThread(MAIN_THREAD, "the main thread"), CellThread(UNKNOWN_THREAD, "")
+# A user's finalizer may start a thread wherever Python runs it, even while its own thread holds the lock.
+_lock = threading.RLock()
+_MAIN, _UNKNOWN = CellThread(MAIN_THREAD, "the main thread", MAIN_THREAD), CellThread(UNKNOWN_THREAD, "")
 
 
 class _Pooled(threading.local):
@@ -111,7 +228,11 @@ def propagate_to_threads() -> None:
     if not hasattr(threading.Thread.start, "__wrapped__"):
         _wrap(threading.Thread, "start", _start)
         _wrap(ThreadPoolExecutor, "submit", _submit)
+        _wrap(Future, "add_done_callback", _add_done_callback)
         _wrap(asyncio.BaseEventLoop, "create_task", _create_task)
+        # Also for callbacks of futures and tasks of asyncio.
+        _wrap(asyncio.BaseEventLoop, "call_soon", _call_soon)
+        _wrap(asyncio.BaseEventLoop, "call_soon_threadsafe", _call_soon)
     _wrap(asyncio.BaseEventLoop, "call_at", _call_at)
 
 
@@ -137,22 +258,14 @@ def _begin_thread(thread: threading.Thread) -> CellThread:
         # A ThreadPool: which of its threads takes a piece of work is chance, so the work itself is identified.
         _hook_thread_pools()
         return _UNKNOWN
-    called = _name_of(target if target is not None else getattr(thread, "function", None) or type(thread))
+    called = _describe_call(
+        target if target is not None else getattr(thread, "function", None) or type(thread)
+    ).function
     plain = _DEFAULT_NAME.fullmatch(thread.name) is not None
     name = "" if plain else _COUNTER.sub("", thread.name)
     counted = plain or name != thread.name
     label = f"thread {name or called.rpartition('.')[2]}{' #' if counted else ''}"
     return current_thread().begin_child(f"thread {name} {called}", label)
-
-
-def _name_of(function: Any) -> str:
-    """Return the name of what a thread or a piece of work calls, without functions that only pass it on."""
-    while isinstance(function, functools.partial):
-        # `asyncio.to_thread` calls it through a context.
-        passes_on = getattr(function.func, "__name__", "") == "run" and function.args
-        function = function.args[0] if passes_on else function.func
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
 
 
 def _submit(
@@ -168,7 +281,7 @@ def _submit(
     seq = current_cell()
     if not seq:
         return original(pool, function, *args, **kwargs)
-    return original(pool, _run_as, seq, _begin_work(function), function, *args, **kwargs)
+    return original(pool, _run_as, seq, _begin_work(function, args, kwargs), function, *args, **kwargs)
 
 
 def _run_as(seq: int, work: CellThread, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -176,6 +289,9 @@ def _run_as(seq: int, work: CellThread, function: Callable[..., Any], /, *args: 
     _pooled.work = work
     try:
         return function(*args, **kwargs)
+    except BaseException:
+        work.fail()
+        raise
     finally:
         _pooled.work = before
         CELL_NUMBER.reset(token)
@@ -193,17 +309,20 @@ def _hook_thread_pools() -> None:
 def _apply_async(
     original: Callable[..., Any], pool: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    return original(pool, functools.partial(_run_as, current_cell(), _begin_work(function), function), *args, **kwargs)
+    given, named = kwargs.get("args", args[0] if args else ()), kwargs.get("kwds", args[1] if len(args) > 1 else {})
+    work = _begin_work(function, tuple(given), named)
+    return original(pool, functools.partial(_run_as, current_cell(), work, function), *args, **kwargs)
 
 
 def _map_numbered(
     original: Callable[..., Any], pool: Any, function: Callable[..., Any], iterable: Any, *args: Any, **kwargs: Any
 ) -> Any:
     # The pool takes the items one by one, in a thread of its own: each is numbered as it is taken.
-    seq, parent = current_cell(), _begin_work(function)
-    called = _name_of(function).rpartition(".")[2]
+    seq, parent, label = current_cell(), _begin_work(function), _describe_call(function).label
+    parent.call_number = parent.number
     starred = bool(args) and getattr(args[0], "__name__", "") == "starmapstar"
-    numbered = ((parent.begin_child("item", f"task {called} #"), item) for item in iterable)
+    calls = ((_describe_call(function, tuple(item) if starred else (item,)), item) for item in iterable)
+    numbered = ((parent.begin_child("item", label, call), item) for call, item in calls)
 
     def work(*given: Any) -> Any:
         number, item = given if starred else given[0]
@@ -212,9 +331,11 @@ def _map_numbered(
     return original(pool, work, numbered, *args, **kwargs)
 
 
-def _begin_work(function: Callable[..., Any]) -> CellThread:
-    called = _name_of(function)
-    return current_thread().begin_child(f"work {called}", f"task {called.rpartition('.')[2]} #")
+def _begin_work(
+    function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+) -> CellThread:
+    call = _describe_call(function, args, kwargs)
+    return current_thread().begin_child(f"work {call.function}", call.label, call)
 
 
 def _create_task(original: Callable[..., Any], loop: Any, coroutine: Any, **kwargs: Any) -> Any:
@@ -225,18 +346,60 @@ def _create_task(original: Callable[..., Any], loop: Any, coroutine: Any, **kwar
         name = "" if kwargs.get("name") is None else _COUNTER.sub("", str(kwargs["name"]))
         counted = not name or name != str(kwargs["name"])
         label = f"task {name or called.rpartition('.')[2]}{' #' if counted else ''}"
-        _tasks[task] = current_thread().begin_child(f"task {name} {called}", label)
+        call = _Call(called, _hash_arguments((), _read_arguments(coroutine)))
+        _tasks[task] = current_thread().begin_child(f"task {name} {called}", label, call)
     return task
+
+
+def _read_arguments(coroutine: Any) -> dict[str, Any]:
+    """Return the arguments of a coroutine that has not begun, without the object whose method it is."""
+    if not iscoroutine(coroutine):
+        return {}
+    code, found = coroutine.cr_code, getcoroutinelocals(coroutine)
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
+    names = code.co_varnames[: count + bool(code.co_flags & CO_VARKEYWORDS)]
+    return {name: found[name] for name in names if name in found and name != "self"}
+
+
+def _add_done_callback(original: Callable[..., Any], future: Any, callback: Callable[..., Any]) -> Any:
+    # It runs in the thread that ends the future, or in the caller's if that has ended: which one is chance.
+    return original(future, callback if _is_librarys(callback) else _bind_work(callback))
+
+
+def _call_soon(original: Callable[..., Any], loop: Any, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if _is_librarys(callback):
+        return original(loop, callback, *args, **kwargs)
+    return original(loop, _bind_work(callback, args), *args, **kwargs)
 
 
 def _call_at(
     original: Callable[..., Any], loop: Any, when: float, callback: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    # `call_later` ends here, too. asyncio's own callbacks wake tasks, which are identified themselves.
-    seq = current_cell()
-    if not seq or str(getattr(callback, "__module__", "")).startswith("asyncio"):
+    # `call_later` ends here, too.
+    if _is_librarys(callback):
         return original(loop, when, callback, *args, **kwargs)
-    return original(loop, when, _run_as, seq, _begin_work(callback), callback, *args, **kwargs)
+    return original(loop, when, _bind_work(callback, args), *args, **kwargs)
+
+
+def _is_librarys(callback: Any) -> bool:
+    """Return whether a callback is not one of a cell: asyncio's own callbacks wake tasks, which are identified themselves."""
+    return (
+        not current_cell()
+        or asyncio.isfuture(getattr(callback, "__self__", None))
+        or _describe_call(callback).function.startswith(_LIBRARIES)
+    )
+
+
+def _bind_work(callback: Callable[..., Any], args: tuple[Any, ...] = ()) -> Callable[..., Any]:
+    """Return a callback that runs as work of the calling thread or task, whichever thread calls it."""
+    seq, work = current_cell(), _begin_work(callback, args)
+
+    # Logs of asyncio name the user's function.
+    @functools.wraps(callback)
+    def run(*given: Any) -> Any:
+        return _run_as(seq, work, callback, *given)
+
+    return run
 
 
 # -- output that bypasses Python

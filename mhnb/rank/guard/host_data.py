@@ -3,8 +3,9 @@
 An array of which every rank holds all is identified by its content. One that is not computed yet has no identity, and is equal to
 every other until it is computed: the rank waits for it only if a launch donates it, or a program without a collective takes it.
 
-An array of which no rank holds all has an identity: the cell, the line, the thread, and which one of its kind it is there. So ranks
-that make two in one order and use them in another are refused.
+An array of which no rank holds all has an identity: the cell, the line, and which one of its kind it is there. So ranks that make two
+in one order and use them in another are refused. One that is made in a call of a pool or in a task is identified by that call. One that
+a thread of the user's own makes has no identity, because several such threads make their arrays in any order.
 
 At the end of the cell are compared: arrays made on the same line, because some are never given to a launch; boxes that only some ranks
 share, if launches take them; and inputs of launches that could not be compared before. A box is the index range of a shard.
@@ -23,11 +24,18 @@ from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow
-from mhnb.core.guard.provenance import ANY, HASH_MASK, HOST_DATA, SHARDED_HOST_DATA, uncompared_positions
+from mhnb.core.guard.provenance import (
+    ANY,
+    HASH_MASK,
+    HOST_DATA,
+    SHARDED_HOST_DATA,
+    join_hashes,
+    uncompared_positions,
+)
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD
 from mhnb.core.messages import RunCell
 from mhnb.core.variables import format_array
-from mhnb.rank.execution.streams import current_thread
+from mhnb.rank.execution.streams import current_cell, current_thread
 from mhnb.rank.guard.hashing import ArrayBytes, DeferredHashes, HashLabel, HostArray, RunningHash, hash_bytes
 from mhnb.rank.guard.provenance import (
     BOXES,
@@ -82,6 +90,10 @@ def find_shared_boxes(sharding: Any, shape: tuple[int, ...]) -> SharedBoxes | No
     return SharedBoxes(ranks, f"{hash_bytes(name.encode()):x}", is_whole, boxes)
 
 
+def _hash_text(*values: object) -> int:
+    return hash_bytes(repr(values).encode()) & HASH_MASK
+
+
 @lru_cache(4096)
 def _format_kind(shape: tuple[int, ...], dtype: Any) -> str:
     return format_array(shape, str(dtype))
@@ -123,20 +135,28 @@ class HostDataRecorder:
         """Why an array could not be recorded."""
         self.is_active = self._uses_tags = False
         """Whether arrays will be compared; whether they get a tag."""
+        self._sampled_nbytes, self._recording_error, self._is_partial = 0, "", False
+        self._start_over()
         self.begin_cell(_NO_CELL)
 
     def begin_cell(self, cell: RunCell) -> None:
-        """Forget the last cell. Arrays get tags only in lockstep, where the ranks compare those of each launch before it."""
+        """Start a cell, to which also belongs what threads have made since the last one ended.
+
+        Arrays get tags only in lockstep, where the ranks compare those of each launch before it.
+        """
         with self._lock:
             self._seq, self.is_active, self._uses_tags = cell.seq, cell.guard != "off", cell.guard == "lockstep"
-            self._rows: dict[tuple[Any, ...], _ArrayRow] = {}
-            self._launch_counts: dict[tuple[int, ...], int] = {}
-            """How many launches were made so far whose number is the same on each rank, by participants."""
-            self._array_counts: Counter[tuple[Any, ...]] = Counter()
-            """How many arrays of which no rank holds all the cell's own code made, by line, devices and spec, and kind."""
-            self._deferred = DeferredHashes(self._read)
             self._cell_ranks = None if cell.ranks is None else set(cell.ranks)
-            self._sampled_nbytes, self._recording_error, self._is_partial = 0, "", False
+            if not self.is_active:
+                self._start_over()
+
+    def _start_over(self) -> None:
+        self._rows: dict[tuple[Any, ...], _ArrayRow] = {}
+        self._launch_counts: dict[tuple[int, ...], int] = {}
+        """How many launches were made so far whose number is the same on each rank, by participants."""
+        self._array_counts: Counter[tuple[Any, ...]] = Counter()
+        """How many arrays of which no rank holds all the cell's own code made, by line, devices and spec, and kind."""
+        self._deferred = DeferredHashes(self._read)
 
     # -- new arrays
 
@@ -252,25 +272,26 @@ class HostDataRecorder:
     def _hash_creation_site(self, line: int | None, sharing: SharedBoxes, kind: str) -> int:
         """Return the tag value of an array of which no rank holds all: where it was made, and which one of its kind it is there.
 
-        Its content cannot serve for that, because each rank holds another part of it.
+        `ANY` if that is not known. Its content cannot serve for that, because each rank holds another part of it.
         """
         if self._cell_ranks is not None and not self._cell_ranks.issuperset(sharing.ranks):
             # With --ranks some ranks make their part again, while the others have theirs from another cell.
             return ANY
-        key: tuple[Any, ...] = (line, sharing.sharding_hash, kind)
+        key = line, sharing.sharding_hash, kind
         thread = current_thread()
         with self._lock:
             if thread.number == MAIN_THREAD:
                 self._array_counts[key] += 1
-                key = (*key, self._seq, self._array_counts[key])
-            elif thread.number != UNKNOWN_THREAD and line is not None:
-                # The thread may outlive the cell in which it was started.
-                thread.host_data_counts[key] += 1
-                key = (*key, thread.number, thread.host_data_counts[key])
-            else:
-                # Arrays that a library makes in its own tasks come in any order: each is equal to all of its kind.
-                key = key[1:]
-        return hash_bytes(repr(key).encode()) & HASH_MASK
+                return _hash_text(*key, self._seq, self._array_counts[key])
+            if not thread.call_number:
+                # A thread of the user's own, or a library's: which of the arrays each of several makes is chance.
+                return ANY
+            # The thread may outlive the cell in which it was started.
+            thread.host_data_counts[key] += 1
+            count = thread.host_data_counts[key]
+        by_call = _hash_text(*key, thread.call_number, count)
+        by_number = by_call if thread.number == UNKNOWN_THREAD else _hash_text(*key, thread.number, count)
+        return join_hashes(by_call, by_number)
 
     def _add_array(self, line: int | None, sharing: SharedBoxes, content: HostArray | int, kind: str = "") -> None:
         """Register an array for comparison by its line at the end of the cell.
@@ -281,13 +302,21 @@ class HostDataRecorder:
         # Other threads run at their own pace: of their arrays only the total can be compared.
         group = self._count_launches() if threading.current_thread() is self._main else 0
         with self._lock:
-            row = self._rows.setdefault((line, sharing.ranks, sharing.sharding_hash), _ArrayRow())
+            row = self._find_row(line, sharing)
             row.kind_hash.add(group, kind, hash_bytes(kind.encode()))
             if isinstance(content, int) or "" in (*content.part_hashes, *content.parts):
                 self._add_hash(row.find_box_hash(WHOLE_ARRAY), group, content, None, _NO_LABEL)
             else:
                 for box in sharing.boxes:
                     self._add_hash(row.find_box_hash(box), group, content, box, _NO_LABEL)
+
+    def _find_row(self, line: int | None, sharing: SharedBoxes) -> _ArrayRow:
+        thread, key = current_thread(), (line, sharing.ranks, sharing.sharding_hash)
+        if thread.number in (MAIN_THREAD, UNKNOWN_THREAD) or (thread.is_call and current_cell() == self._seq):
+            return self._rows.setdefault(key, _ArrayRow())
+        # It may outlive its cell, and the ranks end that at different arrays of its: so they compare all that it has made so far.
+        row: _ArrayRow = thread.host_data_rows.setdefault(key, _ArrayRow())
+        return self._rows.setdefault((*key[:2], f"{key[2]} {thread.number:x}"), row)
 
     def _add_hash(
         self, running_hash: RunningHash, group: int, content: HostArray | int, box: str | None, label: HashLabel
@@ -425,7 +454,7 @@ class HostDataRecorder:
     # -- the end of the cell
 
     def take_notes(self) -> list[str]:
-        """Return the notes on what of this cell could not be compared, or only in part."""
+        """Return the notes on what of this cell could not be compared, or only in part, and forget them."""
         notes = [f"{self._recording_error}; please report it"] if self._recording_error else []
         if self._is_partial:
             notes += [
@@ -436,13 +465,18 @@ class HostDataRecorder:
             notes += [
                 f"replicas in device memory (up to {size}) were compared only in part; %mhjax check NAME compares all of them"
             ]
+        self._sampled_nbytes, self._recording_error, self._is_partial = 0, "", False
         return notes
 
     def end_cell(self) -> list[HostDataRow]:
-        """Return the rows, and start over. Everything that the cell launched has ended by now, or was given up."""
+        """Return the rows, and start over. Everything that the cell launched has ended by now, or was given up.
+
+        What threads make from now on belongs to the next cell.
+        """
         with self._lock:
-            rows, self._rows = self._rows, {}
-            deferred, self._deferred = self._deferred, DeferredHashes(self._read)
+            rows, deferred = self._rows, self._deferred
+            self._start_over()
+            self._seq, self._cell_ranks = self._seq + 1, None
         deferred.add_remaining()
         self._is_partial = self._is_partial or deferred.is_partial
         return [

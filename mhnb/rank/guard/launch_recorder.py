@@ -351,7 +351,6 @@ class LaunchRecorder:
         is_direct = cell.guard != "lockstep" and cell.ranks is None and not self.abandoned.has_running()
         self.select_dispatch(cell.guard, is_direct=is_direct)
         self._cell = RunningCell(cell.seq, cell.source, self._clock(), cell.first_line)
-        self._launch_numbers.clear()
         self.flight.record("cell", cell.seq, program=format_cell_begin(cell.execution_count, cell.guard))
         self._is_cell_by_file.clear()
         for part in self._parts:
@@ -585,6 +584,7 @@ class LaunchRecorder:
             self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()
             self._running.clear()
+            self._launch_numbers.clear()
             self._collective_count, self._failure, self._failed_numbers, self._failed_in_callback = 0, None, [], []
             self._first_failed = []
         return rows, abandoned

@@ -29,6 +29,7 @@ from mhnb.core.guard.provenance import (
     combine_values,
     format_producer,
     format_uncompared,
+    hash_values,
 )
 from mhnb.core.variables import format_array
 from mhnb.rank.execution.cell_names import CELL_NAMES
@@ -39,6 +40,8 @@ PENDING = "_mhnb_pending"
 """Attribute of an array whose content is not known yet: the `HostArray` that it was made of."""
 BOXES = "_mhnb_boxes"
 """Attribute of an array of which some ranks hold the same box, and none all: the `HostArray`s that it was made of."""
+_COUNTED = "_mhnb_counted"
+"""Attribute of an array that was not compared: the `UncomparedArrays` that counts it."""
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
@@ -86,7 +89,6 @@ def combine_tags(tags: Iterable[Tag], uncompared_mask: int = 0) -> int:
     Args:
         uncompared_mask: mask of the arrays that are not compared on another rank.
     """
-    # Numbers and tuples of them have the same hash in every process of one version of Python, and all ranks have one.
     return combine_values([tag[0] for tag in tags], uncompared_mask)
 
 
@@ -107,7 +109,7 @@ def for_local(fingerprint: int, tags: Sequence[Tag], producer: Producer) -> Outp
     ):
         _mark_unknown()
         producer = producer._replace(has_unknown_inputs=True)
-    return OutputProvenance(hash((fingerprint, *values)) & HASH_MASK, producer)
+    return OutputProvenance(hash_values([fingerprint & HASH_MASK, *values]), producer)
 
 
 _has_unknown_arrays = False
@@ -220,20 +222,21 @@ class UncomparedArrays:
         self._count = 0
         self._lines: set[int] = set()
 
-    def record(self, inputs: Sequence[object], tags: Sequence[Tag], line: int | None) -> None:
-        """Record a launch of these arrays."""
+    def record(self, inputs: Sequence[Any], tags: Sequence[Tag], line: int | None) -> None:
+        """Record a launch of these arrays. Each array is counted once."""
         values = [tag[0] for tag in tags]
-        if UNKNOWN in values or ANY in values or _has_unknown_arrays:
+        if not (UNKNOWN in values or ANY in values or _has_unknown_arrays):
+            return
+        for array, (value, producer, _) in zip(inputs, tags, strict=True):
             # A value not computed yet is compared at the end of the cell; each rank's own data must not be compared.
-            count = sum(
+            if (
                 value == UNKNOWN
                 or (producer is not None and producer.has_unknown_inputs)
                 or (value == ANY and not (producer and producer.pmap_value) and not hasattr(array, PENDING))
-                for array, (value, producer, _) in zip(inputs, tags, strict=True)
-            )
-            if count:
-                self._count = max(self._count, count)
+            ):
                 self._lines |= set() if line is None else {line}
+                self._count += getattr(array, _COUNTED, None) is not self
+                setattr(array, _COUNTED, self)
 
     def format_notes(self) -> list[str]:
         """Return the note of the cell; empty list if all arrays were compared."""

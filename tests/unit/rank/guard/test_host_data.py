@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +14,8 @@ import pytest
 
 from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow, compare_host_data, read_sample
 from mhnb.core.guard.provenance import ANY, uncompared_blocks
-from mhnb.core.guard.threads import UNKNOWN_THREAD
 from mhnb.core.messages import MAX_NAME_CHARS, RunCell
-from mhnb.rank.execution.streams import current_thread, propagate_to_threads
+from mhnb.rank.execution.streams import CELL_NUMBER, propagate_to_threads
 from mhnb.rank.guard.hashing import ArrayBytes, HostArray, sample_of
 from mhnb.rank.guard.host_data import HostDataRecorder, SharedBoxes, merge_boxes
 from mhnb.rank.guard.provenance import combine_tags, read_tags
@@ -315,25 +316,56 @@ def test_sharded_array_is_identified_by_its_count_on_the_line() -> None:
     assert tag_values(3) == tag_values(3)
 
 
-def test_each_thread_counts_its_own_arrays() -> None:
-    """A thread's arrays are identified by the thread, at any pace; a thread that no Python code has started is unknown."""
+@pytest.fixture
+def in_cell() -> Iterator[None]:
+    """Run the test as code of cell 2, which threads inherit."""
     propagate_to_threads()
+    token = CELL_NUMBER.set(2)
+    yield
+    CELL_NUMBER.reset(token)
+
+
+@pytest.mark.usefixtures("in_cell")
+def test_array_is_identified_by_the_call_that_makes_it() -> None:
+    """An array that a call of a pool makes is identified by the call; one of a thread of the user's own is not identified."""
     found: dict[str, list[int]] = {}
 
     def make(name: str) -> None:
         found[name] = tag_values(2)
 
-    for name in "ab":
-        thread = threading.Thread(target=make, args=(name,))
-        thread.start()
-        thread.join()
-    assert len({*found["a"], *found["b"], *tag_values(2)}) == 6
-    unknown = threading.Thread(target=lambda: found.update(c=tag_values(2)))
-    # Start the thread as C++ code does.
-    vars(type(unknown).start)["__wrapped__"](unknown)
-    unknown.join()
-    assert current_thread().number != UNKNOWN_THREAD
-    assert len(set(found["c"])) == 1
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(make, "ab"))
+    thread = threading.Thread(target=make, args=("c",))
+    thread.start()
+    thread.join()
+    assert len({*found["a"], *found["b"], *tag_values(2), ANY}) == 7
+    assert found["c"] == [ANY, ANY]
+
+
+@pytest.mark.usefixtures("in_cell")
+def test_thread_that_outlives_its_cell_is_compared_from_its_first_array() -> None:
+    """What a thread makes after its cell belongs to the next, and is compared with all that it made before.
+
+    The ranks end a cell at different arrays of such a thread.
+    """
+    recorder, made, go = start_recorder(), threading.Event(), threading.Event()
+
+    def make() -> None:
+        for content in (1, 2):
+            recorder.record_array(LaidOutArray(), lambda _device, _index, content=content: Value(content))
+            made.set()
+            go.wait(60)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    made.wait(60)
+    (first,) = recorder.end_cell()
+    go.set()
+    thread.join()
+    recorder.begin_cell(RunCell(1, 3, "", "lockstep"))
+    (second,) = recorder.end_cell()
+    assert (first.kinds.count, second.kinds.count) == (1, 2)
+    assert first.place == second.place
 
 
 def test_part_that_is_made_again_is_accepted() -> None:
