@@ -192,6 +192,183 @@ def test_threads_that_launch_in_one_order_are_not_refused(ready: Cluster, code: 
     assert (result.state, result.notes) == ("clean", ())
 
 
+MADE = """
+from concurrent.futures import as_completed
+import queue
+def load(n): return jax.make_array_from_process_local_data(rows, np.full(2, n, np.float32))
+async def load_later(n):
+    await asyncio.sleep(0.001 * rank)
+    return load(n)
+failed = set()
+def load_twice(n):
+    if rank == 1 and n not in failed:
+        failed.add(n)
+        raise OSError('no file')
+    return load(n)
+def add_all(values): return [float(add(value)) for value in values]"""
+MADE_IN_CALLS = {
+    "a pool": "with ThreadPoolExecutor(2) as pool: a, b = pool.map(load, (1, 100))",
+    "a pool of multiprocessing": (
+        "from multiprocessing.pool import ThreadPool\nwith ThreadPool(2) as pool: a, b = pool.map(load, (1, 100))"
+    ),
+    "tasks": "a, b = await asyncio.gather(load_later(1), load_later(100))",
+    "asyncio.to_thread": "a, b = await asyncio.gather(asyncio.to_thread(load, 1), asyncio.to_thread(load, 100))",
+    "a pool, and computed from": "with ThreadPoolExecutor(2) as pool: a, b = (double(v) for v in pool.map(load, (1, 100)))",
+}
+
+
+@pytest.mark.parametrize("code", MADE_IN_CALLS.values(), ids=MADE_IN_CALLS.keys())
+def test_data_that_calls_make_does_not_swap(ready: Cluster, code: str) -> None:
+    """Sharded data that calls of an earlier cell's function make is not swapped, and used in one order it is accepted."""
+    ready.run(f"{MADE}\ndouble = jax.jit(lambda a: a * 2)").check()
+    result = ready.run(f"{code}\nadd_all([a, b] if rank % 2 else [b, a])")
+    assert set(names(result)) == {"OrderMismatch"}
+    assert result.state == "clean"
+    accepted = ready.run(f"{code}\nadd_all([a, b])[1] / add_all([a])[0]").check()
+    assert {rank.text for rank in accepted} == {"100.0"}
+    assert accepted.notes == ()
+
+
+MADE_RIGHT = {
+    "submitted in an order of the rank's own": """
+with ThreadPoolExecutor(2) as pool: made = {n: pool.submit(load, n) for n in ((0, 1, 2) if rank % 2 else (2, 1, 0))}
+add_all(made[n].result() for n in range(3))""",
+    "a call that is made again": """
+made, pool = {}, ThreadPoolExecutor(2)
+waiting = {pool.submit(load_twice, n): n for n in range(3)}
+while waiting:
+    for future in as_completed(list(waiting)):
+        n = waiting.pop(future)
+        if future.exception() is None: made[n] = future.result()
+        else: waiting[pool.submit(load_twice, n)] = n
+add_all(made[n] for n in range(3))""",
+    "arguments of the rank's own": """
+with ThreadPoolExecutor(2) as pool: made = list(pool.map(load, [n + rank - 1.5 for n in range(3)]))
+add_all(made)""",
+}
+MADE_BY_THREADS = {
+    "workers on one queue": """
+made, todo = {}, queue.Queue()
+def work():
+    while (n := todo.get()) is not None: made[n] = load(n)
+workers = [threading.Thread(target=work) for _ in range(2)]
+for n in range(3): todo.put(n)
+for worker in workers: todo.put(None); worker.start()
+for worker in workers: worker.join()
+add_all(made[n] for n in range(3))""",
+    "a worker that is started anew": """
+made = []
+def work(first, last): made.extend(load(n) for n in range(first, last))
+for each in ([(0, 2), (2, 3)] if rank == 1 else [(0, 3)]):
+    worker = threading.Thread(target=work, args=each); worker.start(); worker.join()
+add_all(made)""",
+    "calls without plain arguments": """
+numbers = np.arange(3)
+with ThreadPoolExecutor(2) as pool: made = list(pool.map(lambda n: load(n[0]), [numbers[n:] for n in range(3)]))
+add_all(made)""",
+}
+
+
+@pytest.mark.parametrize("code", MADE_RIGHT.values(), ids=MADE_RIGHT.keys())
+def test_data_that_calls_make_in_other_orders_is_accepted(ready: Cluster, code: str) -> None:
+    """Data is accepted if the ranks make equal calls in other orders, again, or with arguments of their own in one order."""
+    ready.run(MADE).check()
+    result = ready.run(code).check()
+    assert {rank.text for rank in result} == {"[0.0, 8.0, 16.0]"}
+    assert (result.state, result.notes) == ("clean", ())
+
+
+@pytest.mark.parametrize("code", MADE_BY_THREADS.values(), ids=MADE_BY_THREADS.keys())
+def test_data_that_nothing_identifies_is_noted(ready: Cluster, code: str) -> None:
+    """Data of threads of the user's own, or of calls that nothing identifies, is not compared; a note counts the arrays."""
+    ready.run(MADE).check()
+    result = ready.run(code).check()
+    assert {rank.text for rank in result} == {"[0.0, 8.0, 16.0]"}
+    (note,) = result.notes
+    assert note.startswith("3 arrays were not compared: made in a thread, ")
+    assert result.state == "clean"
+
+
+def test_callback_of_a_future_may_launch(ready: Cluster) -> None:
+    """A callback of a future launches as what has added it, in whichever thread it runs."""
+    code = """
+got, go = [], threading.Event()
+with ThreadPoolExecutor(1) as pool:
+    future = pool.submit(go.wait)
+    if rank % 2: go.set(); future.result()
+    future.add_done_callback(lambda future: got.append(float(add(x))))
+    go.set()
+got"""
+    assert {rank.text for rank in ready.run(code).check()} == {"[28.0]"}
+
+
+SCHEDULED = {
+    "call_soon_threadsafe": """
+def hand_over(at):
+    if at != rank % 2: two.wait()
+    loop.call_soon_threadsafe(score, at)
+    loop.call_soon_threadsafe(two.set)
+await asyncio.gather(*(asyncio.to_thread(hand_over, at) for at in range(2)))""",
+    "a task's callback": """
+async def wait(at):
+    for _ in range(3 * (at == rank % 2)): await asyncio.sleep(0)
+    return at
+tasks = [asyncio.create_task(wait(at)) for at in range(2)]
+for task in tasks: task.add_done_callback(lambda task: score(task.result()))
+await asyncio.gather(*tasks)""",
+}
+
+
+@pytest.mark.parametrize("code", SCHEDULED.values(), ids=SCHEDULED.keys())
+def test_two_callbacks_of_a_loop_do_not_swap(ready: Cluster, code: str) -> None:
+    """Launches of two callbacks of an event loop are not swapped: what scheduled them distinguishes them."""
+    ready.run("folds = [x, x]\nloop = asyncio.get_running_loop()").check()
+    result = ready.run(f"""
+got = {{}}
+def score(at):
+    try: got[at] = float(add(folds[at]))
+    except Exception as error: got[at] = type(error).__name__
+{code}
+while len(got) < 2: await asyncio.sleep(0)
+got[0], got[1]""").check()
+    assert {rank.text for rank in result} == {"('OrderMismatch', 'OrderMismatch')"}
+    check_sum(ready)
+
+
+def test_thread_of_an_earlier_cell_does_not_fail_a_later_one(ready: Cluster) -> None:
+    """A thread of an earlier cell that is refused gets the error itself; the cell that runs meanwhile does not."""
+    ready.run("""
+told, go = [], threading.Event()
+def work():
+    go.wait()
+    try: add(x)
+    except Exception as error: told.append(type(error).__name__)
+thread = threading.Thread(target=work); thread.start()""").check()
+    result = ready.run("if rank == 0: go.set(); thread.join()").check()
+    assert result.state == "clean"
+    assert {rank.text for rank in ready.run("go.set(); thread.join(); told").check()} == {"['OrderMismatch']"}
+    check_sum(ready)
+
+
+def test_what_a_thread_makes_between_cells_belongs_to_the_next(ready: Cluster) -> None:
+    """Replicas that a thread makes with other values after its cell are reported by the next cell."""
+    ready.run("""
+from mhnb.rank.jax_private import current_recorder
+made, cell = 0, current_recorder().host_data._seq
+def work():
+    global late, made
+    while current_recorder().host_data._seq == cell: time.sleep(0.001)
+    late = jax.make_array_from_callback((8,), whole, lambda i: np.full(8, rank, np.float32)[i])
+    made = 1
+thread = threading.Thread(target=work); thread.start()""").check()
+    while set(ready.pull("made", each=True)) != {1}:
+        continue
+    result = ready.run("1")
+    assert result.state == "tainted"
+    assert "the ranks have different values in replicas of one array" in " ".join(result.notes)
+    ready.accept()
+
+
 def test_thread_of_a_failed_cell_launches_nothing_later(ready: Cluster) -> None:
     """A thread of a failed cell launches nothing in the next cell, because it may come later on one rank than on others."""
     begun = ready.run(
