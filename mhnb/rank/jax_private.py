@@ -62,6 +62,7 @@ from mhnb.rank.guard.provenance import (
     Tag,
     for_local,
     read_tags,
+    tag_empty,
     tag_outputs,
 )
 from mhnb.sharding.hlo_collectives import may_communicate
@@ -338,6 +339,8 @@ class _Program:
     """Each output that is an argument passed through, with the index of that argument."""
     donated: tuple[int, ...] | None = ()
     """Arguments that a launch donates; None if that is unknown."""
+    empty: tuple[int, ...] = ()
+    """Arguments without an element."""
     may_crash: bool = False
     """On CPU with several devices in a process, C++ ends the process if an argument was donated before."""
     producers: dict[int | None, Producer] = field(default_factory=dict)
@@ -491,8 +494,8 @@ def _missing_names(pxla: Any) -> list[str]:
 
 
 _FIELDS = {
-    "UnloadedMeshExecutable": "device_list input_avals input_shardings name output_avals output_shardings "
-    "xla_executable",
+    "UnloadedMeshExecutable": "device_list input_avals input_shardings name ordered_effects output_avals "
+    "output_shardings xla_executable",
     "MeshExecutable": "_unsafe_call build_unsafe_call",
     "ExecuteReplicated": "mut ordered_effects xla_executable",
 }
@@ -583,9 +586,13 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
     if _recorder is not None:
         _recorder.describe_program(fingerprint, "\n".join([_device_text(unloaded), module, _option_text()]))
     passed, donated = find_passthrough_outputs(module), find_donated(module)
+    # Tokens come before all others.
+    avals = [None] * len(unloaded.ordered_effects) + [*unloaded.input_avals]
+    empty = tuple(place for place, aval in enumerate(avals) if aval is not None and 0 in aval.shape)
     # since jaxlib 0.10.2: with one device in a process, and through Python, a donated argument is an error like any other.
     may_crash = devices[0].platform == "cpu" and len(devices) > len(participants)
-    return _Program(fingerprint, format_program_name(unloaded), participants, compiled, passed, donated, may_crash)
+    name = format_program_name(unloaded)
+    return _Program(fingerprint, name, participants, compiled, passed, donated, empty, may_crash)
 
 
 def _build_hooked(build: Callable[[], Any], program: _Program, recorded: Callable[[Any, _Program], Any]) -> Any:
@@ -895,7 +902,9 @@ def _tag_single(cpp_program: _CppProgram, argument: Any, outputs: list[Any]) -> 
     tag: Tag = getattr(argument, ATTRIBUTE, UNTAGGED)
     recorder, signatures, program = _recorder, cpp_program.signatures, cpp_program.program
     assert recorder is not None
-    if tag[1] is None or signatures is None or program.passed_through or recorder.host_data.has_arrays_to_check():
+    if tag[1] is None or signatures is None or program.passed_through or program.empty:
+        return False
+    if recorder.host_data.has_arrays_to_check():
         return False
     tag_outputs(outputs, _make_local_provenance(recorder, program, (tag,)), signatures=signatures)
     return True
@@ -929,6 +938,7 @@ def _tag_outputs(cpp_program: _CppProgram, arguments: list[Any], outputs: list[A
     assert _recorder is not None
     program, array_type = cpp_program.program, _jax.array_type
     inputs = [each if type(each) is array_type else unwrap_array(each) for each in arguments]
+    tag_empty(inputs, program.empty)
     _recorder.host_data.hash_inputs(inputs, donated=None)
     tags = read_tags(inputs)
     if any(tag[1] is None for tag in tags):
@@ -1224,6 +1234,7 @@ class _HookedExecutable:
         nested = gate.is_in_launch()
         try:
             recorder.abandoned.check(program.name, program.participants)
+            tag_empty(inputs, program.empty)
             recorder.host_data.hash_inputs(inputs, donated=program.donated)
             provenance = gate.acquire(program.fingerprint, program.name, program.participants, lines, inputs)
             return self._launch(inputs, kwargs, line, provenance)
@@ -1268,6 +1279,7 @@ class _HookedExecutable:
         assert recorder is not None
         check_may_launch(program.name)
         _check_not_donated_twice(program, inputs)
+        tag_empty(inputs, program.empty)
         recorder.host_data.hash_inputs(inputs, donated=None)
         provenance = _make_local_provenance(recorder, program, read_tags(inputs))
         results = self._executable.execute_sharded(inputs, **kwargs)

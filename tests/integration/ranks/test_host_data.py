@@ -158,6 +158,16 @@ back = saver.restore(os.path.join(folder, "saved"), target)""",
         "tree = jax.make_array_from_process_local_data(rows, {'a': np.ones(2), 'b': [np.zeros(2)]})",
         "y = jax.tree.map(add, tree)",
     ),
+    "empty arrays that ranks made in several ways": (
+        """
+def made(): return lay(np.zeros((8, 0), np.float32))
+several = [made(), made(), jax.jit(lambda a: a * 2, out_shardings=rows)(made()), jnp.zeros((0,)), np.zeros((0,))]""",
+        """
+if rank: z = made()
+join = jax.jit(lambda a, e, f: a.sum() + e.sum() + f.sum(), in_shardings=(rows, rows, whole), out_shardings=whole)
+y = [float(join(x, several[rank % 3], several[3 + rank % 2])), float(x.at[...].set(1.0).sum())]
+assert y == [28.0, 8.0], y""",
+    ),
     "empty arrays and numbers": (
         "e = jax.make_array_from_callback((0, 8), NamedSharding(mesh, P(None, 'x')), lambda i: np.zeros((0, 8))[i])",
         "y = add(e), add(jax.device_put(np.float32(2), whole)), add(jax.device_put(3, whole))",
