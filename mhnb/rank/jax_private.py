@@ -67,7 +67,7 @@ from mhnb.rank.guard.provenance import (
 )
 from mhnb.sharding.hlo_collectives import may_communicate
 from mhnb.sharding.hlo_text import strip_metadata
-from mhnb.sharding.shardy import find_donated, find_passthrough_outputs
+from mhnb.sharding.shardy import find_donated, find_passthrough_outputs, omit_replicated_arguments
 
 _Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -531,8 +531,10 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
         # A compilation may begin another one.
         around = _current.module, _current.arguments
         _current.module, _current.arguments = hlo, kwargs
+        is_shared = len({device.process_index for device in kwargs.get("device_list") or ()}) > 1
+        if is_shared:
+            _remove_identity_converts(hlo)
         if called := kwargs.get("host_callbacks"):
-            is_shared = len({device.process_index for device in kwargs.get("device_list") or ()}) > 1
             watched = [_watch_callback(each, name, is_shared=is_shared) for each in called]
             kwargs = kwargs | {"host_callbacks": watched}
         try:
@@ -541,6 +543,27 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
             _current.module, _current.arguments = around
 
     return compile_recorded
+
+
+def _remove_identity_converts(module: Any) -> None:
+    """Remove conversions of a value to its own type, which JAX writes where a weak type becomes a strong one.
+
+    They do nothing, but without this a rank that passes 2.0 has another program than one that passes np.float32(2).
+    """
+    from jax._src.lib.mlir import ir  # type: ignore[attr-defined,unused-ignore]
+
+    found: list[Any] = []
+
+    def visit(operation: Any) -> Any:
+        if operation.operation.name == "stablehlo.convert" and operation.operands[0].type == operation.results[0].type:
+            found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for operation in found:
+        if not len(operation.attributes):
+            operation.results[0].replace_all_uses_with(operation.operands[0])
+            operation.erase()
 
 
 def _watch_callback(callback: Any, program: str, *, is_shared: bool) -> Any:
@@ -1379,10 +1402,16 @@ def _fingerprint(unloaded: Any, module: str) -> str:
     The module contains shardings, donations, and the identity of its host callbacks. If there is a module, neither XLA's
     optimised text nor `executable.fingerprint` would do: the text may differ per host, and the fingerprint changes with the line
     of the call.
+
+    XLA chooses the sharding of an argument that has none, such as a NumPy array. If it replicates that, the program is the same as
+    for a copy on every device. If it does not, the collectives may differ.
     """
-    parts = (module, _device_text(unloaded), _option_text())
+    parts = [omit_replicated_arguments(module), _device_text(unloaded), _option_text()]
+    may_communicate = _may_communicate(unloaded.xla_executable)
+    if may_communicate:
+        parts += [str(getattr(each, "is_fully_replicated", None)) for each in unloaded.input_shardings]
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
-    return digest if _may_communicate(unloaded.xla_executable) else LOCAL_PREFIX + digest
+    return digest if may_communicate else LOCAL_PREFIX + digest
 
 
 def _device_text(unloaded: Any) -> str:

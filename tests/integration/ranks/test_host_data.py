@@ -188,6 +188,26 @@ kinds = [jnp.bfloat16, jnp.int4, jnp.float8_e4m3fn, np.complex64, np.bool_]
 made = [jax.device_put(np.ones(8, kind), s) for kind in kinds for s in (rows, whole)]""",
         "y = [jax.jit(lambda a: (a == a[0]).all(), out_shardings=whole)(each) for each in made]",
     ),
+    "equal numbers and arrays in several forms": (
+        "ones = np.ones(8, np.float32)\ncopies = lay(ones, whole), ones, jnp.asarray(ones)",
+        """
+key, scalars = jax.random.key(1), [2.0, np.float32(2), np.full((), 2, np.float32), jnp.float32(2), lay(np.float32(2)[...], whole)]
+fixed = jax.jit(lambda w, a: (w * a).sum(), in_shardings=(whole, rows), out_shardings=whole)
+inner = jax.shard_map(lambda w, a: jax.lax.psum(w.sum() * a.sum(), 'x'), mesh=mesh, in_specs=(P(), P('x')), out_specs=P())
+draw = jax.jit(lambda k, a: a.sum() + 0 * jax.random.normal(k), out_shardings=whole)
+y = [
+    *(float(prod(x, scalars[(rank + n) % 5])) for n in range(5)),
+    *(float(add(x * scalars[(rank + n) % 5])) for n in range(5)),
+    float(prod(x, 2 if rank % 2 else np.int32(2))),
+    float(prod(x, True if rank % 2 else np.bool_(True))) * 2,
+    float(prod(x, jax.jit(lambda n: n * 2, out_shardings=whole)(1.0 if rank % 2 else np.float32(1)))),
+    float(fixed(copies[rank % 3], x)) * 2,
+    float(jax.jit(inner)(copies[rank % 3], x)) / 4,
+    float(add(x * copies[rank % 3])) * 2,
+    float(draw(key if rank % 2 else jax.make_array_from_callback((), whole, lambda i: key), x)) * 2,
+]
+assert y == [56.0] * len(y), y""",
+    ),
     "memory of the host": (
         "pinned = jax.device_put(v, NamedSharding(mesh, P(), memory_kind='unpinned_host')) if False else lay(v, whole)",
         "y = add(pinned)",
