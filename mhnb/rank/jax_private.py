@@ -980,7 +980,7 @@ def _tag_outputs(cpp_program: _CppProgram, arguments: list[Any], outputs: list[A
 def _record_launch(cpp_program: _CppProgram, laid_out: list[Any], outputs: list[Any]) -> None:
     assert _recorder is not None
     program, line = cpp_program.program, _recorder.find_line()
-    _recorder.host_data.record_inputs(program.participants, line, laid_out, is_agreed=False)
+    _recorder.host_data.record_inputs(program, line, laid_out, is_agreed=False)
     compiled = None if cpp_program.compiled is None else cpp_program.compiled()
     _recorder.record_launch(
         program.fingerprint, program.name, program.participants, line, outputs=outputs, program=compiled
@@ -1279,7 +1279,7 @@ class _HookedExecutable:
         assert recorder is not None
         participants, compiled = program.participants, program.compiled
         recorder.host_data.record_inputs(
-            participants, line, inputs, is_agreed=provenance.is_agreed, uncompared_mask=provenance.uncompared_mask
+            program, line, inputs, is_agreed=provenance.is_agreed, uncompared_mask=provenance.uncompared_mask
         )
         launched = recorder.record_launch(
             program.fingerprint, program.name, participants, line, outputs=None, program=compiled

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow
@@ -45,6 +45,18 @@ ShardSource: TypeAlias = Callable[[Any, Any], Any]
 _NO_LABEL = HashLabel()
 _NO_CELL = RunCell(0, 0, "", "off")
 """Stands for a cell before the first one: no array is recorded."""
+
+
+class LaunchedProgram(Protocol):
+    """A program of several ranks."""
+
+    @property
+    def participants(self) -> tuple[int, ...]:
+        """The ranks that launch it together."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies it on every rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +340,7 @@ class HostDataRecorder:
 
     def record_inputs(
         self,
-        participants: tuple[int, ...],
+        program: LaunchedProgram,
         line: int | None,
         inputs: Sequence[Any],
         *,
@@ -345,7 +357,7 @@ class HostDataRecorder:
         """
         if not self.is_active:
             return
-        number = self._next_number(participants, is_agreed=is_agreed)
+        number = self._next_number(program.participants, is_agreed=is_agreed)
         if is_agreed:
             positions, tags = (
                 uncompared_positions(uncompared_mask, len(inputs)),
@@ -357,14 +369,14 @@ class HostDataRecorder:
         with self._lock:
             for at in positions:
                 content = getattr(inputs[at], PENDING, tags[at][0])
-                self._add_input(participants, line, (number, at), content, inputs[at])
+                self._add_input(program, line, (number, at), content, inputs[at])
             for at, array in enumerate(inputs) if self._partially_shared and number else ():
                 for host in getattr(array, BOXES, ()):
                     self._add_input_boxes(host, HashLabel(number, at, line))
 
     def _add_input(
         self,
-        participants: tuple[int, ...],
+        program: LaunchedProgram,
         line: int | None,
         which: tuple[int, int],
         content: HostArray | int,
@@ -373,7 +385,9 @@ class HostDataRecorder:
         number, at = which
         # In a thread whose launches are not counted, inputs are compared by line.
         where, label = (None, HashLabel(number, at, line)) if number else (line, _NO_LABEL)
-        row = self._rows.setdefault((where, participants, f"{LAUNCH_INPUT}{at}"), _ArrayRow())
+        # Another program may take arrays there that must not be compared.
+        place = f"{LAUNCH_INPUT}{at} {program.fingerprint}"
+        row = self._rows.setdefault((where, program.participants, place), _ArrayRow())
         kind = _format_kind(array.shape, array.dtype)
         row.kind_hash.add(0, kind, label.combine(hash_bytes(kind.encode())))
         if content == ANY:

@@ -254,6 +254,17 @@ def test_shard_made_again_on_one_rank_is_noted(ready: Cluster) -> None:
         assert note.startswith("1 array was not compared: ")
 
 
+def test_pmap_hides_no_argument_of_another_program(ready: Cluster) -> None:
+    """An argument that is still computed is compared, although a pmap of that cell takes arguments that may differ."""
+    ready.run("slow = jax.jit(lambda a: jax.lax.fori_loop(0, 30, lambda n, a: a @ a / a.sum(0), a)[0, 0])").check()
+    own = "y = jax.pmap(lambda a, b: jax.lax.psum(a * b, 'i'), 'i')(np.ones(2), np.full(2, rank))"
+    for seed, state in (("1.0", "clean"), ("1.0 + rank", "tainted")):
+        result = ready.run(f"{own}\ny = prod(x, slow(jnp.full((900, 900), {seed})))").check()
+        assert result.state == state
+    assert "the ranks passed different values to one launch, f32[]\n" in ready.reason
+    ready.accept()
+
+
 DONATED = """
 init = jax.jit(lambda key: jax.lax.fori_loop(0, 60, lambda n, p: jnp.tanh(p @ p), jax.random.normal(key, (400, 400))))
 def loss(p, x): return p.mean() * x.sum()

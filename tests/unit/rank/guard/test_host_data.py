@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,9 +19,16 @@ from mhnb.core.messages import MAX_NAME_CHARS, RunCell
 from mhnb.rank.execution.streams import current_thread, propagate_to_threads
 from mhnb.rank.guard.hashing import ArrayBytes, HostArray, sample_of
 from mhnb.rank.guard.host_data import HostDataRecorder, SharedBoxes, merge_boxes
-from mhnb.rank.guard.provenance import combine_tags, read_tags
+from mhnb.rank.guard.provenance import Producer, combine_tags, read_tags, tag_array
 
 BOTH = (0, 1)
+
+
+class Program(NamedTuple):
+    """A program of both ranks."""
+
+    fingerprint: str = "f1"
+    participants: tuple[int, ...] = BOTH
 
 
 class Value:
@@ -107,7 +116,7 @@ def launch_with(recorder: HostDataRecorder, value: Value, line: int = 1, donated
     array = LaidOutArray()
     recorder.record_argument(array, value, lambda _device, _index: value)
     recorder.hash_inputs([array], donated=donated)
-    recorder.record_inputs(BOTH, line, [array], is_agreed=True, uncompared_mask=1)
+    recorder.record_inputs(Program(), line, [array], is_agreed=True, uncompared_mask=1)
 
 
 def rows_differ(mine: list[HostDataRow], theirs: list[HostDataRow]) -> bool:
@@ -244,7 +253,7 @@ def test_refused_launch_has_no_number(theirs: int) -> None:
     for tries, content in ((True, 3), (False, theirs)):
         recorder = start_recorder()
         if tries:
-            recorder.record_inputs(BOTH, 1, [], is_agreed=True)
+            recorder.record_inputs(Program(), 1, [], is_agreed=True)
             recorder.undo_count(BOTH, is_agreed=True)
         launch_with(recorder, Value(content), line=2 + tries)
         rows.append([row for row in recorder.end_cell() if row.place.startswith(LAUNCH_INPUT)])
@@ -269,7 +278,7 @@ def test_input_compared_before_a_launch_is_not_compared_after() -> None:
         recorder, array = start_recorder(), LaidOutArray()
         recorder.record_argument(array, Value(content), lambda _device, _index: None)
         values.append(combine_tags(read_tags([array])))
-        recorder.record_inputs(BOTH, 1, [array], is_agreed=True, uncompared_mask=uncompared_blocks(values[-1]))
+        recorder.record_inputs(Program(), 1, [array], is_agreed=True, uncompared_mask=uncompared_blocks(values[-1]))
         rows.append(recorder.end_cell())
     assert values[0] != values[1]
     assert rows == [[], []]
@@ -281,7 +290,7 @@ def test_without_agreement_arguments_are_compared_after_launch() -> None:
     for content in (1, 2):
         recorder, array, kept = start_recorder(uses_tags=False), LaidOutArray(), LaidOutArray()
         recorder.record_argument(array, Value(content), lambda _device, _index: None)
-        recorder.record_inputs(BOTH, 1, [array], is_agreed=False)
+        recorder.record_inputs(Program(), 1, [array], is_agreed=False)
         rows.append(recorder.end_cell())
         recorder.record_array(kept, lambda _device, _index: Value(1))
         assert read_tags([kept]) == read_tags([object()])
@@ -342,6 +351,29 @@ def test_part_that_is_made_again_is_accepted() -> None:
     recorder.begin_cell(RunCell(1, 3, "", "lockstep", [0]))
     recorder.record_array(array, lambda _device, _index: Value(1))
     assert read_tags([array])[0][0] == ANY
+
+
+@pytest.mark.parametrize(
+    ("programs", "differs"),
+    [
+        pytest.param(("a pmap", "f1", "f1"), True, id="another program"),
+        pytest.param(("f1", "f1", "f1"), False, id="the same program: it may be a part that one rank made again"),
+    ],
+)
+def test_argument_that_must_not_be_compared_concerns_its_own_program(programs: Sequence[str], *, differs: bool) -> None:
+    """An argument of each rank's own switches off the comparison of its own program's arguments, and of no other program's."""
+    rows = []
+    for content in (1, 2):
+        recorder, own = start_recorder(), LaidOutArray()
+        tag_array(own, ANY, Producer("host data", 2, 1))
+        for fingerprint, array in zip(programs, (own, LaidOutArray(), LaidOutArray()), strict=True):
+            if array is not own:
+                recorder.record_argument(array, Value(content), lambda _device, _index: None)
+            recorder.record_inputs(Program(fingerprint), 1, [array], is_agreed=True, uncompared_mask=1)
+        rows.append(recorder.end_cell())
+        # However many launches there are, a row belongs to a program.
+        assert len(rows[-1]) == len({*programs})
+    assert rows_differ(*rows) == differs
 
 
 def hold_boxes(place: str = "there", **words: int | None) -> HostArray:
