@@ -7,7 +7,8 @@ An array of which no rank holds all has an identity: the cell, the line, the thr
 that make two in one order and use them in another are refused.
 
 At the end of the cell are compared: arrays made on the same line, because some are never given to a launch; boxes that only some ranks
-share, if launches take them; and inputs of launches that could not be compared before. A box is the index range of a shard.
+share, if launches take them; inputs of launches that could not be compared before; and what several devices of this rank got for one
+box. A box is the index range of a shard.
 """
 
 from __future__ import annotations
@@ -15,20 +16,31 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
-from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow
+import numpy as np
+
+from mhnb.core.guard.host_data import DIFFERENT_COPIES, LAUNCH_INPUT, HashSummary, HostDataRow
 from mhnb.core.guard.provenance import ANY, HASH_MASK, HOST_DATA, SHARDED_HOST_DATA, uncompared_positions
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD
 from mhnb.core.messages import RunCell
 from mhnb.core.variables import format_array
 from mhnb.rank.execution.streams import current_thread
-from mhnb.rank.guard.hashing import ArrayBytes, DeferredHashes, HashLabel, HostArray, RunningHash, hash_bytes
+from mhnb.rank.guard.hashing import (
+    ArrayBytes,
+    Copies,
+    DeferredHashes,
+    HashLabel,
+    HostArray,
+    RunningHash,
+    hash_bytes,
+    sample_of,
+)
 from mhnb.rank.guard.provenance import (
     BOXES,
     PENDING,
@@ -70,6 +82,8 @@ class SharedBoxes:
     """Every rank holds all of the array."""
     boxes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """Device and index by the text of the box; each box once."""
+    copies: dict[str, tuple[tuple[Any, Any], ...]] = field(default_factory=dict)
+    """The same for each box that several devices of this rank hold, with all of them."""
 
 
 @lru_cache(4096)
@@ -86,12 +100,13 @@ def find_shared_boxes(sharding: Any, shape: tuple[int, ...]) -> SharedBoxes | No
     if len(ranks) < 2:
         return None
     name = f"{[device.id for device in texts]} {getattr(sharding, 'spec', '')}"
-    boxes: dict[str, tuple[Any, Any]] = {}
+    places: dict[str, list[tuple[Any, Any]]] = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
-        if len(ranks_by_box[texts[device]]) > 1:
-            boxes.setdefault(texts[device], (device, index))
+        places.setdefault(texts[device], []).append((device, index))
+    boxes = {text: here[0] for text, here in places.items() if len(ranks_by_box[text]) > 1}
+    copies = {text: tuple(here) for text, here in places.items() if len(here) > 1}
     is_whole = all(len(each) == len(ranks) for each in ranks_by_box.values())
-    return SharedBoxes(ranks, f"{hash_bytes(name.encode()):x}", is_whole, boxes)
+    return SharedBoxes(ranks, f"{hash_bytes(name.encode()):x}", is_whole, boxes, copies)
 
 
 @lru_cache(4096)
@@ -186,7 +201,7 @@ class HostDataRecorder:
         if sharing is None:
             return
         line, kind = self._find_line(), _format_kind(array.shape, array.dtype)
-        host = HostArray(kind, array.dtype, _parts(sharing, source), sharing)
+        host = HostArray(kind, array.dtype, _parts(sharing, source, is_from_one=False), sharing)
         # Under parity a program may have taken it by donation before this record is called again.
         is_known = host.hash_parts(self._read, wait=not self._uses_tags)
         self._add_array(line, sharing, host)
@@ -198,7 +213,7 @@ class HostDataRecorder:
             tag_array(
                 array, self._hash_creation_site(line, sharing, kind), Producer(SHARDED_HOST_DATA, self._seq, line)
             )
-        if sharing.boxes:
+        if host.parts or host.part_hashes:
             setattr(array, BOXES, (host,))
             self._partially_shared.add(host)
             if not is_known:
@@ -207,7 +222,8 @@ class HostDataRecorder:
     def _record_argument(self, array: Any, argument: Any, source: ShardSource) -> None:
         sharing = find_shared_boxes(array.sharding, array.shape)
         if sharing is not None:
-            parts = _parts(sharing, source) if sharing.is_replicated and len(sharing.boxes) > 1 else {"": argument}
+            is_cut = sharing.is_replicated and len(sharing.boxes) > 1
+            parts = _parts(sharing, source, is_from_one=True) if is_cut else {"": argument}
             host = HostArray(_format_kind(array.shape, array.dtype), array.dtype, parts, sharing)
             # Under parity C++ launches on it before this record is called again, and may take it by donation.
             host.hash_parts(self._read, wait=not self._uses_tags)
@@ -295,10 +311,11 @@ class HostDataRecorder:
         with self._lock:
             row = self._rows.setdefault((line, sharing.ranks, sharing.sharding_hash), _ArrayRow())
             row.kind_hash.add(group, kind, hash_bytes(kind.encode()))
-            if isinstance(content, int) or "" in (*content.part_hashes, *content.parts):
+            boxes = [""] if isinstance(content, int) else [*dict.fromkeys((*content.parts, *content.part_hashes))]
+            if "" in boxes:
                 self._add_hash(row.find_box_hash(WHOLE_ARRAY), group, content, None, _NO_LABEL)
             else:
-                for box in sharing.boxes:
+                for box in boxes:
                     self._add_hash(row.find_box_hash(box), group, content, box, _NO_LABEL)
 
     def _add_hash(
@@ -459,7 +476,7 @@ class HostDataRecorder:
             deferred, self._deferred = self._deferred, DeferredHashes(self._read)
         deferred.add_remaining()
         self._is_partial = self._is_partial or deferred.is_partial
-        return [
+        made = [
             HostDataRow(
                 line,
                 ranks,
@@ -469,6 +486,7 @@ class HostDataRecorder:
             )
             for (line, ranks, name), row in rows.items()
         ]
+        return [*made, *_list_different_copies(rows)]
 
     def _read(self, value: Any, dtype: Any) -> ArrayBytes:
         reading = self._read_value(value, dtype)
@@ -477,10 +495,53 @@ class HostDataRecorder:
         return reading
 
 
-def _parts(sharing: SharedBoxes, source: ShardSource) -> dict[str, Any]:
-    boxes = {text: source(device, index) for text, (device, index) in sharing.boxes.items()}
+def _parts(sharing: SharedBoxes, source: ShardSource, *, is_from_one: bool) -> dict[str, Any]:
+    """Return what this rank got for each box that is compared.
+
+    Args:
+        is_from_one: all of it was cut out of one value, so that the copies of a box are equal.
+    """
+    parts = {text: source(*place) for text, place in sharing.boxes.items()}
+    for text, places in () if is_from_one else sharing.copies.items():
+        copies = _list_distinct([source(*place) for place in places])
+        if len(copies) > 1:
+            parts[text] = Copies(copies)
     # The same as for a value that is laid out.
-    return {"": next(iter(boxes.values()))} if sharing.is_replicated and len(boxes) == 1 else boxes
+    return {"": next(iter(parts.values()))} if sharing.is_replicated and len(sharing.boxes) == 1 else parts
+
+
+def _list_distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the values without those that are the same memory as an earlier one, and so need not be hashed."""
+    distinct: dict[tuple[Any, ...], Any] = {}
+    for value in values:
+        distinct.setdefault(_name_memory(value), value)
+    return [*distinct.values()]
+
+
+def _name_memory(value: Any) -> tuple[Any, ...]:
+    if type(value) is np.ndarray:
+        return value.__array_interface__["data"][0], value.shape, value.strides, value.dtype
+    return (id(value),)
+
+
+def _list_different_copies(rows: Mapping[tuple[Any, ...], _ArrayRow]) -> list[HostDataRow]:
+    """Return a row for each line on which devices of this rank got different values for one box."""
+    found = []
+    for (line, ranks, name), row in rows.items():
+        different = {box: sums.different_copies for box, sums in row.box_hashes.items() if sums.different_copies}
+        if different and not name.startswith(LAUNCH_INPUT):
+            place = DIFFERENT_COPIES + (WHOLE_ARRAY if WHOLE_ARRAY in different else name)
+            found.append(
+                HostDataRow(
+                    line, ranks, place, row.kind_hash.summarise(), _summarise_copies(*next(iter(different.values())))
+                )
+            )
+    return found
+
+
+def _summarise_copies(*hashes: int) -> dict[str, HashSummary]:
+    texts = [_NO_LABEL.format_hash(each) for each in hashes]
+    return {text: HashSummary(1, "", "", "", text, sample_of(each)) for text, each in zip(texts, hashes, strict=True)}
 
 
 def _attach_boxes(boxes: tuple[HostArray, ...], outputs: Sequence[Any]) -> None:

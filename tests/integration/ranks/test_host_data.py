@@ -254,6 +254,65 @@ def test_shard_made_again_on_one_rank_is_noted(ready: Cluster) -> None:
         assert note.startswith("1 array was not compared: ")
 
 
+DIFFERENT_COPIES = {
+    "arrays of each device": "y = join([np.full(8, n, np.float32) for n in range(2)], whole)",
+    "a shard that no other rank holds": "y = join([np.full(2, n, np.float32) for n in range(2)], hosts)",
+    "a callback that returns other values": (
+        "values = iter((1, 2))\ny = jax.make_array_from_callback((8,), hosts, lambda i: np.full(2, next(values), np.float32))"
+    ),
+    "shards taken out and joined": (
+        "own = jax.jit(jax.shard_map(lambda a: a + jax.lax.axis_index('device'), mesh=hosts.mesh, in_specs=P(), out_specs=P(),"
+        " check_vma=False))(np.ones(8, np.float32))\ny = join([each.data for each in own.addressable_shards], whole)"
+    ),
+    "values that are still computed": (
+        "slow = jax.jit(lambda a: jax.lax.fori_loop(0, 60, lambda n, a: jnp.tanh(a @ a), a)[0, :8])\n"
+        "y = join([slow(jnp.full((400, 400), n / 10)) for n in range(2)], whole)"
+    ),
+}
+EQUAL_COPIES = {
+    "arrays of each device": "y = join([np.ones(8, np.float32)] * 2, whole)",
+    "a shard that no other rank holds": "y = lay(v, hosts)",
+    "local data": "y = jax.make_array_from_process_local_data(hosts, np.full(2, rank, np.float32))",
+    "of no device of its own": "y = jax.device_put(v, hosts)",
+    "keys": "k = jax.random.key(1)\ny = jax.random.uniform(jax.make_array_from_callback((), whole, lambda i: k), 8)",
+    "narrow types": "y = lay(v.astype(jnp.bfloat16), hosts)",
+    "a layout": "y = jax.make_array_from_callback((8,), Format(Layout((0,)), hosts), lambda i: v[i])",
+}
+JOIN = """
+hosts = NamedSharding(Mesh(mesh.devices.reshape(4, 2), ('host', 'device')), P('host'))
+def join(values, sharding):
+    parts = [jax.device_put(value, device) for value, device in zip(values, jax.local_devices())]
+    return jax.make_array_from_single_device_arrays((8,), sharding, parts)
+"""
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("code", DIFFERENT_COPIES.values(), ids=DIFFERENT_COPIES.keys())
+def test_different_copies_on_the_devices_of_a_rank_are_reported(ready: Cluster, code: str, guard: str) -> None:
+    """Copies that differ between the devices of one rank are reported, even if they do in the same way on every rank.
+
+    JAX uses them as one value, and every rank reads the same wrong number.
+    """
+    ready.run(JOIN).check()
+    result = ready.run(f"{code}\ny = float(add(y))", guard=guard).check()
+    assert result.state == "tainted"
+    head = "the copies of one array on the devices of one rank differ, f32[8]"
+    assert ready.reason.startswith(f"{head}\n  line {len(code.splitlines())}:  y = ")
+    assert "each have copies with hashes" in ready.reason
+    ready.accept()
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("code", EQUAL_COPIES.values(), ids=EQUAL_COPIES.keys())
+def test_equal_copies_on_the_devices_of_a_rank_are_accepted(ready: Cluster, code: str, guard: str) -> None:
+    """Copies that are equal on all devices of a rank are accepted, whatever part of the array the rank holds."""
+    ready.run(JOIN).check()
+    result = ready.run(f"{code}\ny = float(add(y))", guard=guard).check()
+    assert (result.state, result.notes) == ("clean", ())
+
+
 def test_pmap_hides_no_argument_of_another_program(ready: Cluster) -> None:
     """An argument that is still computed is compared, although a pmap of that cell takes arguments that may differ."""
     ready.run("slow = jax.jit(lambda a: jax.lax.fori_loop(0, 30, lambda n, a: a @ a / a.sum(0), a)[0, 0])").check()

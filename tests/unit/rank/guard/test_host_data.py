@@ -7,12 +7,12 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow, compare_host_data, read_sample
+from mhnb.core.guard.host_data import DIFFERENT_COPIES, LAUNCH_INPUT, HostDataRow, compare_host_data, read_sample
 from mhnb.core.guard.provenance import ANY, uncompared_blocks
 from mhnb.core.guard.threads import UNKNOWN_THREAD
 from mhnb.core.messages import MAX_NAME_CHARS, RunCell
@@ -92,6 +92,40 @@ class Rows(Copies):
     def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
         """Return the index of this rank's device."""
         return {Device(0): (slice(0, shape[0] - 1),)}
+
+
+@dataclass(frozen=True)
+class SecondDevice(Device):
+    """The second device of rank 0."""
+
+    @property
+    def process_index(self) -> int:
+        """Return the device's rank."""
+        return 0
+
+
+class CopiesOnThree(Copies):
+    """A sharding over two devices of rank 0, and one of rank 1; each has all of the array."""
+
+    def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        """Return the index of each device."""
+        return {device: (slice(0, shape[0]),) for device in (Device(0), SecondDevice(2), Device(1))}
+
+    def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        """Return the index of this rank's devices."""
+        return {device: (slice(0, shape[0]),) for device in (Device(0), SecondDevice(2))}
+
+
+class RowsOnThree(CopiesOnThree):
+    """A sharding in which each rank has a part of its own, and rank 0 has it on two devices."""
+
+    def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        """Return the index of each device."""
+        return {**self.addressable_devices_indices_map(shape), Device(1): (slice(1, 2),)}
+
+    def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        """Return the index of this rank's devices."""
+        return {device: (slice(0, shape[0] - 1),) for device in (Device(0), SecondDevice(2))}
 
 
 class LaidOutArray:
@@ -374,6 +408,70 @@ def test_argument_that_must_not_be_compared_concerns_its_own_program(programs: S
         # However many launches there are, a row belongs to a program.
         assert len(rows[-1]) == len({*programs})
     assert rows_differ(*rows) == differs
+
+
+def make_copies(
+    recorder: HostDataRecorder, values: Sequence[Any], sharding: type[Copies] = CopiesOnThree
+) -> LaidOutArray:
+    """Make an array from a value for each device of rank 0."""
+    array, values_by_id = LaidOutArray(sharding()), dict(zip((0, 2), values, strict=True))
+    recorder.record_array(array, lambda device, _index: values_by_id[device.id])
+    return array
+
+
+@pytest.mark.parametrize("sharding", [CopiesOnThree, RowsOnThree])
+@pytest.mark.parametrize("uses_tags", [True, False])
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("second", [1, 2])
+def test_copies_on_two_devices_of_a_rank_are_compared(
+    sharding: type[Copies], *, uses_tags: bool, ready: bool, second: int
+) -> None:
+    """What two devices of one rank got for one box is compared, whether or not another rank holds that box."""
+    recorder, late = start_recorder(uses_tags=uses_tags), Value(second, ready=ready)
+    make_copies(recorder, [Value(1), late], sharding)
+    late.ready = True
+    found = [row for row in recorder.end_cell() if row.place.startswith(DIFFERENT_COPIES)]
+    assert len(found) == (second == 2)
+    assert bool(compare_host_data({0: found})) == (second == 2)
+
+
+def test_equal_copies_have_the_tag_of_one_value() -> None:
+    """The tag does not depend on the number of a rank's devices, unless their copies differ."""
+    recorder, single = start_recorder(), LaidOutArray(Copies())
+    recorder.record_array(single, lambda _device, _index: Value(1))
+    value, equal, different = (
+        read_tags([array])[0][0]
+        for array in (
+            single,
+            make_copies(recorder, [Value(1), Value(1)]),
+            make_copies(recorder, [Value(1), Value(2)]),
+        )
+    )
+    assert value == equal != different
+
+
+def test_the_same_memory_is_hashed_once() -> None:
+    """Copies that are one object, or NumPy's views of the same memory, are hashed once, because they are equal."""
+    reads: list[Any] = []
+
+    def read(value: Any, _dtype: Any) -> ArrayBytes:
+        reads.append(value)
+        return ArrayBytes(value.tobytes())
+
+    recorder, data = HostDataRecorder(lambda: 1, lambda: 0, read), np.arange(4)
+    recorder.begin_cell(RunCell(1, 2, "", "lockstep"))
+    for copies, count in (
+        ([data, data], 1),
+        ([data[:2], data[:2]], 1),
+        ([data[:2], data[2:]], 2),
+        ([data[:2], data[::2]], 2),
+    ):
+        reads.clear()
+        make_copies(recorder, copies)
+        assert len(reads) == count
+    reads.clear()
+    make_copies(recorder, [data[:2], data[:2]], RowsOnThree)
+    assert reads == []
 
 
 def hold_boxes(place: str = "there", **words: int | None) -> HostArray:
