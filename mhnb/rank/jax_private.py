@@ -62,11 +62,12 @@ from mhnb.rank.guard.provenance import (
     Tag,
     for_local,
     read_tags,
+    tag_empty,
     tag_outputs,
 )
 from mhnb.sharding.hlo_collectives import may_communicate
 from mhnb.sharding.hlo_text import strip_metadata
-from mhnb.sharding.shardy import find_donated, find_passthrough_outputs
+from mhnb.sharding.shardy import find_donated, find_passthrough_outputs, omit_replicated_arguments
 
 _Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -338,6 +339,8 @@ class _Program:
     """Each output that is an argument passed through, with the index of that argument."""
     donated: tuple[int, ...] | None = ()
     """Arguments that a launch donates; None if that is unknown."""
+    empty: tuple[int, ...] = ()
+    """Arguments without an element."""
     may_crash: bool = False
     """On CPU with several devices in a process, C++ ends the process if an argument was donated before."""
     producers: dict[int | None, Producer] = field(default_factory=dict)
@@ -491,8 +494,8 @@ def _missing_names(pxla: Any) -> list[str]:
 
 
 _FIELDS = {
-    "UnloadedMeshExecutable": "device_list input_avals input_shardings name output_avals output_shardings "
-    "xla_executable",
+    "UnloadedMeshExecutable": "device_list input_avals input_shardings name ordered_effects output_avals "
+    "output_shardings xla_executable",
     "MeshExecutable": "_unsafe_call build_unsafe_call",
     "ExecuteReplicated": "mut ordered_effects xla_executable",
 }
@@ -528,8 +531,10 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
         # A compilation may begin another one.
         around = _current.module, _current.arguments
         _current.module, _current.arguments = hlo, kwargs
+        is_shared = len({device.process_index for device in kwargs.get("device_list") or ()}) > 1
+        if is_shared:
+            _remove_identity_converts(hlo)
         if called := kwargs.get("host_callbacks"):
-            is_shared = len({device.process_index for device in kwargs.get("device_list") or ()}) > 1
             watched = [_watch_callback(each, name, is_shared=is_shared) for each in called]
             kwargs = kwargs | {"host_callbacks": watched}
         try:
@@ -538,6 +543,27 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
             _current.module, _current.arguments = around
 
     return compile_recorded
+
+
+def _remove_identity_converts(module: Any) -> None:
+    """Remove conversions of a value to its own type, which JAX writes where a weak type becomes a strong one.
+
+    They do nothing, but without this a rank that passes 2.0 has another program than one that passes np.float32(2).
+    """
+    from jax._src.lib.mlir import ir  # type: ignore[attr-defined,unused-ignore]
+
+    found: list[Any] = []
+
+    def visit(operation: Any) -> Any:
+        if operation.operation.name == "stablehlo.convert" and operation.operands[0].type == operation.results[0].type:
+            found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for operation in found:
+        if not len(operation.attributes):
+            operation.results[0].replace_all_uses_with(operation.operands[0])
+            operation.erase()
 
 
 def _watch_callback(callback: Any, program: str, *, is_shared: bool) -> Any:
@@ -583,9 +609,13 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
     if _recorder is not None:
         _recorder.describe_program(fingerprint, "\n".join([_device_text(unloaded), module, _option_text()]))
     passed, donated = find_passthrough_outputs(module), find_donated(module)
+    # Tokens come before all others.
+    avals = [None] * len(unloaded.ordered_effects) + [*unloaded.input_avals]
+    empty = tuple(place for place, aval in enumerate(avals) if aval is not None and 0 in aval.shape)
     # since jaxlib 0.10.2: with one device in a process, and through Python, a donated argument is an error like any other.
     may_crash = devices[0].platform == "cpu" and len(devices) > len(participants)
-    return _Program(fingerprint, format_program_name(unloaded), participants, compiled, passed, donated, may_crash)
+    name = format_program_name(unloaded)
+    return _Program(fingerprint, name, participants, compiled, passed, donated, empty, may_crash)
 
 
 def _build_hooked(build: Callable[[], Any], program: _Program, recorded: Callable[[Any, _Program], Any]) -> Any:
@@ -895,7 +925,9 @@ def _tag_single(cpp_program: _CppProgram, argument: Any, outputs: list[Any]) -> 
     tag: Tag = getattr(argument, ATTRIBUTE, UNTAGGED)
     recorder, signatures, program = _recorder, cpp_program.signatures, cpp_program.program
     assert recorder is not None
-    if tag[1] is None or signatures is None or program.passed_through or recorder.host_data.has_arrays_to_check():
+    if tag[1] is None or signatures is None or program.passed_through or program.empty:
+        return False
+    if recorder.host_data.has_arrays_to_check():
         return False
     tag_outputs(outputs, _make_local_provenance(recorder, program, (tag,)), signatures=signatures)
     return True
@@ -929,6 +961,7 @@ def _tag_outputs(cpp_program: _CppProgram, arguments: list[Any], outputs: list[A
     assert _recorder is not None
     program, array_type = cpp_program.program, _jax.array_type
     inputs = [each if type(each) is array_type else unwrap_array(each) for each in arguments]
+    tag_empty(inputs, program.empty)
     _recorder.host_data.hash_inputs(inputs, donated=None)
     tags = read_tags(inputs)
     if any(tag[1] is None for tag in tags):
@@ -947,7 +980,7 @@ def _tag_outputs(cpp_program: _CppProgram, arguments: list[Any], outputs: list[A
 def _record_launch(cpp_program: _CppProgram, laid_out: list[Any], outputs: list[Any]) -> None:
     assert _recorder is not None
     program, line = cpp_program.program, _recorder.find_line()
-    _recorder.host_data.record_inputs(program.participants, line, laid_out, is_agreed=False)
+    _recorder.host_data.record_inputs(program, line, laid_out, is_agreed=False)
     compiled = None if cpp_program.compiled is None else cpp_program.compiled()
     _recorder.record_launch(
         program.fingerprint, program.name, program.participants, line, outputs=outputs, program=compiled
@@ -1224,6 +1257,7 @@ class _HookedExecutable:
         nested = gate.is_in_launch()
         try:
             recorder.abandoned.check(program.name, program.participants)
+            tag_empty(inputs, program.empty)
             recorder.host_data.hash_inputs(inputs, donated=program.donated)
             provenance = gate.acquire(program.fingerprint, program.name, program.participants, lines, inputs)
             return self._launch(inputs, kwargs, line, provenance)
@@ -1245,7 +1279,7 @@ class _HookedExecutable:
         assert recorder is not None
         participants, compiled = program.participants, program.compiled
         recorder.host_data.record_inputs(
-            participants, line, inputs, is_agreed=provenance.is_agreed, uncompared_mask=provenance.uncompared_mask
+            program, line, inputs, is_agreed=provenance.is_agreed, uncompared_mask=provenance.uncompared_mask
         )
         launched = recorder.record_launch(
             program.fingerprint, program.name, participants, line, outputs=None, program=compiled
@@ -1268,6 +1302,7 @@ class _HookedExecutable:
         assert recorder is not None
         check_may_launch(program.name)
         _check_not_donated_twice(program, inputs)
+        tag_empty(inputs, program.empty)
         recorder.host_data.hash_inputs(inputs, donated=None)
         provenance = _make_local_provenance(recorder, program, read_tags(inputs))
         results = self._executable.execute_sharded(inputs, **kwargs)
@@ -1367,10 +1402,16 @@ def _fingerprint(unloaded: Any, module: str) -> str:
     The module contains shardings, donations, and the identity of its host callbacks. If there is a module, neither XLA's
     optimised text nor `executable.fingerprint` would do: the text may differ per host, and the fingerprint changes with the line
     of the call.
+
+    XLA chooses the sharding of an argument that has none, such as a NumPy array. If it replicates that, the program is the same as
+    for a copy on every device. If it does not, the collectives may differ.
     """
-    parts = (module, _device_text(unloaded), _option_text())
+    parts = [omit_replicated_arguments(module), _device_text(unloaded), _option_text()]
+    may_communicate = _may_communicate(unloaded.xla_executable)
+    if may_communicate:
+        parts += [str(getattr(each, "is_fully_replicated", None)) for each in unloaded.input_shardings]
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
-    return digest if _may_communicate(unloaded.xla_executable) else LOCAL_PREFIX + digest
+    return digest if may_communicate else LOCAL_PREFIX + digest
 
 
 def _device_text(unloaded: Any) -> str:

@@ -297,3 +297,29 @@ def find_donated(module: str) -> tuple[int, ...] | None:
         for place, text in zip(parts[::2], parts[1::2], strict=True)
         if any(each in text for each in _DONATED)
     )
+
+
+_MAIN_ARGUMENTS = re.compile(r"(?<=@main\().*?(?=\) -> )")
+_REPLICATED = r"sdy\.sharding = #sdy\.sharding<@[^,]+, \[(?:\{\}(?:, )?)*\]>"
+_REPLICATED_ATTRIBUTE = re.compile(rf" \{{{_REPLICATED}\}}|, {_REPLICATED}(?=[,}}])|(?<=\{{){_REPLICATED}, ")
+_MESH_DECLARATION = re.compile(r"^ *sdy\.mesh (@\S+) .*\n", re.MULTILINE)
+
+
+def omit_replicated_arguments(module: str) -> str:
+    r"""Return a StableHLO module's text without the shardings of replicated arguments, and without meshes that only they use.
+
+    >>> omit_replicated_arguments("@main(%arg0: t {sdy.sharding = #sdy.sharding<@m, [{}, {}]>}, %arg1: u {a = 1 : i32}) -> (t) {")
+    '@main(%arg0: t, %arg1: u {a = 1 : i32}) -> (t) {'
+    >>> text = "  sdy.mesh @m = <[]>\n@main(%arg0: t {sdy.sharding = #sdy.sharding<@m, []>, tf.aliasing_output = 0 : i32}) -> (t) {"
+    >>> omit_replicated_arguments(text)
+    '@main(%arg0: t {tf.aliasing_output = 0 : i32}) -> (t) {'
+    >>> text = '@main(%arg0: t {sdy.sharding = #sdy.sharding<@m, [{"x"}, {}]>}) -> (t) {'
+    >>> omit_replicated_arguments(text) == text
+    True
+    """
+    module = _MAIN_ARGUMENTS.sub(lambda found: _REPLICATED_ATTRIBUTE.sub("", found[0]), module, count=1)
+    return _MESH_DECLARATION.sub(lambda found: found[0] if _count_symbol(found[1], module) > 1 else "", module)
+
+
+def _count_symbol(name: str, module: str) -> int:
+    return len(re.findall(rf"{re.escape(name)}(?!\w)", module))

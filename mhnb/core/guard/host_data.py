@@ -20,6 +20,8 @@ from mhnb.sharding.boxes import WHOLE_ARRAY
 
 LAUNCH_INPUT = "given "
 """Prefix of `place` in rows of launch inputs, whatever the line. Their hashes include which launch it was, and which argument."""
+DIFFERENT_COPIES = "copies "
+"""Prefix of `place` in rows of a box of which devices of one rank got different values; `boxes` has two of these values by their hash."""
 INCOMPLETE = -1
 """Count of an incomplete `RunningHash`, which is not compared."""
 _EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "c64": 2.0**-23, "c128": 2.0**-52}
@@ -64,7 +66,7 @@ class HostDataRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     ranks: tuple[int, ...]
     """They share the array."""
     place: str
-    """Identifies devices and spec."""
+    """Identifies devices and spec, after `LAUNCH_INPUT` also the program; see `DIFFERENT_COPIES`."""
     kinds: HashSummary
     """Of shapes and types."""
     boxes: dict[str, HashSummary]
@@ -89,6 +91,8 @@ class HostDataMismatch:
     """Whether a launch used an array that differs: its results differ, too."""
     gap: str = ""
     """How far the values differ, if a few of each are known."""
+    is_within_ranks: bool = False
+    """Whether devices of one rank differ."""
 
 
 def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tuple[HostDataMismatch, ...]:
@@ -108,10 +112,12 @@ def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tupl
     for rank, rows in sorted(rows_by_rank.items()):
         for row in rows:
             rows_by_key.setdefault((row.line, row.ranks, row.place), {})[rank] = row
-    line_mismatches, input_mismatches = [], []
+    line_mismatches, input_mismatches, within_ranks = [], [], []
     for (line, ranks, place), by_rank in rows_by_key.items():
         if place.startswith(LAUNCH_INPUT):
             input_mismatches.append(_compare_launch_input(line, ranks, by_rank))
+        elif place.startswith(DIFFERENT_COPIES):
+            within_ranks.append(_describe_copies(line, ranks, by_rank))
         else:
             line_mismatches.append(_compare_line(line, ranks, by_rank))
     launched = [each for each in input_mismatches if each is not None]
@@ -119,7 +125,7 @@ def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tupl
     if not any(each.box for each in found):
         # If a line already reports different values, the launch inputs would repeat it.
         found += launched
-    return tuple(sorted(found, key=lambda each: (each.line or 0, each.kind)))
+    return tuple(sorted(found + within_ranks, key=lambda each: (each.line or 0, each.kind)))
 
 
 def _compare_launch_input(
@@ -162,6 +168,28 @@ def _compare_line(
             kind, ranks_by_value = first.last, _group_by_last(hashes)
             return HostDataMismatch(line, box, kind, first.count, ranks_by_value, gap=_find_gap(kind, hashes))
     return None
+
+
+def _describe_copies(line: int | None, ranks: Sequence[int], by_rank: Mapping[int, HostDataRow]) -> HostDataMismatch:
+    members: dict[str, tuple[int, ...]] = {}
+    for rank, row in by_rank.items():
+        text = " and ".join(row.boxes)
+        members[text] = (*members.get(text, ()), rank)
+    first = by_rank[min(by_rank)]
+    gap = format_gap(first.kinds.last, [read_sample(each.sample) for each in first.boxes.values()])
+    # Ranks that hold all of one array are compared before a launch. If they all differ in the same way, it is launched.
+    is_whole = first.place == DIFFERENT_COPIES + WHOLE_ARRAY and {row.kinds.count for row in by_rank.values()} == {1}
+    is_same = len(members) == 1 and set(by_rank) == set(ranks)
+    return HostDataMismatch(
+        line,
+        WHOLE_ARRAY,
+        first.kinds.last,
+        first.kinds.count,
+        members,
+        was_launched=is_same or not is_whole,
+        gap=gap,
+        is_within_ranks=True,
+    )
 
 
 def _hashes_differ(hashes: Mapping[int, HashSummary]) -> bool:
@@ -268,7 +296,8 @@ def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
         f"{describe_ranks(ranks)} {_verb(difference, ranks)} {what}"
         for what, ranks in difference.ranks_by_value.items()
     )
-    if len({what.partition(_LINE_SEPARATOR)[0] for what in difference.ranks_by_value}) == 1:
+    values = {what.partition(_LINE_SEPARATOR)[0] for what in difference.ranks_by_value}
+    if len(values) == 1 and not difference.is_within_ranks:
         described = "earlier values or their order differ; the last value is equal"
     count_text = f" ({difference.count} arrays)" if difference.count > 1 else ""
     # A scalar has no ranges to show.
@@ -281,11 +310,18 @@ def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
 def _verb(difference: HostDataMismatch, ranks: Sequence[int]) -> str:
     if not difference.box:
         return "made"
+    if difference.is_within_ranks:
+        return "has copies with hashes" if len(ranks) == 1 else "each have copies with hashes"
     return "has hash" if len(ranks) == 1 else "have hash"
 
 
 def _describe_kind(difference: HostDataMismatch) -> tuple[str, str]:
     """Return the kind of the difference, and a hint."""
+    if difference.is_within_ranks:
+        return (
+            f"the copies of one array on the devices of one rank differ, {difference.kind}",
+            "JAX uses them as one value. Give all devices of a rank the same value. %mhjax check NAME compares a variable.",
+        )
     if difference.box:
         for nearly in _ROUNDING_GAPS:
             if nearly in difference.gap:

@@ -63,29 +63,37 @@ def sample_of(value_hash: int) -> str:
     return str(values.astype("<f8").tobytes().hex())
 
 
+class Copies(tuple[Any, ...]):
+    """What a rank's devices got for one box, if those are several values: JAX uses them as one value."""
+
+    __slots__ = ()
+
+
 class HostArray:
     """Content of an array, part by part. Each part is hashed once, when it is computed, and then kept alive no longer.
 
     Args:
         kind: as `f32[8]`.
-        parts: by the text of each part's box; the text is empty if the part is the array's only box.
+        parts: by the text of each part's box; the text is empty if the part is the array's only box. A part may be `Copies`.
         sharing: which ranks share it, if that matters.
     """
 
-    __slots__ = ("__weakref__", "dtype", "has_lost_part", "kind", "part_hashes", "parts", "sharing")
+    __slots__ = ("__weakref__", "different_copies", "dtype", "has_lost_part", "kind", "part_hashes", "parts", "sharing")
 
     def __init__(self, kind: str, dtype: Any, parts: Mapping[str, Any], sharing: Any = None) -> None:
         self.kind, self.dtype, self.sharing = kind, dtype, sharing
         self.parts = dict(parts)
         """The parts that are not hashed yet."""
         self.part_hashes: dict[str, int] = {}
+        self.different_copies: dict[str, tuple[int, int]] = {}
+        """The hashes of two copies of a part that differ."""
         self.has_lost_part = False
         """A part was deleted before it was hashed."""
 
     @property
     def nbytes(self) -> int:
         """Size of the parts that are not hashed yet."""
-        return sum(int(getattr(part, "nbytes", 0)) for part in self.parts.values())
+        return sum(int(getattr(copy, "nbytes", 0)) for part in self.parts.values() for copy in _copies(part))
 
     def hash_parts(self, read: Callable[[Any, Any], ArrayBytes], *, wait: bool = False) -> bool:
         """Hash the parts that are computed by now; return whether all are known.
@@ -98,19 +106,30 @@ class HostArray:
         """
         # Other threads may do this at the same time.
         for text, part in list(self.parts.items()):
-            if hasattr(part, "is_ready"):
-                if part.is_deleted():
-                    self.has_lost_part = True
-                    continue
-                if wait:
-                    part.block_until_ready()
-                elif not part.is_ready():
-                    continue
-            array_bytes = read(part, self.dtype)
-            self.part_hashes[text] = part_hash = hash_bytes(array_bytes.data)
-            _keep_sample(part_hash, array_bytes)
-            self.parts.pop(text, None)
+            if all(self._is_computed(copy, wait=wait) for copy in _copies(part)):
+                hashes = [self._hash_copy(copy, read) for copy in _copies(part)]
+                first, other = hashes[0], next((each for each in hashes if each != hashes[0]), None)
+                if other is not None:
+                    self.different_copies[text] = first, other
+                self.part_hashes[text] = first if other is None else hash_bytes(repr(hashes).encode())
+                self.parts.pop(text, None)
         return not self.parts
+
+    def _is_computed(self, value: Any, *, wait: bool) -> bool:
+        if not hasattr(value, "is_ready"):
+            return True
+        if value.is_deleted():
+            self.has_lost_part = True
+            return False
+        if wait:
+            value.block_until_ready()
+        return wait or bool(value.is_ready())
+
+    def _hash_copy(self, value: Any, read: Callable[[Any, Any], ArrayBytes]) -> int:
+        array_bytes = read(value, self.dtype)
+        value_hash = hash_bytes(array_bytes.data)
+        _keep_sample(value_hash, array_bytes)
+        return value_hash
 
     @property
     def tag_value(self) -> int:
@@ -128,6 +147,10 @@ class HostArray:
         return value
 
 
+def _copies(part: Any) -> tuple[Any, ...]:
+    return part if isinstance(part, Copies) else (part,)
+
+
 class RunningHash:
     """Running hash of items in the order in which they came; see `core/guard/host_data.py`."""
 
@@ -136,6 +159,7 @@ class RunningHash:
         "_group_count",
         "_group_hash",
         "count",
+        "different_copies",
         "groups",
         "is_partial",
         "last",
@@ -147,6 +171,8 @@ class RunningHash:
     def __init__(self) -> None:
         self.is_partial = False
         """An item is missing: the rest cannot be compared."""
+        self.different_copies: tuple[int, int] | None = None
+        """The hashes of two copies of an item that differ between the devices of this rank."""
         self.count = self.groups = self.ordered = self.unordered = 0
         self.last, self.last_hash = "", 0
         self._group = self._group_hash = self._group_count = 0
@@ -269,6 +295,8 @@ class DeferredHashes:
             running_hash.last, failed = type(error).__name__, True
         value_hash = array.part_hashes.get(box) if box is not None else None if array.parts else array.tag_value
         if value_hash is not None:
+            pairs = array.different_copies
+            running_hash.different_copies = pairs.get(box or "", running_hash.different_copies)
             running_hash.add(group, label.format_hash(value_hash), label.combine(value_hash), content_hash=value_hash)
         elif failed or is_last_attempt or array.has_lost_part:
             # A failed computation is the cell's own error; a missing value would not be reported otherwise.

@@ -8,7 +8,8 @@ in one order and use them in another are refused. One that is made in a call of 
 a thread of the user's own makes has no identity, because several such threads make their arrays in any order.
 
 At the end of the cell are compared: arrays made on the same line, because some are never given to a launch; boxes that only some ranks
-share, if launches take them; and inputs of launches that could not be compared before. A box is the index range of a shard.
+share, if launches take them; inputs of launches that could not be compared before; and what several devices of this rank got for one
+box. A box is the index range of a shard.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
-from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow
+import numpy as np
+
+from mhnb.core.guard.host_data import DIFFERENT_COPIES, LAUNCH_INPUT, HashSummary, HostDataRow
 from mhnb.core.guard.provenance import (
     ANY,
     HASH_MASK,
@@ -36,7 +39,16 @@ from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD
 from mhnb.core.messages import RunCell
 from mhnb.core.variables import format_array
 from mhnb.rank.execution.streams import current_cell, current_thread
-from mhnb.rank.guard.hashing import ArrayBytes, DeferredHashes, HashLabel, HostArray, RunningHash, hash_bytes
+from mhnb.rank.guard.hashing import (
+    ArrayBytes,
+    Copies,
+    DeferredHashes,
+    HashLabel,
+    HostArray,
+    RunningHash,
+    hash_bytes,
+    sample_of,
+)
 from mhnb.rank.guard.provenance import (
     BOXES,
     PENDING,
@@ -55,6 +67,18 @@ _NO_CELL = RunCell(0, 0, "", "off")
 """Stands for a cell before the first one: no array is recorded."""
 
 
+class LaunchedProgram(Protocol):
+    """A program of several ranks."""
+
+    @property
+    def participants(self) -> tuple[int, ...]:
+        """The ranks that launch it together."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies it on every rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class SharedBoxes:
     """What a sharding means for a shape: which ranks share the array, and which boxes of this rank others hold too."""
@@ -66,6 +90,8 @@ class SharedBoxes:
     """Every rank holds all of the array."""
     boxes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """Device and index by the text of the box; each box once."""
+    copies: dict[str, tuple[tuple[Any, Any], ...]] = field(default_factory=dict)
+    """The same for each box that several devices of this rank hold, with all of them."""
 
 
 @lru_cache(4096)
@@ -82,12 +108,13 @@ def find_shared_boxes(sharding: Any, shape: tuple[int, ...]) -> SharedBoxes | No
     if len(ranks) < 2:
         return None
     name = f"{[device.id for device in texts]} {getattr(sharding, 'spec', '')}"
-    boxes: dict[str, tuple[Any, Any]] = {}
+    places: dict[str, list[tuple[Any, Any]]] = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
-        if len(ranks_by_box[texts[device]]) > 1:
-            boxes.setdefault(texts[device], (device, index))
+        places.setdefault(texts[device], []).append((device, index))
+    boxes = {text: here[0] for text, here in places.items() if len(ranks_by_box[text]) > 1}
+    copies = {text: tuple(here) for text, here in places.items() if len(here) > 1}
     is_whole = all(len(each) == len(ranks) for each in ranks_by_box.values())
-    return SharedBoxes(ranks, f"{hash_bytes(name.encode()):x}", is_whole, boxes)
+    return SharedBoxes(ranks, f"{hash_bytes(name.encode()):x}", is_whole, boxes, copies)
 
 
 def _hash_text(*values: object) -> int:
@@ -194,7 +221,7 @@ class HostDataRecorder:
         if sharing is None:
             return
         line, kind = self._find_line(), _format_kind(array.shape, array.dtype)
-        host = HostArray(kind, array.dtype, _parts(sharing, source), sharing)
+        host = HostArray(kind, array.dtype, _parts(sharing, source, is_from_one=False), sharing)
         # Under parity a program may have taken it by donation before this record is called again.
         is_known = host.hash_parts(self._read, wait=not self._uses_tags)
         self._add_array(line, sharing, host)
@@ -206,7 +233,7 @@ class HostDataRecorder:
             tag_array(
                 array, self._hash_creation_site(line, sharing, kind), Producer(SHARDED_HOST_DATA, self._seq, line)
             )
-        if sharing.boxes:
+        if host.parts or host.part_hashes:
             setattr(array, BOXES, (host,))
             self._partially_shared.add(host)
             if not is_known:
@@ -215,7 +242,8 @@ class HostDataRecorder:
     def _record_argument(self, array: Any, argument: Any, source: ShardSource) -> None:
         sharing = find_shared_boxes(array.sharding, array.shape)
         if sharing is not None:
-            parts = _parts(sharing, source) if sharing.is_replicated and len(sharing.boxes) > 1 else {"": argument}
+            is_cut = sharing.is_replicated and len(sharing.boxes) > 1
+            parts = _parts(sharing, source, is_from_one=True) if is_cut else {"": argument}
             host = HostArray(_format_kind(array.shape, array.dtype), array.dtype, parts, sharing)
             # Under parity C++ launches on it before this record is called again, and may take it by donation.
             host.hash_parts(self._read, wait=not self._uses_tags)
@@ -304,10 +332,11 @@ class HostDataRecorder:
         with self._lock:
             row = self._find_row(line, sharing)
             row.kind_hash.add(group, kind, hash_bytes(kind.encode()))
-            if isinstance(content, int) or "" in (*content.part_hashes, *content.parts):
+            boxes = [""] if isinstance(content, int) else [*dict.fromkeys((*content.parts, *content.part_hashes))]
+            if "" in boxes:
                 self._add_hash(row.find_box_hash(WHOLE_ARRAY), group, content, None, _NO_LABEL)
             else:
-                for box in sharing.boxes:
+                for box in boxes:
                     self._add_hash(row.find_box_hash(box), group, content, box, _NO_LABEL)
 
     def _find_row(self, line: int | None, sharing: SharedBoxes) -> _ArrayRow:
@@ -357,7 +386,7 @@ class HostDataRecorder:
 
     def record_inputs(
         self,
-        participants: tuple[int, ...],
+        program: LaunchedProgram,
         line: int | None,
         inputs: Sequence[Any],
         *,
@@ -374,7 +403,7 @@ class HostDataRecorder:
         """
         if not self.is_active:
             return
-        number = self._next_number(participants, is_agreed=is_agreed)
+        number = self._next_number(program.participants, is_agreed=is_agreed)
         if is_agreed:
             positions, tags = (
                 uncompared_positions(uncompared_mask, len(inputs)),
@@ -386,14 +415,14 @@ class HostDataRecorder:
         with self._lock:
             for at in positions:
                 content = getattr(inputs[at], PENDING, tags[at][0])
-                self._add_input(participants, line, (number, at), content, inputs[at])
+                self._add_input(program, line, (number, at), content, inputs[at])
             for at, array in enumerate(inputs) if self._partially_shared and number else ():
                 for host in getattr(array, BOXES, ()):
                     self._add_input_boxes(host, HashLabel(number, at, line))
 
     def _add_input(
         self,
-        participants: tuple[int, ...],
+        program: LaunchedProgram,
         line: int | None,
         which: tuple[int, int],
         content: HostArray | int,
@@ -402,7 +431,9 @@ class HostDataRecorder:
         number, at = which
         # In a thread whose launches are not counted, inputs are compared by line.
         where, label = (None, HashLabel(number, at, line)) if number else (line, _NO_LABEL)
-        row = self._rows.setdefault((where, participants, f"{LAUNCH_INPUT}{at}"), _ArrayRow())
+        # Another program may take arrays there that must not be compared.
+        place = f"{LAUNCH_INPUT}{at} {program.fingerprint}"
+        row = self._rows.setdefault((where, program.participants, place), _ArrayRow())
         kind = _format_kind(array.shape, array.dtype)
         row.kind_hash.add(0, kind, label.combine(hash_bytes(kind.encode())))
         if content == ANY:
@@ -479,7 +510,7 @@ class HostDataRecorder:
             self._seq, self._cell_ranks = self._seq + 1, None
         deferred.add_remaining()
         self._is_partial = self._is_partial or deferred.is_partial
-        return [
+        made = [
             HostDataRow(
                 line,
                 ranks,
@@ -489,6 +520,7 @@ class HostDataRecorder:
             )
             for (line, ranks, name), row in rows.items()
         ]
+        return [*made, *_list_different_copies(rows)]
 
     def _read(self, value: Any, dtype: Any) -> ArrayBytes:
         reading = self._read_value(value, dtype)
@@ -497,10 +529,53 @@ class HostDataRecorder:
         return reading
 
 
-def _parts(sharing: SharedBoxes, source: ShardSource) -> dict[str, Any]:
-    boxes = {text: source(device, index) for text, (device, index) in sharing.boxes.items()}
+def _parts(sharing: SharedBoxes, source: ShardSource, *, is_from_one: bool) -> dict[str, Any]:
+    """Return what this rank got for each box that is compared.
+
+    Args:
+        is_from_one: all of it was cut out of one value, so that the copies of a box are equal.
+    """
+    parts = {text: source(*place) for text, place in sharing.boxes.items()}
+    for text, places in () if is_from_one else sharing.copies.items():
+        copies = _list_distinct([source(*place) for place in places])
+        if len(copies) > 1:
+            parts[text] = Copies(copies)
     # The same as for a value that is laid out.
-    return {"": next(iter(boxes.values()))} if sharing.is_replicated and len(boxes) == 1 else boxes
+    return {"": next(iter(parts.values()))} if sharing.is_replicated and len(sharing.boxes) == 1 else parts
+
+
+def _list_distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the values without those that are the same memory as an earlier one, and so need not be hashed."""
+    distinct: dict[tuple[Any, ...], Any] = {}
+    for value in values:
+        distinct.setdefault(_name_memory(value), value)
+    return [*distinct.values()]
+
+
+def _name_memory(value: Any) -> tuple[Any, ...]:
+    if type(value) is np.ndarray:
+        return value.__array_interface__["data"][0], value.shape, value.strides, value.dtype
+    return (id(value),)
+
+
+def _list_different_copies(rows: Mapping[tuple[Any, ...], _ArrayRow]) -> list[HostDataRow]:
+    """Return a row for each line on which devices of this rank got different values for one box."""
+    found = []
+    for (line, ranks, name), row in rows.items():
+        different = {box: sums.different_copies for box, sums in row.box_hashes.items() if sums.different_copies}
+        if different and not name.startswith(LAUNCH_INPUT):
+            place = DIFFERENT_COPIES + (WHOLE_ARRAY if WHOLE_ARRAY in different else name)
+            found.append(
+                HostDataRow(
+                    line, ranks, place, row.kind_hash.summarise(), _summarise_copies(*next(iter(different.values())))
+                )
+            )
+    return found
+
+
+def _summarise_copies(*hashes: int) -> dict[str, HashSummary]:
+    texts = [_NO_LABEL.format_hash(each) for each in hashes]
+    return {text: HashSummary(1, "", "", "", text, sample_of(each)) for text, each in zip(texts, hashes, strict=True)}
 
 
 def _attach_boxes(boxes: tuple[HostArray, ...], outputs: Sequence[Any]) -> None:

@@ -57,6 +57,10 @@ class Producer(NamedTuple):
     """The array was computed from unknown arrays: it is not compared."""
 
 
+_EMPTY, _EMPTY_VALUE = Producer("an empty array", 0, None), 1
+"""Producer and tag value of an array without an element, whatever made it."""
+
+
 Tag: TypeAlias = tuple[int, Producer | None, object]
 """Value; producer, None for an argument laid out for one launch; a token of the code that replaces JAX's dispatch."""
 UNTAGGED: Tag = (UNKNOWN, None, None)
@@ -175,6 +179,16 @@ def tag_array(array: Any, value: int, producer: Producer | None) -> None:
     setattr(array, ATTRIBUTE, (value, producer, None))
 
 
+def tag_empty(inputs: Sequence[Any], places: Sequence[int]) -> None:
+    """Tag inputs without an element, however they were made: they are equal on every rank.
+
+    Args:
+        places: their positions.
+    """
+    for place in places:
+        setattr(inputs[place], ATTRIBUTE, (_EMPTY_VALUE, _EMPTY, read_tags([inputs[place]])[0][2]))
+
+
 def is_tagged(array: object) -> bool:
     """Return whether an array carries a tag value; an unknown array may carry a token alone."""
     return getattr(array, ATTRIBUTE, UNTAGGED)[0] != UNKNOWN
@@ -194,6 +208,8 @@ def copy_provenance(source: object, target: Any, producer: Producer | None = Non
 
 def read_provenance(array: object) -> tuple[int, str]:
     """Return the tag value of an array, and its producer as text; 0 and an empty string if nothing is known."""
+    if getattr(array, "size", None) == 0:
+        return _EMPTY_VALUE, ""
     ((value, producer, _),) = read_tags([array])
     if producer is None:
         return value, ""

@@ -158,6 +158,16 @@ back = saver.restore(os.path.join(folder, "saved"), target)""",
         "tree = jax.make_array_from_process_local_data(rows, {'a': np.ones(2), 'b': [np.zeros(2)]})",
         "y = jax.tree.map(add, tree)",
     ),
+    "empty arrays that ranks made in several ways": (
+        """
+def made(): return lay(np.zeros((8, 0), np.float32))
+several = [made(), made(), jax.jit(lambda a: a * 2, out_shardings=rows)(made()), jnp.zeros((0,)), np.zeros((0,))]""",
+        """
+if rank: z = made()
+join = jax.jit(lambda a, e, f: a.sum() + e.sum() + f.sum(), in_shardings=(rows, rows, whole), out_shardings=whole)
+y = [float(join(x, several[rank % 3], several[3 + rank % 2])), float(x.at[...].set(1.0).sum())]
+assert y == [28.0, 8.0], y""",
+    ),
     "empty arrays and numbers": (
         "e = jax.make_array_from_callback((0, 8), NamedSharding(mesh, P(None, 'x')), lambda i: np.zeros((0, 8))[i])",
         "y = add(e), add(jax.device_put(np.float32(2), whole)), add(jax.device_put(3, whole))",
@@ -177,6 +187,26 @@ import ml_dtypes
 kinds = [jnp.bfloat16, jnp.int4, jnp.float8_e4m3fn, np.complex64, np.bool_]
 made = [jax.device_put(np.ones(8, kind), s) for kind in kinds for s in (rows, whole)]""",
         "y = [jax.jit(lambda a: (a == a[0]).all(), out_shardings=whole)(each) for each in made]",
+    ),
+    "equal numbers and arrays in several forms": (
+        "ones = np.ones(8, np.float32)\ncopies = lay(ones, whole), ones, jnp.asarray(ones)",
+        """
+key, scalars = jax.random.key(1), [2.0, np.float32(2), np.full((), 2, np.float32), jnp.float32(2), lay(np.float32(2)[...], whole)]
+fixed = jax.jit(lambda w, a: (w * a).sum(), in_shardings=(whole, rows), out_shardings=whole)
+inner = jax.shard_map(lambda w, a: jax.lax.psum(w.sum() * a.sum(), 'x'), mesh=mesh, in_specs=(P(), P('x')), out_specs=P())
+draw = jax.jit(lambda k, a: a.sum() + 0 * jax.random.normal(k), out_shardings=whole)
+y = [
+    *(float(prod(x, scalars[(rank + n) % 5])) for n in range(5)),
+    *(float(add(x * scalars[(rank + n) % 5])) for n in range(5)),
+    float(prod(x, 2 if rank % 2 else np.int32(2))),
+    float(prod(x, True if rank % 2 else np.bool_(True))) * 2,
+    float(prod(x, jax.jit(lambda n: n * 2, out_shardings=whole)(1.0 if rank % 2 else np.float32(1)))),
+    float(fixed(copies[rank % 3], x)) * 2,
+    float(jax.jit(inner)(copies[rank % 3], x)) / 4,
+    float(add(x * copies[rank % 3])) * 2,
+    float(draw(key if rank % 2 else jax.make_array_from_callback((), whole, lambda i: key), x)) * 2,
+]
+assert y == [56.0] * len(y), y""",
     ),
     "memory of the host": (
         "pinned = jax.device_put(v, NamedSharding(mesh, P(), memory_kind='unpinned_host')) if False else lay(v, whole)",
@@ -230,6 +260,76 @@ def test_shard_made_again_on_one_rank_is_noted(ready: Cluster) -> None:
         assert {rank.text for rank in result} == {"56.0"}
         (note,) = result.notes
         assert note.startswith("1 array was not compared: ")
+
+
+DIFFERENT_COPIES = {
+    "arrays of each device": "y = join([np.full(8, n, np.float32) for n in range(2)], whole)",
+    "a shard that no other rank holds": "y = join([np.full(2, n, np.float32) for n in range(2)], hosts)",
+    "a callback that returns other values": (
+        "values = iter((1, 2))\ny = jax.make_array_from_callback((8,), hosts, lambda i: np.full(2, next(values), np.float32))"
+    ),
+    "shards taken out and joined": (
+        "own = jax.jit(jax.shard_map(lambda a: a + jax.lax.axis_index('device'), mesh=hosts.mesh, in_specs=P(), out_specs=P(),"
+        " check_vma=False))(np.ones(8, np.float32))\ny = join([each.data for each in own.addressable_shards], whole)"
+    ),
+    "values that are still computed": (
+        "slow = jax.jit(lambda a: jax.lax.fori_loop(0, 60, lambda n, a: jnp.tanh(a @ a), a)[0, :8])\n"
+        "y = join([slow(jnp.full((400, 400), n / 10)) for n in range(2)], whole)"
+    ),
+}
+EQUAL_COPIES = {
+    "arrays of each device": "y = join([np.ones(8, np.float32)] * 2, whole)",
+    "a shard that no other rank holds": "y = lay(v, hosts)",
+    "local data": "y = jax.make_array_from_process_local_data(hosts, np.full(2, rank, np.float32))",
+    "of no device of its own": "y = jax.device_put(v, hosts)",
+    "keys": "k = jax.random.key(1)\ny = jax.random.uniform(jax.make_array_from_callback((), whole, lambda i: k), 8)",
+    "narrow types": "y = lay(v.astype(jnp.bfloat16), hosts)",
+    "a layout": "y = jax.make_array_from_callback((8,), Format(Layout((0,)), hosts), lambda i: v[i])",
+}
+JOIN = """
+hosts = NamedSharding(Mesh(mesh.devices.reshape(4, 2), ('host', 'device')), P('host'))
+def join(values, sharding):
+    parts = [jax.device_put(value, device) for value, device in zip(values, jax.local_devices())]
+    return jax.make_array_from_single_device_arrays((8,), sharding, parts)
+"""
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("code", DIFFERENT_COPIES.values(), ids=DIFFERENT_COPIES.keys())
+def test_different_copies_on_the_devices_of_a_rank_are_reported(ready: Cluster, code: str, guard: str) -> None:
+    """Copies that differ between the devices of one rank are reported, even if they do in the same way on every rank.
+
+    JAX uses them as one value, and every rank reads the same wrong number.
+    """
+    ready.run(JOIN).check()
+    result = ready.run(f"{code}\ny = float(add(y))", guard=guard).check()
+    assert result.state == "tainted"
+    head = "the copies of one array on the devices of one rank differ, f32[8]"
+    assert ready.reason.startswith(f"{head}\n  line {len(code.splitlines())}:  y = ")
+    assert "each have copies with hashes" in ready.reason
+    ready.accept()
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("code", EQUAL_COPIES.values(), ids=EQUAL_COPIES.keys())
+def test_equal_copies_on_the_devices_of_a_rank_are_accepted(ready: Cluster, code: str, guard: str) -> None:
+    """Copies that are equal on all devices of a rank are accepted, whatever part of the array the rank holds."""
+    ready.run(JOIN).check()
+    result = ready.run(f"{code}\ny = float(add(y))", guard=guard).check()
+    assert (result.state, result.notes) == ("clean", ())
+
+
+def test_pmap_hides_no_argument_of_another_program(ready: Cluster) -> None:
+    """An argument that is still computed is compared, although a pmap of that cell takes arguments that may differ."""
+    ready.run("slow = jax.jit(lambda a: jax.lax.fori_loop(0, 30, lambda n, a: a @ a / a.sum(0), a)[0, 0])").check()
+    own = "y = jax.pmap(lambda a, b: jax.lax.psum(a * b, 'i'), 'i')(np.ones(2), np.full(2, rank))"
+    for seed, state in (("1.0", "clean"), ("1.0 + rank", "tainted")):
+        result = ready.run(f"{own}\ny = prod(x, slow(jnp.full((900, 900), {seed})))").check()
+        assert result.state == state
+    assert "the ranks passed different values to one launch, f32[]\n" in ready.reason
+    ready.accept()
 
 
 DONATED = """

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from mhnb.core.guard.host_data import (
+    DIFFERENT_COPIES,
     INCOMPLETE,
     LAUNCH_INPUT,
     HashSummary,
@@ -146,6 +147,31 @@ def test_shape_difference_comes_before_values() -> None:
     assert "rank 0 made f32[4], rank 1 made f32[8]" in text
 
 
+def sample(*values: float) -> str:
+    """Return a few values as a rank sends them."""
+    return struct.pack(f"<{len(values)}d", *values).hex()
+
+
+def copies(one: str = "a", two: str = "b", *, whole: bool = True, count: int = 1) -> HostDataRow:
+    """Return the row of an array whose copies on two devices of a rank differ."""
+    summaries = {each: HashSummary(1, "", "", "", each, sample(n)) for n, each in enumerate((one, two))}
+    kinds = HashSummary(count, "g", "k", "k", "f32[8]")
+    return HostDataRow(2, (0, 1), DIFFERENT_COPIES + ("whole" if whole else "d"), kinds, summaries)
+
+
+def test_different_copies_on_one_rank_are_named() -> None:
+    """The message names the line and the ranks whose devices differ, however the ranks compare with each other."""
+    (found,) = compare_host_data({0: [row("a"), copies()], 1: [row("a"), copies()]})
+    assert format_host_data(found, "u = 1\nw = make(v)").splitlines()[:4] == [
+        "the copies of one array on the devices of one rank differ, f32[8]",
+        "  line 2:  w = make(v)",
+        "  ranks 0-1 each have copies with hashes a and b",
+        "  for example, the values 0 and 1",
+    ]
+    (found,) = compare_host_data({0: [row("a")], 1: [row("a"), copies()]})
+    assert "\n  rank 1 has copies with hashes a and b\n" in format_host_data(found)
+
+
 def run_with_rows(
     driver: Driver, rows: list[list[HostDataRow]], *, events: list[object] | None = None, guard: str = "parity"
 ) -> str:
@@ -174,6 +200,11 @@ def run_with_rows(
             "lockstep",
             "tainted",
         ),
+        ([[copies()], [copies()]], None, "lockstep", "tainted"),
+        ([[copies()], [copies()]], [error("OrderMismatch")], "lockstep", "tainted"),
+        ([[copies()], []], [error("OrderMismatch")], "lockstep", "clean"),
+        ([[copies(count=2)], []], [error("OrderMismatch")], "lockstep", "tainted"),
+        ([[copies(whole=False)], []], [error("OrderMismatch")], "lockstep", "tainted"),
     ],
     ids=[
         "equal",
@@ -184,6 +215,11 @@ def run_with_rows(
         "other shapes, refused",
         "other shapes",
         "other shapes, refused, after another launch was given other values",
+        "copies that differ on each rank",
+        "copies that differ in the same way on each rank, another mismatch",
+        "copies that differ on one rank, so that lockstep refuses them",
+        "copies that differ on one rank, and another array of that line",
+        "copies of a shard that differ, which lockstep does not compare",
     ],
 )
 def test_resulting_state(rows: list[list[HostDataRow]], events: list[object] | None, guard: str, state: str) -> None:
@@ -191,11 +227,6 @@ def test_resulting_state(rows: list[list[HostDataRow]], events: list[object] | N
     driver = Driver()
     driver(*(RankReady(rank, GUARD) for rank in (0, 1)))
     assert run_with_rows(driver, rows, events=events, guard=guard) == state
-
-
-def sample(*values: float) -> str:
-    """Return a few values as a rank sends them."""
-    return struct.pack(f"<{len(values)}d", *values).hex()
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,10 @@ def start_again() -> None:
 
 def test_order_of_different_calls_does_not_matter() -> None:
     """Calls with other arguments have the same numbers in another order, and equal calls are counted."""
-    run_in_pool((load, 1), (load, 2), (functools.partial(load, key="again"), 1))
+    run_in_pool((load, 1), (load, 2), (partial(load, key="again"), 1))
     before = {name: thread.call_number for name, thread in found.items()}
     start_again()
-    run_in_pool((functools.partial(load, key="again"), 1), (load, 2), (load, 1))
+    run_in_pool((partial(load, key="again"), 1), (load, 2), (load, 1))
     assert {name: thread.call_number for name, thread in found.items()} == before
     assert len(set(before.values())) == 3
 
@@ -103,8 +103,8 @@ def test_call_that_failed_is_the_same_call_when_it_is_made_again() -> None:
 )
 def test_only_plain_arguments_identify_a_call(args: tuple[Any, ...], *, is_known: bool) -> None:
     """A call without arguments, or with others than plain values, is not identified by them."""
-    run_in_pool((functools.partial(load, key="it") if not args else load, *args))
-    run_in_pool((functools.partial(_see, *args),))
+    run_in_pool((partial(load, key="it") if not args else load, *args))
+    run_in_pool((partial(_see, *args),))
     assert bool(found["seen"].call_number) is is_known
 
 
@@ -114,7 +114,12 @@ def _see(*_args: object) -> None:
 
 def test_thread_of_the_users_own_is_not_a_call() -> None:
     """A thread is not identified by its arguments, but the calls that it gives to a pool are."""
-    thread = threading.Thread(target=lambda: (_see(), run_in_pool((load, 1))))
+
+    def work() -> None:
+        _see()
+        run_in_pool((load, 1))
+
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     assert not found["seen"].call_number
@@ -144,6 +149,10 @@ def test_callback_of_a_future_belongs_to_what_has_added_it() -> None:
     assert len({*numbers, MAIN_THREAD}) == 2
 
 
+def _call_without_task(see: Callable[[str], None], name: str, _task: object) -> None:
+    see(name)
+
+
 async def _sleep(turns: int) -> None:
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -160,7 +169,7 @@ def test_callbacks_of_tasks_and_loops_are_numbered() -> None:
 
         tasks = [loop.create_task(_sleep(turns)) for turns in (3, 1)]
         for name, task in zip("ab", tasks, strict=True):
-            task.add_done_callback(lambda _task, name=name: see(name))
+            task.add_done_callback(partial(_call_without_task, see, name))
         loop.call_soon(see, "c")
         loop.call_soon_threadsafe(see, "d")
         await asyncio.gather(*tasks)
@@ -177,10 +186,11 @@ def test_task_is_identified_by_its_arguments() -> None:
     """A task is a call of its coroutine function; the object whose method it is does not count."""
 
     class Loader:
+        turns = 1
+
         async def load(self, n: int) -> int:
-            assert self
-            await asyncio.sleep(0)
-            return current_thread().call_number if n else 0
+            await _sleep(self.turns + n)
+            return current_thread().call_number
 
     def run(order: tuple[int, ...]) -> dict[int, int]:
         async def load_all() -> dict[int, int]:

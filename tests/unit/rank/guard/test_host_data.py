@@ -5,22 +5,30 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow, compare_host_data, read_sample
+from mhnb.core.guard.host_data import DIFFERENT_COPIES, LAUNCH_INPUT, HostDataRow, compare_host_data, read_sample
 from mhnb.core.guard.provenance import ANY, uncompared_blocks
 from mhnb.core.messages import MAX_NAME_CHARS, RunCell
 from mhnb.rank.execution.streams import CELL_NUMBER, propagate_to_threads
 from mhnb.rank.guard.hashing import ArrayBytes, HostArray, sample_of
 from mhnb.rank.guard.host_data import HostDataRecorder, SharedBoxes, merge_boxes
-from mhnb.rank.guard.provenance import combine_tags, read_tags
+from mhnb.rank.guard.provenance import Producer, combine_tags, read_tags, tag_array
 
 BOTH = (0, 1)
+
+
+class Program(NamedTuple):
+    """A program of both ranks."""
+
+    fingerprint: str = "f1"
+    participants: tuple[int, ...] = BOTH
 
 
 class Value:
@@ -86,6 +94,40 @@ class Rows(Copies):
         return {Device(0): (slice(0, shape[0] - 1),)}
 
 
+@dataclass(frozen=True)
+class SecondDevice(Device):
+    """The second device of rank 0."""
+
+    @property
+    def process_index(self) -> int:
+        """Return the device's rank."""
+        return 0
+
+
+class CopiesOnThree(Copies):
+    """A sharding over two devices of rank 0, and one of rank 1; each has all of the array."""
+
+    def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        """Return the index of each device."""
+        return {device: (slice(0, shape[0]),) for device in (Device(0), SecondDevice(2), Device(1))}
+
+    def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        """Return the index of this rank's devices."""
+        return {device: (slice(0, shape[0]),) for device in (Device(0), SecondDevice(2))}
+
+
+class RowsOnThree(CopiesOnThree):
+    """A sharding in which each rank has a part of its own, and rank 0 has it on two devices."""
+
+    def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        """Return the index of each device."""
+        return {**self.addressable_devices_indices_map(shape), Device(1): (slice(1, 2),)}
+
+    def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        """Return the index of this rank's devices."""
+        return {device: (slice(0, shape[0] - 1),) for device in (Device(0), SecondDevice(2))}
+
+
 class LaidOutArray:
     """The array that JAX makes from a value for all devices."""
 
@@ -108,7 +150,7 @@ def launch_with(recorder: HostDataRecorder, value: Value, line: int = 1, donated
     array = LaidOutArray()
     recorder.record_argument(array, value, lambda _device, _index: value)
     recorder.hash_inputs([array], donated=donated)
-    recorder.record_inputs(BOTH, line, [array], is_agreed=True, uncompared_mask=1)
+    recorder.record_inputs(Program(), line, [array], is_agreed=True, uncompared_mask=1)
 
 
 def rows_differ(mine: list[HostDataRow], theirs: list[HostDataRow]) -> bool:
@@ -245,7 +287,7 @@ def test_refused_launch_has_no_number(theirs: int) -> None:
     for tries, content in ((True, 3), (False, theirs)):
         recorder = start_recorder()
         if tries:
-            recorder.record_inputs(BOTH, 1, [], is_agreed=True)
+            recorder.record_inputs(Program(), 1, [], is_agreed=True)
             recorder.undo_count(BOTH, is_agreed=True)
         launch_with(recorder, Value(content), line=2 + tries)
         rows.append([row for row in recorder.end_cell() if row.place.startswith(LAUNCH_INPUT)])
@@ -270,7 +312,7 @@ def test_input_compared_before_a_launch_is_not_compared_after() -> None:
         recorder, array = start_recorder(), LaidOutArray()
         recorder.record_argument(array, Value(content), lambda _device, _index: None)
         values.append(combine_tags(read_tags([array])))
-        recorder.record_inputs(BOTH, 1, [array], is_agreed=True, uncompared_mask=uncompared_blocks(values[-1]))
+        recorder.record_inputs(Program(), 1, [array], is_agreed=True, uncompared_mask=uncompared_blocks(values[-1]))
         rows.append(recorder.end_cell())
     assert values[0] != values[1]
     assert rows == [[], []]
@@ -282,7 +324,7 @@ def test_without_agreement_arguments_are_compared_after_launch() -> None:
     for content in (1, 2):
         recorder, array, kept = start_recorder(uses_tags=False), LaidOutArray(), LaidOutArray()
         recorder.record_argument(array, Value(content), lambda _device, _index: None)
-        recorder.record_inputs(BOTH, 1, [array], is_agreed=False)
+        recorder.record_inputs(Program(), 1, [array], is_agreed=False)
         rows.append(recorder.end_cell())
         recorder.record_array(kept, lambda _device, _index: Value(1))
         assert read_tags([kept]) == read_tags([object()])
@@ -351,8 +393,8 @@ def test_thread_that_outlives_its_cell_is_compared_from_its_first_array() -> Non
     recorder, made, go = start_recorder(), threading.Event(), threading.Event()
 
     def make() -> None:
-        for content in (1, 2):
-            recorder.record_array(LaidOutArray(), lambda _device, _index, content=content: Value(content))
+        for _ in range(2):
+            recorder.record_array(LaidOutArray(), lambda _device, _index: Value(1))
             made.set()
             go.wait(60)
 
@@ -374,6 +416,93 @@ def test_part_that_is_made_again_is_accepted() -> None:
     recorder.begin_cell(RunCell(1, 3, "", "lockstep", [0]))
     recorder.record_array(array, lambda _device, _index: Value(1))
     assert read_tags([array])[0][0] == ANY
+
+
+@pytest.mark.parametrize(
+    ("programs", "differs"),
+    [
+        pytest.param(("a pmap", "f1", "f1"), True, id="another program"),
+        pytest.param(("f1", "f1", "f1"), False, id="the same program: it may be a part that one rank made again"),
+    ],
+)
+def test_argument_that_must_not_be_compared_concerns_its_own_program(programs: Sequence[str], *, differs: bool) -> None:
+    """An argument of each rank's own switches off the comparison of its own program's arguments, and of no other program's."""
+    rows = []
+    for content in (1, 2):
+        recorder, own = start_recorder(), LaidOutArray()
+        tag_array(own, ANY, Producer("host data", 2, 1))
+        for fingerprint, array in zip(programs, (own, LaidOutArray(), LaidOutArray()), strict=True):
+            if array is not own:
+                recorder.record_argument(array, Value(content), lambda _device, _index: None)
+            recorder.record_inputs(Program(fingerprint), 1, [array], is_agreed=True, uncompared_mask=1)
+        rows.append(recorder.end_cell())
+        # However many launches there are, a row belongs to a program.
+        assert len(rows[-1]) == len({*programs})
+    assert rows_differ(*rows) == differs
+
+
+def make_copies(
+    recorder: HostDataRecorder, values: Sequence[Any], sharding: type[Copies] = CopiesOnThree
+) -> LaidOutArray:
+    """Make an array from a value for each device of rank 0."""
+    array, values_by_id = LaidOutArray(sharding()), dict(zip((0, 2), values, strict=True))
+    recorder.record_array(array, lambda device, _index: values_by_id[device.id])
+    return array
+
+
+@pytest.mark.parametrize("sharding", [CopiesOnThree, RowsOnThree])
+@pytest.mark.parametrize("uses_tags", [True, False])
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("second", [1, 2])
+def test_copies_on_two_devices_of_a_rank_are_compared(
+    sharding: type[Copies], *, uses_tags: bool, ready: bool, second: int
+) -> None:
+    """What two devices of one rank got for one box is compared, whether or not another rank holds that box."""
+    recorder, late = start_recorder(uses_tags=uses_tags), Value(second, ready=ready)
+    make_copies(recorder, [Value(1), late], sharding)
+    late.ready = True
+    found = [row for row in recorder.end_cell() if row.place.startswith(DIFFERENT_COPIES)]
+    assert len(found) == (second == 2)
+    assert bool(compare_host_data({0: found})) == (second == 2)
+
+
+def test_equal_copies_have_the_tag_of_one_value() -> None:
+    """The tag does not depend on the number of a rank's devices, unless their copies differ."""
+    recorder, single = start_recorder(), LaidOutArray(Copies())
+    recorder.record_array(single, lambda _device, _index: Value(1))
+    value, equal, different = (
+        read_tags([array])[0][0]
+        for array in (
+            single,
+            make_copies(recorder, [Value(1), Value(1)]),
+            make_copies(recorder, [Value(1), Value(2)]),
+        )
+    )
+    assert value == equal != different
+
+
+def test_the_same_memory_is_hashed_once() -> None:
+    """Copies that are one object, or NumPy's views of the same memory, are hashed once, because they are equal."""
+    reads: list[Any] = []
+
+    def read(value: Any, _dtype: Any) -> ArrayBytes:
+        reads.append(value)
+        return ArrayBytes(value.tobytes())
+
+    recorder, data = HostDataRecorder(lambda: 1, lambda: 0, read), np.arange(4)
+    recorder.begin_cell(RunCell(1, 2, "", "lockstep"))
+    for copies, count in (
+        ([data, data], 1),
+        ([data[:2], data[:2]], 1),
+        ([data[:2], data[2:]], 2),
+        ([data[:2], data[::2]], 2),
+    ):
+        reads.clear()
+        make_copies(recorder, copies)
+        assert len(reads) == count
+    reads.clear()
+    make_copies(recorder, [data[:2], data[:2]], RowsOnThree)
+    assert reads == []
 
 
 def hold_boxes(place: str = "there", **words: int | None) -> HostArray:

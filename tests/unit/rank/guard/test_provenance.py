@@ -22,6 +22,7 @@ from mhnb.rank.guard.provenance import (
     read_provenance,
     read_tags,
     tag_array,
+    tag_empty,
     tag_outputs,
 )
 
@@ -51,6 +52,19 @@ def value_of(*arrays: object) -> int:
 
 STEP, HALF, DATA = Producer("jit(step)", 3, 2), Producer("jit(half)", 4, None), Producer("host data", 2, 1)
 TOGETHER = for_collective((0, 1), 1, STEP)
+
+
+def test_empty_arrays_are_equal_whatever_made_them() -> None:
+    """An array without an element has one tag, however a rank made it, and is never noted as not compared."""
+    made = [Array(), host_array(5), host_array(ANY, DATA), *outputs(TOGETHER)]
+    tag_empty(made, range(len(made)))
+    assert len({value_of(each) for each in made}) == 1
+    uncompared = UncomparedArrays()
+    uncompared.record(made, read_tags(made), 1)
+    assert uncompared.format_notes() == []
+    assert value_of(*outputs(for_local(7, read_tags(made[:1]), HALF))) == value_of(
+        *outputs(for_local(7, read_tags(made[1:2]), HALF))
+    )
 
 
 def test_argument_counts_like_any_array() -> None:
