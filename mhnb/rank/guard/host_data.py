@@ -215,6 +215,25 @@ class HostDataRecorder:
         if self._uses_tags or known is not None:
             copy_provenance(laid_out, kept, Producer(HOST_DATA, self._seq, line))
 
+    def record_outputs(self, outputs: Sequence[Any], name: str, line: int | None) -> None:
+        """Record the outputs of a program whose host callbacks return values: what several ranks hold is compared like host data.
+
+        Outputs of which each rank holds a part of its own keep the launch's tag.
+        """
+        for array in outputs if self.is_active else ():
+            sharing = find_shared_boxes(array.sharding, array.shape)
+            if sharing is None or not sharing.boxes:
+                continue
+            parts = _parts(sharing, functools.partial(_find_shard, array))
+            host = HostArray(_format_kind(array.shape, array.dtype), array.dtype, parts, sharing)
+            self._add_array(line, sharing, host)
+            if self._uses_tags and sharing.is_replicated:
+                self._tag(array, host, Producer(name, self._seq, line))
+            elif self._uses_tags:
+                setattr(array, BOXES, (host,))
+                self._partially_shared.add(host)
+                self._unhashed.add(host)
+
     def tag_pmap_argument(self, array: Any) -> bool:
         """Identify pmap's argument of this rank's own by where it was made; return False if the array is not of several ranks.
 
@@ -467,6 +486,10 @@ def _parts(sharing: SharedBoxes, source: ShardSource) -> dict[str, Any]:
     boxes = {text: source(device, index) for text, (device, index) in sharing.boxes.items()}
     # The same as for a value that is laid out.
     return {"": next(iter(boxes.values()))} if sharing.is_replicated and len(boxes) == 1 else boxes
+
+
+def _find_shard(array: Any, device: Any, _index: Any) -> Any:
+    return next(shard.data for shard in array.addressable_shards if shard.device == device)
 
 
 def _attach_boxes(boxes: tuple[HostArray, ...], outputs: Sequence[Any]) -> None:

@@ -324,8 +324,12 @@ class LaunchGate:
         self._seq = seq + 1
         self._cell_ranks = None
 
+    def record_per_rank(self, line: int | None) -> None:
+        """Record a launch whose host callbacks the user declared with `mhnb.per_rank`."""
+        self._uncompared.record_per_rank(line)
+
     def take_notes(self) -> list[str]:
-        """Return the note on how many arrays of the cell's launches were not compared."""
+        """Return the notes on what of the cell's launches was not compared."""
         return self._uncompared.format_notes()
 
     def take_refused_inputs(self) -> list[InputRow]:
