@@ -346,7 +346,7 @@ class _Program:
     may_crash: bool = False
     """On CPU with several devices in a process, C++ ends the process if an argument was donated before."""
     callbacks: str = ""
-    """Descriptions of the host callbacks that return values to it: its outputs may differ by rank. Empty if there are none."""
+    """Descriptions of the host callbacks that return values to it: its outputs may differ by rank. Empty without one."""
     is_per_rank: bool = False
     """Whether the user declared that those values belong to their rank."""
     producers: dict[int | None, Producer] = field(default_factory=dict)
