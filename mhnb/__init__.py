@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mhnb.core.output.results import CellResult
     from mhnb.errors import CellError, CellFailed, MhnbError
     from mhnb.layouts import expect, layout, reshard
+    from mhnb.rank.guard.callables import per_rank
     from mhnb.rank.metrics import log
     from mhnb.rank.requests.sharding import collectives
 
@@ -34,6 +35,7 @@ __all__ = [
     "layout",
     "load_ipython_extension",
     "log",
+    "per_rank",
     "reshard",
     "start",
     "unload_ipython_extension",
@@ -53,6 +55,7 @@ _MODULE_OF = {
     "expect": "mhnb.layouts",
     "layout": "mhnb.layouts",
     "log": "mhnb.rank.metrics",
+    "per_rank": "mhnb.rank.guard.callables",
     "reshard": "mhnb.layouts",
     "start": "mhnb.cluster.manager",
 }

@@ -41,8 +41,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mhnb.core.guard.launches import LOCAL_PREFIX, has_collectives
+from mhnb.core.guard.programs import CALLS
 from mhnb.errors import OrderMismatch
 from mhnb.rank.execution.callbacks import CallingProgram
+from mhnb.rank.guard.callables import is_per_rank, returns_values
 from mhnb.rank.guard.launch_recorder import Launch, LaunchRecorder
 from mhnb.rank.guard.programs import (
     CompiledProgram,
@@ -69,6 +71,7 @@ from mhnb.sharding.hlo_collectives import may_communicate
 from mhnb.sharding.hlo_text import strip_metadata
 from mhnb.sharding.shardy import find_donated, find_passthrough_outputs, omit_replicated_arguments
 
+_Follow: TypeAlias = Callable[[Sequence[Any]], None]
 _Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 ARRAY_CLASSES = (
@@ -296,6 +299,8 @@ def list_buffers(array: Any) -> list[tuple[Any, int | None, int]]:
 
 
 _IndexPairs = list[tuple[int, int]]
+_MAX_CALLBACK_CHARS = 300
+"""Most characters that a message shows of a program's callbacks."""
 
 
 class _Current(threading.local):
@@ -343,6 +348,10 @@ class _Program:
     """Arguments without an element."""
     may_crash: bool = False
     """On CPU with several devices in a process, C++ ends the process if an argument was donated before."""
+    callbacks: str = ""
+    """Descriptions of the host callbacks that return values to it: its outputs may differ by rank. Empty without one."""
+    is_per_rank: bool = False
+    """Whether the user declared that those values belong to their rank."""
     producers: dict[int | None, Producer] = field(default_factory=dict)
     """The latest producer of its outputs, by line of the cell."""
     is_collective: bool = field(init=False)
@@ -353,6 +362,11 @@ class _Program:
     def __post_init__(self) -> None:
         self.is_collective = has_collectives(self.fingerprint)
         self.fingerprint_number = int(self.fingerprint.removeprefix(LOCAL_PREFIX), 16)
+
+    @property
+    def producer_name(self) -> str:
+        """Its name as that of what made an array, with its callbacks."""
+        return f"{self.name}{CALLS}{self.callbacks:.{_MAX_CALLBACK_CHARS}}" if self.callbacks else self.name
 
     @property
     def is_gated(self) -> bool:
@@ -614,8 +628,20 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
     empty = tuple(place for place, aval in enumerate(avals) if aval is not None and 0 in aval.shape)
     # since jaxlib 0.10.2: with one device in a process, and through Python, a donated argument is an error like any other.
     may_crash = devices[0].platform == "cpu" and len(devices) > len(participants)
-    name = format_program_name(unloaded)
-    return _Program(fingerprint, name, participants, compiled, passed, donated, empty, may_crash)
+    returning = [each for each in _current.arguments.get("host_callbacks") or () if returns_values(each)]
+    described = module.splitlines()[-len(returning) :] if returning else ()
+    return _Program(
+        fingerprint,
+        format_program_name(unloaded),
+        participants,
+        compiled,
+        passed,
+        donated,
+        empty,
+        may_crash,
+        callbacks=", ".join(line.partition(": ")[2] for line in described),
+        is_per_rank=any(map(is_per_rank, returning)),
+    )
 
 
 def _build_hooked(build: Callable[[], Any], program: _Program, recorded: Callable[[Any, _Program], Any]) -> Any:
@@ -1288,7 +1314,8 @@ class _HookedExecutable:
         _current.launched = launched
         try:
             results = self._executable.execute_sharded(inputs, **kwargs)
-            return _HookedResults(results, self._make_tagger(inputs, provenance), launched)
+            follow = self._follow_callbacks(line, None) if program.callbacks else None
+            return _HookedResults(results, self._make_tagger(inputs, provenance), launched, follow)
         except Exception:
             # The runtime refused it (for example, a deleted argument) before anything ran: it was not a launch.
             recorder.withdraw(launched)
@@ -1306,9 +1333,27 @@ class _HookedExecutable:
         recorder.host_data.hash_inputs(inputs, donated=None)
         provenance = _make_local_provenance(recorder, program, read_tags(inputs))
         results = self._executable.execute_sharded(inputs, **kwargs)
-        return _HookedResults(
-            results, self._make_tagger(inputs, provenance), None, recorder.host_data.track_inputs(inputs)
-        )
+        follow = recorder.host_data.track_inputs(inputs)
+        if program.callbacks:
+            follow = self._follow_callbacks(recorder.find_line(), follow)
+        return _HookedResults(results, self._make_tagger(inputs, provenance), None, follow)
+
+    def _follow_callbacks(self, line: int | None, follow: _Follow | None) -> _Follow | None:
+        """Return what is done with the outputs of a program whose callbacks return values. Ranks may get different ones."""
+        recorder, program = _recorder, self._program
+        assert recorder is not None
+        if program.is_per_rank:
+            recorder.gate.record_per_rank(line)
+            return follow
+        passed = {place for place, _ in self._passed_through}
+
+        def compare(outputs: Sequence[Any]) -> None:
+            if follow is not None:
+                follow(outputs)
+            computed = [output for place, output in enumerate(outputs) if place not in passed]
+            recorder.host_data.record_outputs(computed, program.producer_name, line)
+
+        return compare
 
     def _make_tagger(self, inputs: Sequence[Any], provenance: OutputProvenance) -> Callable[..., None]:
         if not (self._written or self._passed_through):
@@ -1324,7 +1369,7 @@ def _make_local_provenance(recorder: LaunchRecorder, program: _Program, tags: Se
     seq, line = recorder.seq, recorder.find_line()
     producer = program.producers.get(line)
     if producer is None or producer.seq != seq:
-        producer = program.producers[line] = Producer(program.name, seq, line)
+        producer = program.producers[line] = Producer(program.producer_name, seq, line)
     return for_local(program.fingerprint_number, tags, producer)
 
 
@@ -1358,7 +1403,7 @@ class _HookedResults:
         results: Any,
         tag: Callable[..., None],
         launched: Launch | None,
-        follow: Callable[[Sequence[Any]], None] | None = None,
+        follow: _Follow | None = None,
     ) -> None:
         self._results, self._launched, self._tag, self._follow = results, launched, tag, follow
 

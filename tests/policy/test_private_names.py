@@ -20,7 +20,7 @@ _KNOWS_IPYTHON = {
 """The modules that may use private names of IPython and its kernel, one for each side."""
 _NAMES_JAX_MODULES = {
     "mhnb.rank.jax_private": "uses them",
-    "mhnb.rank.guard.programs": "compares them with the modules of a program's functions; reads nothing there",
+    "mhnb.rank.guard.callables": "compares them with the modules of a program's functions; reads nothing there",
 }
 """The modules that may name private modules of JAX in text."""
 _PRIVATE_JAX = re.compile(r"(?:jax|jaxlib)(?:\.\w+)*\._\w+(?:\.\w+)*")

@@ -250,7 +250,10 @@ def _format_differences(groups: Sequence[LaunchGroup], differences: Mapping[int,
     # The result of a callback affects the numbers that the program computes.
     has_callback = any(text.startswith(CALLBACK_PREFIX) for _, text in described)
     hint = (
-        ["  If a callback should differ by rank, use one function that calls jax.process_index() itself."]
+        [
+            "  Sort what you list, so that every rank launches the callbacks in one order. If a callback's values belong to its rank,",
+            "  pass mhnb.per_rank(callback). If its code should differ, use one function that calls jax.process_index() itself.",
+        ]
         if has_callback
         else []
     )

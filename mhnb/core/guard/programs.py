@@ -17,6 +17,8 @@ from mhnb.core.typed_json import decode_json, encode_json
 
 CALLBACK_PREFIX = "host callback"
 """Prefix of an outline's lines that name the Python functions which a program calls."""
+CALLS = " that calls "
+"""Separates a program from its host callback, in the name of what made an array."""
 MAX_PACKED_CHARS = 1 << 18
 """Most characters of a packed outline. Of a longer module only the first lines are compared."""
 _MAX_LINES, _MAX_LINE_CHARS = 20_000, 2_000

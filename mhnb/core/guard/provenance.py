@@ -19,6 +19,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from mhnb.core.guard.host_data import EQUAL_VALUES_HINT, PROCESS_LOCAL_HINT, Sample, format_gap, read_sample
+from mhnb.core.guard.programs import CALLS
 from mhnb.core.ranks import describe_ranks, group_ranks
 
 HOST_DATA = "host data"
@@ -42,6 +43,7 @@ _SHOWN_LINES, _SHOWN_ARRAYS = 4, 3
 _MAX_SEQ = (1 << 32) - 1
 _UNKNOWN_TEXT = "of unknown history (made with --guard off or parity)"
 _UNKNOWN_HINT = "Make it in the same cell and with the same guard on every rank."
+_CALLBACK_HINT = "If the values of a callback belong to its rank, pass mhnb.per_rank(callback) to JAX."
 _ORDER_HINT = (
     "Sort file lists, sets and dicts; make each array on the same line, the same number of times on every rank."
 )
@@ -226,6 +228,8 @@ def _describe_array(number: int, by_rank: Mapping[int, InputRow]) -> tuple[str, 
     if any(row.value == UNKNOWN for row in rows):
         return f"{head} is {producers}", _UNKNOWN_HINT
     gap = format_gap(kind, samples)
+    if any(CALLS in row.producer for row in rows):
+        return f"{head} is {producers}{f'; {gap}' if gap else ''}", _CALLBACK_HINT
     if any(row.producer for row in rows):
         hint = EQUAL_VALUES_HINT if all(samples) else ""
         hint = _ORDER_HINT if all(row.producer.startswith(SHARDED_HOST_DATA) for row in rows) else hint
@@ -269,14 +273,27 @@ def format_uncompared(count: int, lines: Iterable[int]) -> str:
     >>> format_uncompared(1, [2])
     '1 array was not compared: made in a thread, with --guard off, parity or --ranks, or not seen by the guard (line 2)'
     """
-    shown = sorted(lines)
-    many = len(shown) > 1
-    listed = ", ".join(map(str, shown[:_SHOWN_LINES])) + (", …" if len(shown) > _SHOWN_LINES else "")
-    where = f" (line{'s' if many else ''} {listed})" if shown else ""
     what = "1 array was" if count == 1 else f"{count} arrays were"
+    where = _format_lines(lines)
     return (
         f"{what} not compared: made in a thread, with --guard off, parity or --ranks, or not seen by the guard{where}"
     )
+
+
+def format_per_rank(lines: Iterable[int | None]) -> str:
+    """Format the note on launches whose host callbacks the user declared with `mhnb.per_rank`.
+
+    >>> format_per_rank([3, None, 2])
+    'values of host callbacks were not compared: declared with mhnb.per_rank (lines 2, 3)'
+    """
+    known = [line for line in lines if line is not None]
+    return f"values of host callbacks were not compared: declared with mhnb.per_rank{_format_lines(known)}"
+
+
+def _format_lines(lines: Iterable[int]) -> str:
+    shown = sorted(lines)
+    listed = ", ".join(map(str, shown[:_SHOWN_LINES])) + (", …" if len(shown) > _SHOWN_LINES else "")
+    return f" (line{'s' if len(shown) > 1 else ''} {listed})" if shown else ""
 
 
 def format_producer(name: str, cell_name: str, line: int | None) -> str:

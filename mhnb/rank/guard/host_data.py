@@ -263,6 +263,25 @@ class HostDataRecorder:
         if self._uses_tags or known is not None:
             copy_provenance(laid_out, kept, Producer(HOST_DATA, self._seq, line))
 
+    def record_outputs(self, outputs: Sequence[Any], name: str, line: int | None) -> None:
+        """Record the outputs of a program whose host callbacks return values: what several ranks hold is compared like host data.
+
+        Outputs of which each rank holds a part of its own keep the launch's tag.
+        """
+        for array in outputs if self.is_active else ():
+            sharing = find_shared_boxes(array.sharding, array.shape)
+            parts = _parts(sharing, functools.partial(_find_shard, array), is_from_one=False) if sharing else {}
+            if sharing is None or not parts:
+                continue
+            host = HostArray(_format_kind(array.shape, array.dtype), array.dtype, parts, sharing)
+            self._add_array(line, sharing, host)
+            if self._uses_tags and sharing.is_replicated:
+                self._tag(array, host, Producer(name, self._seq, line))
+            elif self._uses_tags:
+                setattr(array, BOXES, (host,))
+                self._partially_shared.add(host)
+                self._unhashed.add(host)
+
     def tag_pmap_argument(self, array: Any) -> bool:
         """Identify pmap's argument of this rank's own by where it was made; return False if the array is not of several ranks.
 
@@ -576,6 +595,10 @@ def _list_different_copies(rows: Mapping[tuple[Any, ...], _ArrayRow]) -> list[Ho
 def _summarise_copies(*hashes: int) -> dict[str, HashSummary]:
     texts = [_NO_LABEL.format_hash(each) for each in hashes]
     return {text: HashSummary(1, "", "", "", text, sample_of(each)) for text, each in zip(texts, hashes, strict=True)}
+
+
+def _find_shard(array: Any, device: Any, _index: Any) -> Any:
+    return next(shard.data for shard in array.addressable_shards if shard.device == device)
 
 
 def _attach_boxes(boxes: tuple[HostArray, ...], outputs: Sequence[Any]) -> None:

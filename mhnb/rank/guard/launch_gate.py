@@ -323,8 +323,12 @@ class LaunchGate:
         self._first_mismatch = None
         self._retry_counts.clear()
 
+    def record_per_rank(self, line: int | None) -> None:
+        """Record a launch whose host callbacks the user declared with `mhnb.per_rank`."""
+        self._uncompared.record_per_rank(line)
+
     def take_notes(self) -> list[str]:
-        """Return the note on how many arrays of the cell's launches were not compared, and start over."""
+        """Return the notes on what of the cell's launches was not compared, and start over."""
         uncompared, self._uncompared = self._uncompared, UncomparedArrays()
         return uncompared.format_notes()
 

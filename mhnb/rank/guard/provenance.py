@@ -27,6 +27,7 @@ from mhnb.core.guard.provenance import (
     UNKNOWN,
     InputRow,
     combine_values,
+    format_per_rank,
     format_producer,
     format_uncompared,
     hash_values,
@@ -237,6 +238,7 @@ class UncomparedArrays:
     def __init__(self) -> None:
         self._count = 0
         self._lines: set[int] = set()
+        self._per_rank_lines: set[int | None] = set()
 
     def record(self, inputs: Sequence[Any], tags: Sequence[Tag], line: int | None) -> None:
         """Record a launch of these arrays. Each array is counted once."""
@@ -254,6 +256,11 @@ class UncomparedArrays:
                 self._count += getattr(array, _COUNTED, None) is not self
                 setattr(array, _COUNTED, self)
 
+    def record_per_rank(self, line: int | None) -> None:
+        """Record a launch whose host callbacks the user declared with `mhnb.per_rank`."""
+        self._per_rank_lines.add(line)
+
     def format_notes(self) -> list[str]:
-        """Return the note of the cell; empty list if all arrays were compared."""
-        return [format_uncompared(self._count, self._lines)] if self._count else []
+        """Return the notes of the cell; empty list if everything was compared."""
+        notes = [format_uncompared(self._count, self._lines)] if self._count else []
+        return [*notes, *([format_per_rank(self._per_rank_lines)] if self._per_rank_lines else [])]

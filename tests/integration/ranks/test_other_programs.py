@@ -23,11 +23,22 @@ def shape(f):
     return jax.jit(jax.shard_map(inner, mesh=mesh, in_specs=P('x'), out_specs=P()))
 """
 
+MODEL = """
+class A:
+    def __init__(self, k): self.w, self.calls = np.full(1, k, np.float32), 0
+    def f(self, v): self.calls += 1; return np.asarray(v) * self.w
+    __call__ = f"""
 PAIRS = {
     "functions": "one, two = (lambda v: v * 2), (lambda v: v + 2)",
     "partials": "one, two = partial(np.add, np.float32(1)), partial(np.multiply, np.float32(1))",
     "closures": "one, two = [(lambda k: lambda v: v * np.float32(k))(k) for k in (2, 3)]",
     "methods": "class A:\n    def f(self, v): return v\n    def g(self, v): return v + 1\na = A(); one, two = a.f, a.g",
+    "arrays in closures": "def by(t): return lambda v: v * t['w'][0]\none, two = [by({'w': np.full(9, k, 'f')}) for k in (1, 10)]",
+    "arrays of JAX": "def by(t): return lambda v: np.asarray(v) * np.asarray(t)\none, two = [by(jnp.full((), k, 'f')) for k in (1, 10)]",
+    "keys": "def by(k): return lambda v: v * jax.random.key_data(k)[1]\none, two = [by(jax.random.key(k)) for k in (1, 10)]",
+    "defaults": "one, two = [lambda v, t=np.full(1, k, 'f'): np.asarray(v) * t for k in (1, 10)]",
+    "fields": f"{MODEL}\none, two = A(1).f, A(10).f",
+    "objects": f"{MODEL}\none, two = A(1), A(10)",
 }
 
 
@@ -54,6 +65,71 @@ def test_callbacks_in_another_order_are_refused(ready: Cluster, pair: str) -> No
         f"{CALLED_BACK}\n{pair}\nfor f in ([one, two] if rank % 2 else [two, one]): print(float(shape(f)(x)))"
     )
     common_refusal(result)
+
+
+def test_callbacks_in_one_order_have_their_own_values(ready: Cluster) -> None:
+    """Callbacks that differ only in an array of their closure are two programs, each with its own result, also a second time."""
+    code = f"{CALLED_BACK}\n{MODEL}\nmodels = [A(1), A(10)]\n[float(shape(m.f)(x)) for m in models * 2]"
+    result = ready.run(code).check()
+    assert ({rank.text for rank in result}, result.notes, result.state) == ({"[28.0, 280.0, 28.0, 280.0]"}, (), "clean")
+
+
+def test_refusal_names_the_value_and_how_to_declare_it(ready: Cluster) -> None:
+    """The message shows the value of a callback that differs, and names `mhnb.per_rank`; so declared, the right value comes back."""
+    code = f"import mhnb\n{CALLED_BACK}\ndef load(n, v): return v * 0 + n\nown = partial(load, np.float32(rank))"
+    ready.run(code).check()
+    text = common_refusal(ready.run("shape(own)(x)"))
+    assert "partial(__main__.load#" in text
+    assert "pass mhnb.per_rank(callback)" in text
+    result = ready.run("float(shape(mhnb.per_rank(own))(x))").check()
+    assert {rank.text for rank in result} == {"12.0"}
+    assert result.notes == ("values of host callbacks were not compared: declared with mhnb.per_rank (line 1) · clean",)
+
+
+PRODUCED = """
+import mhnb
+from jax.experimental import io_callback
+def produce(f, spec=P(), **options):
+    like = jax.ShapeDtypeStruct((1,), np.float32)
+    inner = lambda a: io_callback(f, like, a, **options)
+    return jax.jit(jax.shard_map(inner, mesh=mesh, in_specs=P('x'), out_specs=spec, check_vma=False))(x)
+dot = jax.jit(lambda a, b: (a * b).sum(), out_shardings=whole)
+own = lambda v: np.full(1, rank, np.float32)
+def load(n, v): return np.full(1, n, np.float32)
+"""
+
+
+def test_different_replicas_from_a_callback_are_refused(ready: Cluster) -> None:
+    """What a callback returns as replicas of one array is compared by content; it counted as equal on every rank."""
+    text = common_refusal(ready.run(f"{PRODUCED}\ny = produce(own)\ny.block_until_ready()\nfloat(dot(x, y))"))
+    assert "of arrays A" in text
+
+
+def test_different_replicas_of_a_running_callback_are_reported(ready: Cluster) -> None:
+    """A value that a callback is still computing when a launch takes it is compared at the end of the cell."""
+    slow = "import time\ndef slow(v): time.sleep(1.5); return own(v)\ny = dot(x, produce(slow))"
+    result = ready.run(f"{PRODUCED}\n{slow}")
+    assert result.state == "tainted"
+    ready.accept()
+    assert "different values in replicas of one array, f32[1]" in result.notes[0]
+
+
+def test_equal_replicas_from_a_callback_raise_no_alarm(ready: Cluster) -> None:
+    """Replicas that are equal on every rank are launched on, and so is what each rank returns as its own shard."""
+    code = f"{PRODUCED}\nequal, shards = produce(lambda v: np.full(1, 3, np.float32)), produce(own, P('x'))\n"
+    result = ready.run(f"{code}float(dot(x, equal)), float(dot(x, shards))").check()
+    assert ({rank.text for rank in result}, result.notes) == ({"(84.0, 62.0)"}, ())
+
+
+def test_refusal_of_an_array_names_the_callback_that_made_it(ready: Cluster) -> None:
+    """The message for an array of a program without a collective shows the callback, whose values differ, and how to declare it."""
+    result = ready.run(f"{PRODUCED}\nfloat(dot(x, produce(partial(load, rank), P('x'))))")
+    common_refusal(result)
+    notes = "\n".join(result.notes)
+    assert "that calls partial(__main__.load#" in notes
+    assert "pass mhnb.per_rank(callback) to JAX" in notes
+    declared = ready.run("float(dot(x, produce(mhnb.per_rank(partial(load, rank)), P('x'))))").check()
+    assert {rank.text for rank in declared} == {"62.0"}
 
 
 DIFFERENCES = {
