@@ -33,6 +33,7 @@ import sys
 import threading
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -40,6 +41,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mhnb.core.error_site import REFUSED_MESH, RefusedMesh
 from mhnb.core.guard.launches import LOCAL_PREFIX, has_collectives
 from mhnb.errors import OrderMismatch
 from mhnb.rank.execution.callbacks import CallingProgram
@@ -66,6 +68,7 @@ from mhnb.rank.guard.provenance import (
 )
 from mhnb.sharding.hlo_collectives import may_communicate
 from mhnb.sharding.hlo_text import strip_metadata
+from mhnb.sharding.mesh import slice_order, split_over_slices
 from mhnb.sharding.shardy import find_donated, find_passthrough_outputs
 
 _Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -120,6 +123,7 @@ def allow_multi_machine_meshes() -> None:
     """Make `jax.make_mesh` create a mesh over CPU devices of several machines, which JAX itself refuses.
 
     Every other call, and every other refusal, stays JAX's own. So does `slice_index`, which distinguishes machines in hybrid meshes.
+    A refusal of GPU or TPU slices carries the mesh, for its hint.
 
     # since jax 0.10: CPU devices have a slice_index for each boot id among the ranks, and make_mesh takes one slice only.
     # On CPU neither an argument of `initialize` nor the environment changes that index.
@@ -137,18 +141,57 @@ def allow_multi_machine_meshes() -> None:
         __tracebackhide__ = True
         try:
             return original(*args, **kwargs)
-        except ValueError as error:
+        except (ValueError, AssertionError) as error:
+            # since jax 0.10: TPU slices, whose coordinates overlap, end in an assertion.
+            if isinstance(error, ValueError) and "multi-slice" not in str(error):
+                raise
             given = signature.bind(*args, **kwargs).arguments
             devices = jax.devices() if given.get("devices") is None else list(given["devices"])
-            if "multi-slice" not in str(error) or {device.platform for device in devices} != {"cpu"}:
+            sizes = tuple(given[shape])
+            # JAX's own mesh of one device has the names and types that JAX would give this one.
+            make_small = functools.partial(original, **given | {shape: (1,) * len(sizes), "devices": devices[:1]})
+            chosen = devices[: math.prod(sizes)]
+            if isinstance(error, AssertionError) or {device.platform for device in devices} != {"cpu"}:
+                with contextlib.suppress(ValueError, AssertionError, NotImplementedError):
+                    vars(error)[REFUSED_MESH] = _describe_refused_mesh(sizes, make_small(), chosen)
                 raise
-        sizes = tuple(given[shape])
-        # JAX's own mesh of one device has the names and types that JAX would give this one.
-        small_mesh = original(**given | {shape: (1,) * len(sizes), "devices": devices[:1]})
-        laid = mesh_utils.create_device_mesh(sizes, devices[: math.prod(sizes)])
+        laid, small_mesh = mesh_utils.create_device_mesh(sizes, chosen), make_small()
         return jax.sharding.Mesh(laid, small_mesh.axis_names, axis_types=small_mesh.axis_types)
 
     jax.make_mesh = make_mesh
+
+
+def _describe_refused_mesh(sizes: Sequence[int], small_mesh: Any, devices: Sequence[Any]) -> RefusedMesh | None:
+    """Describe a mesh for its hint; None if its devices have no short name.
+
+    Raises:
+        ValueError, AssertionError, NotImplementedError: a hybrid mesh is not possible either, as within one slice.
+    """
+    import jax
+    from jax.experimental import mesh_utils
+
+    names, everywhere = small_mesh.axis_names, list(jax.devices())
+    if not {type(name) for name in names} <= {str} or not set(devices) <= set(everywhere):
+        return None
+    by_slice, all_slices = (Counter(device.slice_index for device in each) for each in (devices, everywhere))
+    mesh = RefusedMesh(
+        tuple(zip(names, sizes, strict=True)),
+        tuple(each.name for each in small_mesh.axis_types),
+        tuple(by_slice[at] for at in sorted(by_slice)),
+        len(everywhere) if len(set(all_slices.values())) == 1 else 0,
+        () if set(devices) == set(everywhere) else tuple(map(everywhere.index, devices)),
+    )
+    factors = split_over_slices(sizes, slice_order(names), len(by_slice))
+    if factors is None or len(set(mesh.slices)) > 1:
+        return mesh
+    inside = [size // factor for size, factor in zip(sizes, factors, strict=True)]
+    try:
+        mesh_utils.create_hybrid_device_mesh(inside, factors, devices)
+    except NotImplementedError:
+        # A TPU's own axes do not fit.
+        mesh_utils.create_hybrid_device_mesh(inside, factors, devices, allow_split_physical_axes=True)
+        return mesh._replace(splits_physical_axes=True)
+    return mesh
 
 
 def missing_constructor_names() -> list[str]:
