@@ -37,7 +37,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -534,7 +534,7 @@ def _missing_names(pxla: Any) -> list[str]:
 
 
 _FIELDS = {
-    "UnloadedMeshExecutable": "device_list input_avals input_shardings name output_avals output_shardings "
+    "UnloadedMeshExecutable": "device_list input_avals input_shardings keepalive name output_avals output_shardings "
     "xla_executable",
     "MeshExecutable": "_unsafe_call build_unsafe_call",
     "ExecuteReplicated": "mut ordered_effects xla_executable",
@@ -619,16 +619,54 @@ def _record_compilation(unloaded: Any) -> None:
 
 
 def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
-    module, devices = _module_text(unloaded), list(unloaded.device_list)
-    ranks, meshes = ranks_of_devices(devices), find_meshes(module)
-    compiled = CompiledProgram(unloaded.name, ranks, devices[0].platform, meshes, unloaded.xla_executable)
-    fingerprint = _fingerprint(unloaded, module)
-    if _recorder is not None:
-        _recorder.describe_program(fingerprint, "\n".join([_device_text(unloaded), module, _option_text()]))
-    passed, donated = find_passthrough_outputs(module), find_donated(module)
+    carried = _find_carried(unloaded)
+    text, devices = _module_text(unloaded, is_loaded=carried is not None), list(unloaded.device_list)
+    module = carried or _summarize(text)
+    if carried is None and _current.module is not None:
+        unloaded.keepalive = [*(unloaded.keepalive or ()), tuple(module)]
+    ranks = ranks_of_devices(devices)
+    compiled = CompiledProgram(unloaded.name, ranks, devices[0].platform, module.meshes, unloaded.xla_executable)
+    fingerprint = _fingerprint(unloaded, module.digest)
+    if _recorder is not None and not (carried and fingerprint in _described):
+        _described.add(fingerprint)
+        _recorder.describe_program(fingerprint, "\n".join([_device_text(unloaded), text, _option_text()]))
     # since jaxlib 0.10.2: with one device in a process, and through Python, a donated argument is an error like any other.
     may_crash = devices[0].platform == "cpu" and len(devices) > len(participants)
-    return _Program(fingerprint, format_program_name(unloaded), participants, compiled, passed, donated, may_crash)
+    name = format_program_name(unloaded)
+    return _Program(fingerprint, name, participants, compiled, module.passed_through, module.donated, may_crash)
+
+
+_described: set[str] = set()
+"""Fingerprints of the programs whose text was published. That of a loaded executable is only XLA's, so it replaces none."""
+
+
+class _Module(NamedTuple):
+    """What mhnb reads from a lowered module.
+
+    An executable carries it as a plain tuple among the objects that it keeps alive, which JAX serialises with it. So an executable
+    that is loaded has the fingerprint of those that other ranks compile.
+    """
+
+    mark: str
+    digest: str
+    """Hash of its text and of the compiler options."""
+    meshes: str
+    passed_through: tuple[tuple[int, int], ...]
+    donated: tuple[int, ...] | None
+
+
+_CARRIED_MARK = "mhnb: the module of this executable"
+
+
+def _find_carried(unloaded: Any) -> _Module | None:
+    """Return what a loaded executable carries; None for a new one, and for one that was serialised without mhnb."""
+    found = (each for each in unloaded.keepalive or () if type(each) is tuple and each[:1] == (_CARRIED_MARK,))
+    return next((_Module(*each) for each in found if len(each) == len(_Module._fields)), None)
+
+
+def _summarize(text: str) -> _Module:
+    digest = hashlib.blake2b(f"{text}\0{_option_text()}".encode(), digest_size=16).hexdigest()
+    return _Module(_CARRIED_MARK, digest, find_meshes(text), find_passthrough_outputs(text), find_donated(text))
 
 
 def _build_hooked(build: Callable[[], Any], program: _Program, recorded: Callable[[Any, _Program], Any]) -> Any:
@@ -1404,20 +1442,24 @@ def unwrap_array(value: Any) -> Any:
     return value
 
 
-def _fingerprint(unloaded: Any, module: str) -> str:
+def _fingerprint(unloaded: Any, module_digest: str) -> str:
     """Return a hash of what makes it this program: the lowered module without locations, the devices, the options.
 
     The module contains shardings, donations, and the identity of its host callbacks. If there is a module, neither XLA's
     optimised text nor `executable.fingerprint` would do: the text may differ per host, and the fingerprint changes with the line
     of the call.
     """
-    parts = (module, _device_text(unloaded), _option_text())
+    parts = (module_digest, _device_text(unloaded))
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
     return digest if _may_communicate(unloaded.xla_executable) else LOCAL_PREFIX + digest
 
 
 def _device_text(unloaded: Any) -> str:
-    return f"devices {','.join(str(device.id) for device in unloaded.device_list)}"
+    devices, local = list(unloaded.device_list), list(unloaded.xla_executable.local_devices())
+    text = f"devices {','.join(str(device.id) for device in devices)}"
+    own = [device for device in devices if device in local]
+    # An executable can be loaded for this rank's devices in another order than the one that it was compiled for.
+    return text if own == local else f"{text}, own ones in order {[own.index(each) for each in local if each in own]}"
 
 
 def _option_text() -> str:
@@ -1425,8 +1467,8 @@ def _option_text() -> str:
     return f"compiler options {sorted(map(str, options))}"
 
 
-def _module_text(unloaded: Any) -> str:
-    module = getattr(_current, "module", None)
+def _module_text(unloaded: Any, *, is_loaded: bool) -> str:
+    module = None if is_loaded else getattr(_current, "module", None)
     if module is not None:
         text = str(module.operation.get_asm(enable_debug_info=False, assume_verified=True))
         given = getattr(_current, "arguments", {})
@@ -1435,7 +1477,8 @@ def _module_text(unloaded: Any) -> str:
     # have the same. So XLA's optimised text is used, though that may differ between machines of different kinds.
     facts = (unloaded.name, unloaded.input_avals, unloaded.input_shardings, unloaded.output_avals)
     made = map(strip_metadata, optimised_texts(unloaded.xla_executable, with_constants=True) or ())
-    return "\0".join([repr((*facts, unloaded.output_shardings)), *made])
+    head = "loaded executable" if is_loaded else "loaded executable, serialised without mhnb"
+    return "\0".join([f"{head}: {(*facts, unloaded.output_shardings)!r}", *made])
 
 
 def _may_communicate(xla_executable: Any) -> bool:
