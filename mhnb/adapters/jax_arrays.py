@@ -27,7 +27,7 @@ from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
 from mhnb.sharding.boxes import Box, box_of_index, box_shape, parse_dtype
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
-from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.mesh import MeshOrigin, MeshShape
 from mhnb.sharding.spec import parse_spec
 from mhnb.types import DeviceRef
 
@@ -199,7 +199,12 @@ def read_mesh(mesh: Any, *, devices_per_host: int | None = None) -> MeshShape:
 
 @lru_cache(maxsize=64)
 def _read_mesh(mesh: Any) -> MeshShape:
-    return MeshShape(tuple(mesh.shape.items()), tuple(map(device_ref, mesh.devices.flat)))
+    devices = list(mesh.devices.flat)
+    slices = tuple(getattr(device, "slice_index", 0) for device in devices)
+    has_all = len(devices) == devices[0].client.device_count()
+    types = tuple(each.name for each in mesh.axis_types)
+    origin = MeshOrigin(slices if len(set(slices)) > 1 else (), types, has_all_devices=has_all)
+    return MeshShape(tuple(mesh.shape.items()), tuple(map(device_ref, devices)), origin)
 
 
 def device_ref(device: Any) -> DeviceRef:

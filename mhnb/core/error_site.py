@@ -38,6 +38,26 @@ class ArrayFacts(NamedTuple):
     """Equal if the shardings of two arrays list the devices in the same order."""
 
 
+REFUSED_MESH = "_mhnb_refused_mesh"
+"""Attribute of JAX's refusal of a mesh: a `RefusedMesh`."""
+
+
+class RefusedMesh(NamedTuple):
+    """A mesh over devices of several slices, which `jax.make_mesh` refused."""
+
+    axes: tuple[tuple[str, int], ...]
+    axis_types: tuple[str, ...]
+    """Such as `Explicit`, by axis."""
+    slices: tuple[int, ...]
+    """How many of its devices each slice has."""
+    device_count: int
+    """The number of all devices; 0 if the slices differ in size."""
+    places: tuple[int, ...] = ()
+    """Its devices by their indices in `jax.devices()`; empty for all of them."""
+    splits_physical_axes: bool = False
+    """Whether JAX can lay it out over a TPU's own axes only by splitting them."""
+
+
 class ErrorSite(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where an exception was raised, and the piece of the cell that led there."""
 
@@ -53,6 +73,8 @@ class ErrorSite(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     """Whether it is in the cell itself and not in a function, so that its names are the rank's variables."""
     arrays: dict[str, ArrayFacts] = field(default_factory=dict)
     """Those of the names that are JAX arrays."""
+    mesh: RefusedMesh | None = None
+    """The mesh that `jax.make_mesh` refused, if that is the error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -288,8 +288,8 @@ EXPORT_MARK = "Exported by mhnb"
 
 
 _MAKE_MESH_NOTE = (
-    "which JAX refuses for CPU devices of several machines; use instead "
-    "Mesh(np.array(jax.devices()).reshape(sizes), names, axis_types=(AxisType.Explicit,) * n)"
+    "which JAX refuses over several GPU nodes, TPU slices or machines with CPU devices; there use "
+    "jax.experimental.mesh_utils.create_hybrid_device_mesh(sizes_inside_a_slice, parts_over_slices)"
 )
 
 

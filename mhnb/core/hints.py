@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from mhnb.core.arguments import find_meant_magic, find_missing_magic
 from mhnb.core.error_site import ErrorSite, find_captured, find_failing_name, find_first_argument, find_operands
+from mhnb.sharding.mesh import format_mesh_code, slice_order, split_over_slices
 
 _PYTHON_VARIABLES = (
     "PYTHONHOME",
@@ -597,6 +598,37 @@ def _hint_not_installed(seen: RecognisedError) -> str:
     )
 
 
+_SLICES = "These devices are in several slices (GPU nodes or TPU slices), and jax.make_mesh supports only one."
+
+
+def _hint_slices(seen: RecognisedError) -> str:
+    mesh = seen.site.mesh
+    if mesh is None and "make_mesh" not in seen.match[0]:
+        return ""
+    if mesh is None:
+        return f"{_SLICES} Use jax.experimental.mesh_utils.create_hybrid_device_mesh(sizes_inside_a_slice, parts_over_slices)."
+    if len(set(mesh.slices)) > 1:
+        few, many = min(mesh.slices), max(mesh.slices)
+        cure = f"Choose sizes that use all {mesh.device_count} devices, or pass" if mesh.device_count else "Pass"
+        return (
+            f"{_SLICES} A mesh over several needs equally many devices of each, but these {sum(mesh.slices)} devices are {few} of one "
+            f"slice and {many} of another. {cure} devices= with equally many of each."
+        )
+    names, sizes = zip(*mesh.axes, strict=True)
+    arguments = [f"devices={_format_devices(mesh.places)}"] if mesh.places else []
+    arguments += ["allow_split_physical_axes=True"] if mesh.splits_physical_axes else []
+    factors = split_over_slices(sizes, slice_order(names), len(mesh.slices))
+    return f"{_SLICES} Write instead: {format_mesh_code(mesh.axes, mesh.axis_types, factors, arguments)}"
+
+
+def _format_devices(places: Sequence[int]) -> str:
+    """Format devices as an expression."""
+    first, step = places[0], places[1] - places[0]
+    if step > 0 and list(places) == list(range(first, places[-1] + 1, step)):
+        return f"jax.devices()[{first}:{places[-1] + 1}{f':{step}' if step > 1 else ''}]"
+    return f"[jax.devices()[at] for at in {tuple(places)}]"
+
+
 _OTHER_PROCESS = (
     "Another process looks up functions and classes by name, and cannot find those defined in a cell or a lambda. Write them to a module "
     "with "
@@ -611,11 +643,6 @@ _NO_PROMPT = (
 _TOO_LONG = "The PartitionSpec has more entries than the array has dimensions: leave the last ones out."
 _NO_MESH = "A bare PartitionSpec needs a mesh: jax.set_mesh(mesh) on every rank, or NamedSharding(mesh, spec)."
 _UNEVEN = "Ranks with different numbers of devices cannot gather: give each the same number."
-
-_SLICES = (
-    "These devices are in several slices (slice_index), but jax.make_mesh supports only one. To create a mesh of n axes over all of them: "
-    "Mesh(np.array(jax.devices()).reshape(sizes), names, axis_types=(AxisType.Explicit,) * n)."
-)
 
 _ARGUMENTS = (
     "A cell has no command-line arguments. To pass arguments to a script, run it in a terminal: `mhnb run SCRIPT.py -- ARGUMENTS`. "
@@ -709,7 +736,12 @@ HINTS = (
         r"|requires a non-empty mesh in context|context mesh cannot be empty\. Use `jax\.set_mesh",
         _NO_MESH,
     ),
-    _make_hint(r"`jax\.make_mesh` does not support multi-slice topologies", _SLICES, ename="ValueError"),
+    # since jax 0.10: for TPU slices, whose coordinates overlap, the error is an assertion.
+    _make_hint(
+        r"`jax\.make_mesh` does not support multi-slice topologies|cores_per_chip=",
+        _hint_slices,
+        ename="ValueError|AssertionError",
+    ),
     _make_hint(r"Resource axis: (\S+) of .* is not found in mesh: (\(.*?\))", _hint_unknown_axis),
     _make_hint(
         r"_specs argument must refer to an axis marked as manual \(frozenset\((?P<known>.*?)\)\).*_specs refers to '(?P<axis>[^']*)'",

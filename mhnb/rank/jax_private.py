@@ -33,13 +33,15 @@ import sys
 import threading
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from mhnb.core.error_site import REFUSED_MESH, RefusedMesh
 from mhnb.core.guard.launches import LOCAL_PREFIX, has_collectives
 from mhnb.core.guard.programs import CALLS
 from mhnb.errors import OrderMismatch
@@ -69,6 +71,7 @@ from mhnb.rank.guard.provenance import (
 )
 from mhnb.sharding.hlo_collectives import may_communicate
 from mhnb.sharding.hlo_text import strip_metadata
+from mhnb.sharding.mesh import slice_order, split_over_slices
 from mhnb.sharding.shardy import find_donated, find_passthrough_outputs, omit_replicated_arguments
 
 _Follow: TypeAlias = Callable[[Sequence[Any]], None]
@@ -124,6 +127,7 @@ def allow_multi_machine_meshes() -> None:
     """Make `jax.make_mesh` create a mesh over CPU devices of several machines, which JAX itself refuses.
 
     Every other call, and every other refusal, stays JAX's own. So does `slice_index`, which distinguishes machines in hybrid meshes.
+    A refusal of GPU or TPU slices carries the mesh, for its hint.
 
     # since jax 0.10: CPU devices have a slice_index for each boot id among the ranks, and make_mesh takes one slice only.
     # On CPU neither an argument of `initialize` nor the environment changes that index.
@@ -141,18 +145,57 @@ def allow_multi_machine_meshes() -> None:
         __tracebackhide__ = True
         try:
             return original(*args, **kwargs)
-        except ValueError as error:
+        except (ValueError, AssertionError) as error:
+            # since jax 0.10: TPU slices, whose coordinates overlap, end in an assertion.
+            if isinstance(error, ValueError) and "multi-slice" not in str(error):
+                raise
             given = signature.bind(*args, **kwargs).arguments
             devices = jax.devices() if given.get("devices") is None else list(given["devices"])
-            if "multi-slice" not in str(error) or {device.platform for device in devices} != {"cpu"}:
+            sizes = tuple(given[shape])
+            # JAX's own mesh of one device has the names and types that JAX would give this one.
+            make_small = functools.partial(original, **given | {shape: (1,) * len(sizes), "devices": devices[:1]})
+            chosen = devices[: math.prod(sizes)]
+            if isinstance(error, AssertionError) or {device.platform for device in devices} != {"cpu"}:
+                with contextlib.suppress(ValueError, AssertionError, NotImplementedError):
+                    vars(error)[REFUSED_MESH] = _describe_refused_mesh(sizes, make_small(), chosen)
                 raise
-        sizes = tuple(given[shape])
-        # JAX's own mesh of one device has the names and types that JAX would give this one.
-        small_mesh = original(**given | {shape: (1,) * len(sizes), "devices": devices[:1]})
-        laid = mesh_utils.create_device_mesh(sizes, devices[: math.prod(sizes)])
+        laid, small_mesh = mesh_utils.create_device_mesh(sizes, chosen), make_small()
         return jax.sharding.Mesh(laid, small_mesh.axis_names, axis_types=small_mesh.axis_types)
 
     jax.make_mesh = make_mesh
+
+
+def _describe_refused_mesh(sizes: Sequence[int], small_mesh: Any, devices: Sequence[Any]) -> RefusedMesh | None:
+    """Describe a mesh for its hint; None if its devices have no short name.
+
+    Raises:
+        ValueError, AssertionError, NotImplementedError: a hybrid mesh is not possible either, as within one slice.
+    """
+    import jax
+    from jax.experimental import mesh_utils
+
+    names, everywhere = small_mesh.axis_names, list(jax.devices())
+    if not {type(name) for name in names} <= {str} or not set(devices) <= set(everywhere):
+        return None
+    by_slice, all_slices = (Counter(device.slice_index for device in each) for each in (devices, everywhere))
+    mesh = RefusedMesh(
+        tuple(zip(names, sizes, strict=True)),
+        tuple(each.name for each in small_mesh.axis_types),
+        tuple(by_slice[at] for at in sorted(by_slice)),
+        len(everywhere) if len(set(all_slices.values())) == 1 else 0,
+        () if set(devices) == set(everywhere) else tuple(map(everywhere.index, devices)),
+    )
+    factors = split_over_slices(sizes, slice_order(names), len(by_slice))
+    if factors is None or len(set(mesh.slices)) > 1:
+        return mesh
+    inside = [size // factor for size, factor in zip(sizes, factors, strict=True)]
+    try:
+        mesh_utils.create_hybrid_device_mesh(inside, factors, devices)
+    except NotImplementedError:
+        # A TPU's own axes do not fit.
+        mesh_utils.create_hybrid_device_mesh(inside, factors, devices, allow_split_physical_axes=True)
+        return mesh._replace(splits_physical_axes=True)
+    return mesh
 
 
 def missing_constructor_names() -> list[str]:
@@ -508,7 +551,7 @@ def _missing_names(pxla: Any) -> list[str]:
 
 
 _FIELDS = {
-    "UnloadedMeshExecutable": "device_list input_avals input_shardings name ordered_effects output_avals "
+    "UnloadedMeshExecutable": "device_list input_avals input_shardings keepalive name ordered_effects output_avals "
     "output_shardings xla_executable",
     "MeshExecutable": "_unsafe_call build_unsafe_call",
     "ExecuteReplicated": "mut ordered_effects xla_executable",
@@ -616,32 +659,70 @@ def _record_compilation(unloaded: Any) -> None:
 
 
 def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
-    module, devices = _module_text(unloaded), list(unloaded.device_list)
-    ranks, meshes = ranks_of_devices(devices), find_meshes(module)
-    compiled = CompiledProgram(unloaded.name, ranks, devices[0].platform, meshes, unloaded.xla_executable)
-    fingerprint = _fingerprint(unloaded, module)
-    if _recorder is not None:
-        _recorder.describe_program(fingerprint, "\n".join([_device_text(unloaded), module, _option_text()]))
-    passed, donated = find_passthrough_outputs(module), find_donated(module)
+    carried = _find_carried(unloaded)
+    text, devices = _module_text(unloaded, is_loaded=carried is not None), list(unloaded.device_list)
+    module = carried or _summarize(text)
+    if carried is None and _current.module is not None:
+        unloaded.keepalive = [*(unloaded.keepalive or ()), tuple(module)]
+    ranks = ranks_of_devices(devices)
+    compiled = CompiledProgram(unloaded.name, ranks, devices[0].platform, module.meshes, unloaded.xla_executable)
+    fingerprint = _fingerprint(unloaded, module.digest)
+    if _recorder is not None and not (carried and fingerprint in _described):
+        _described.add(fingerprint)
+        _recorder.describe_program(fingerprint, "\n".join([_device_text(unloaded), text, _option_text()]))
     # Tokens come before all others.
     avals = [None] * len(unloaded.ordered_effects) + [*unloaded.input_avals]
     empty = tuple(place for place, aval in enumerate(avals) if aval is not None and 0 in aval.shape)
     # since jaxlib 0.10.2: with one device in a process, and through Python, a donated argument is an error like any other.
     may_crash = devices[0].platform == "cpu" and len(devices) > len(participants)
     returning = [each for each in _current.arguments.get("host_callbacks") or () if returns_values(each)]
-    described = module.splitlines()[-len(returning) :] if returning else ()
+    described = text.splitlines()[-len(returning) :] if returning else ()
     return _Program(
         fingerprint,
         format_program_name(unloaded),
         participants,
         compiled,
-        passed,
-        donated,
+        module.passed_through,
+        module.donated,
         empty,
         may_crash,
         callbacks=", ".join(line.partition(": ")[2] for line in described),
         is_per_rank=any(map(is_per_rank, returning)),
     )
+
+
+_described: set[str] = set()
+"""Fingerprints of the programs whose text was published. That of a loaded executable is only XLA's, so it replaces none."""
+
+
+class _Module(NamedTuple):
+    """What mhnb reads from a lowered module.
+
+    An executable carries it as a plain tuple among the objects that it keeps alive, which JAX serialises with it. So an executable
+    that is loaded has the fingerprint of those that other ranks compile.
+    """
+
+    mark: str
+    digest: str
+    """Hash of its text and of the compiler options."""
+    meshes: str
+    passed_through: tuple[tuple[int, int], ...]
+    donated: tuple[int, ...] | None
+
+
+_CARRIED_MARK = "mhnb: the module of this executable"
+
+
+def _find_carried(unloaded: Any) -> _Module | None:
+    """Return what a loaded executable carries; None for a new one, and for one that was serialised without mhnb."""
+    found = (each for each in unloaded.keepalive or () if type(each) is tuple and each[:1] == (_CARRIED_MARK,))
+    return next((_Module(*each) for each in found if len(each) == len(_Module._fields)), None)
+
+
+def _summarize(text: str) -> _Module:
+    compared = f"{omit_replicated_arguments(text)}\0{_option_text()}"
+    digest = hashlib.blake2b(compared.encode(), digest_size=16).hexdigest()
+    return _Module(_CARRIED_MARK, digest, find_meshes(text), find_passthrough_outputs(text), find_donated(text))
 
 
 def _build_hooked(build: Callable[[], Any], program: _Program, recorded: Callable[[Any, _Program], Any]) -> Any:
@@ -1441,7 +1522,7 @@ def unwrap_array(value: Any) -> Any:
     return value
 
 
-def _fingerprint(unloaded: Any, module: str) -> str:
+def _fingerprint(unloaded: Any, module_digest: str) -> str:
     """Return a hash of what makes it this program: the lowered module without locations, the devices, the options.
 
     The module contains shardings, donations, and the identity of its host callbacks. If there is a module, neither XLA's
@@ -1451,7 +1532,7 @@ def _fingerprint(unloaded: Any, module: str) -> str:
     XLA chooses the sharding of an argument that has none, such as a NumPy array. If it replicates that, the program is the same as
     for a copy on every device. If it does not, the collectives may differ.
     """
-    parts = [omit_replicated_arguments(module), _device_text(unloaded), _option_text()]
+    parts = [module_digest, _device_text(unloaded)]
     may_communicate = _may_communicate(unloaded.xla_executable)
     if may_communicate:
         parts += [str(getattr(each, "is_fully_replicated", None)) for each in unloaded.input_shardings]
@@ -1460,7 +1541,11 @@ def _fingerprint(unloaded: Any, module: str) -> str:
 
 
 def _device_text(unloaded: Any) -> str:
-    return f"devices {','.join(str(device.id) for device in unloaded.device_list)}"
+    devices, local = list(unloaded.device_list), list(unloaded.xla_executable.local_devices())
+    text = f"devices {','.join(str(device.id) for device in devices)}"
+    own = [device for device in devices if device in local]
+    # An executable can be loaded for this rank's devices in another order than the one that it was compiled for.
+    return text if own == local else f"{text}, own ones in order {[own.index(each) for each in local if each in own]}"
 
 
 def _option_text() -> str:
@@ -1468,8 +1553,8 @@ def _option_text() -> str:
     return f"compiler options {sorted(map(str, options))}"
 
 
-def _module_text(unloaded: Any) -> str:
-    module = getattr(_current, "module", None)
+def _module_text(unloaded: Any, *, is_loaded: bool) -> str:
+    module = None if is_loaded else getattr(_current, "module", None)
     if module is not None:
         text = str(module.operation.get_asm(enable_debug_info=False, assume_verified=True))
         given = getattr(_current, "arguments", {})
@@ -1478,7 +1563,8 @@ def _module_text(unloaded: Any) -> str:
     # have the same. So XLA's optimised text is used, though that may differ between machines of different kinds.
     facts = (unloaded.name, unloaded.input_avals, unloaded.input_shardings, unloaded.output_avals)
     made = map(strip_metadata, optimised_texts(unloaded.xla_executable, with_constants=True) or ())
-    return "\0".join([repr((*facts, unloaded.output_shardings)), *made])
+    head = "loaded executable" if is_loaded else "loaded executable, serialised without mhnb"
+    return "\0".join([f"{head}: {(*facts, unloaded.output_shardings)!r}", *made])
 
 
 def _may_communicate(xla_executable: Any) -> bool:

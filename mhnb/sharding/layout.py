@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from mhnb.errors import InvalidRequest
 from mhnb.sharding.boxes import Box, Dtype, Range, box_size, parse_dtype, partition_dim
-from mhnb.sharding.mesh import MeshShape, format_axes
+from mhnb.sharding.mesh import MeshOrigin, MeshShape, format_axes
 from mhnb.sharding.spec import Spec, check_spec, count_parts, parse_spec
 from mhnb.types import DeviceRef
 
@@ -270,10 +270,11 @@ def encode_mesh(mesh: MeshShape) -> dict[str, Any]:
     >>> encode_mesh(MeshShape.row_major({"x": 2}))
     {'axes': [['x', 2]], 'devices': [[0, 0], [0, 1]]}
     """
+    origin = mesh.origin
     return {
         "axes": [list(axis) for axis in mesh.axes],
         "devices": [[device.rank, device.ordinal] for device in mesh.devices],
-    }
+    } | ({"origin": [origin.slices, origin.axis_types, origin.has_all_devices]} if origin else {})
 
 
 def decode_mesh(wire: Mapping[str, Any]) -> MeshShape:
@@ -283,7 +284,9 @@ def decode_mesh(wire: Mapping[str, Any]) -> MeshShape:
     True
     """
     devices = tuple(DeviceRef(rank, ordinal) for rank, ordinal in wire["devices"])
-    return MeshShape(tuple((name, size) for name, size in wire["axes"]), devices)
+    slices, axis_types, has_all = wire.get("origin") or ((), (), False)
+    origin = MeshOrigin(tuple(slices), tuple(axis_types), has_all_devices=has_all) if "origin" in wire else None
+    return MeshShape(tuple((name, size) for name, size in wire["axes"]), devices, origin)
 
 
 def encode_tree(tree: LayoutTree) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
+from math import gcd, prod
 
 from mhnb.errors import InvalidRequest
 from mhnb.types import DeviceRef
@@ -14,12 +15,25 @@ PER_LAYER_AXIS_NAMES = ("model", "tensor", "tp", "mp", "expert", "ep", "sequence
 
 
 @dataclass(frozen=True, slots=True)
+class MeshOrigin:
+    """What JAX knows of a real mesh, and code that makes it again needs."""
+
+    slices: tuple[int, ...]
+    """The slice of each device, in the mesh's order; empty if all are in one slice."""
+    axis_types: tuple[str, ...]
+    """Such as `Explicit`, by axis."""
+    has_all_devices: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MeshShape:
     """Axes in order, the last one varying fastest over `devices`."""
 
     axes: tuple[tuple[str, int], ...]
     devices: tuple[DeviceRef, ...]
     """One device per coordinate, in row-major order of the axes."""
+    origin: MeshOrigin | None = field(default=None, compare=False, repr=False)
+    """None for a mesh that was made up."""
 
     @classmethod
     def row_major(cls, axes: Mapping[str, int], *, devices_per_host: int | None = None) -> MeshShape:
@@ -95,18 +109,107 @@ def find_axis_reach(mesh: MeshShape, hosts: Mapping[int, str] | None = None) -> 
     return tuple(AxisReach(name, size, max(map(count_hosts, mesh.lines(name)), default=0)) for name, size in mesh.axes)
 
 
-def warn_cross_host_axes(reach: Sequence[AxisReach]) -> tuple[str, ...]:
+def warn_cross_host_axes(mesh: MeshShape, hosts: Mapping[int, str] | None = None) -> tuple[str, ...]:
     """Return warnings for axes that cross hosts and whose names suggest communication in every layer.
 
-    >>> warn_cross_host_axes([AxisReach("data", 4, 1), AxisReach("model", 2, 2)])[0][:35]
-    "axis 'model' (2) crosses hosts and,"
+    The hosts of one slice are connected by a fast network, so over several slices only crossing these counts.
+
+    >>> warn_cross_host_axes(MeshShape.row_major({"model": 2, "data": 4}, devices_per_host=4))[0][83:]
+    "; to keep it inside a host: import jax; mesh = jax.make_mesh((4, 2), ('data', 'model'))"
     """
-    inside = [axis.name for axis in reach if not axis.crosses and axis.size > 1]
-    other = f"; swap it with {inside[0]!r}, which stays inside a host" if inside else "; put it last in the mesh"
+    slices = mesh.origin.slices if mesh.origin else ()
+    unit = "slice" if slices else "host"
+    labels = {device.rank: str(at) for device, at in zip(mesh.devices, slices, strict=True)} if slices else hosts
     return tuple(
-        f"axis {axis.name!r} ({axis.size}) crosses hosts and, judging by its name, communicates in every layer{other}"
-        for axis in reach
-        if axis.crosses and axis.name.lower() in PER_LAYER_AXIS_NAMES
+        f"axis {axis.name!r} ({axis.size}) crosses {unit}s and, judging by its name, communicates in every layer; "
+        + _format_cure(mesh, axis.name, unit, labels)
+        for axis in find_axis_reach(mesh, labels)
+        if axis.crosses and _is_per_layer(axis.name)
+    )
+
+
+def _is_per_layer(name: str) -> bool:
+    return name.lower() in PER_LAYER_AXIS_NAMES
+
+
+def _format_cure(mesh: MeshShape, name: str, unit: str, labels: Mapping[int, str] | None) -> str:
+    """Format how to keep an axis inside a host or slice, if that is possible."""
+    origin = mesh.origin or MeshOrigin((), ("Explicit",) * len(mesh.axes), has_all_devices=True)
+    ends = sorted(range(len(mesh.axes)), key=lambda at: (mesh.names[at] == name, _is_per_layer(mesh.names[at])))
+    if origin.slices:
+        sizes = set(Counter(origin.slices).values())
+        factors = split_over_slices(mesh.sizes, ends, len(set(origin.slices)))
+        fits = len(sizes) == 1 and factors is not None and factors[mesh.names.index(name)] == 1
+        code = format_mesh_code(mesh.axes, origin.axis_types, factors)
+    else:
+        axes = tuple(mesh.axes[at] for at in ends)
+        reach = find_axis_reach(MeshShape(axes, tuple(sorted(mesh.devices))), labels)
+        fits = not reach[-1].crosses
+        code = format_mesh_code(axes, [origin.axis_types[at] for at in ends])
+    if not fits:
+        return f"its size does not fit into one {unit}"
+    return f"to keep it inside a {unit}: {code}" if origin.has_all_devices else f"it would fit into one {unit}"
+
+
+# -- code that makes a mesh
+
+
+def split_over_slices(sizes: Sequence[int], order: Sequence[int], slice_count: int) -> tuple[int, ...] | None:
+    """Return into how many parts each axis is split over the slices; None if no split fits.
+
+    Args:
+        sizes: of the axes.
+        order: indices of the axes; earlier ones are split first, as far as possible.
+        slice_count: the product of the result.
+
+    >>> split_over_slices((2, 6), (0, 1), 4)
+    (2, 2)
+    """
+    factors, rest = [1] * len(sizes), slice_count
+    for at in order:
+        factors[at] = gcd(sizes[at], rest)
+        rest //= factors[at]
+    return tuple(factors) if rest == 1 else None
+
+
+def slice_order(names: Sequence[str]) -> list[int]:
+    """Return the order in which axes are split over slices: those that communicate in every layer come last.
+
+    >>> slice_order(("model", "data"))
+    [1, 0]
+    """
+    return sorted(range(len(names)), key=lambda at: _is_per_layer(names[at]))
+
+
+def format_mesh_code(
+    axes: Sequence[tuple[str, int]],
+    axis_types: Sequence[str],
+    factors: Sequence[int] | None = None,
+    arguments: Sequence[str] = (),
+) -> str:
+    """Format a line of Python that makes a mesh, with its imports.
+
+    Args:
+        axes: names and sizes.
+        axis_types: such as `Explicit`, by axis.
+        factors: into how many parts each axis is split over the slices; None if there is one slice.
+        arguments: further ones of `create_hybrid_device_mesh`.
+
+    >>> format_mesh_code([("x", 8)], ["Explicit"])
+    "import jax; mesh = jax.make_mesh((8,), ('x',))"
+    """
+    names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
+    types = f"({', '.join(f'jax.sharding.AxisType.{each}' for each in axis_types)},)"
+    if len(axis_types) > 1 and len(set(axis_types)) == 1:
+        types = f"(jax.sharding.AxisType.{axis_types[0]},) * {len(axis_types)}"
+    if factors is None:
+        explicit = "" if set(axis_types) <= {"Explicit"} else f", axis_types={types}"
+        return f"import jax; mesh = jax.make_mesh({sizes}, {names}{explicit})"
+    inside = tuple(size // factor for size, factor in zip(sizes, factors, strict=True))
+    made = f"mesh_utils.create_hybrid_device_mesh({', '.join([str(inside), str(tuple(factors)), *arguments])})"
+    return (
+        "import jax; from jax.experimental import mesh_utils; "
+        f"mesh = jax.sharding.Mesh({made}, {names}, axis_types={types})"
     )
 
 

@@ -136,6 +136,14 @@ def assert_fits(x: Any, nbytes: int, what: str, process: ProcessInfo) -> None:
             )
 
 
+def make_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
+    """Return a mesh of all devices in their order, which JAX's own function refuses over several GPU nodes."""
+    import jax
+
+    devices, types = np.array(jax.devices()).reshape(sizes), (jax.sharding.AxisType.Explicit,) * len(names)
+    return jax.sharding.Mesh(devices, names, axis_types=types)
+
+
 def _local_shards(x: Any) -> list[Any]:
     """Return the shards of this process, ordered by the local index of their device."""
     return sorted(x.addressable_shards, key=lambda shard: shard.device.id)

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from mhnb.sharding.boxes import box_of_index
-from mhnb.teach.check import assert_equal, assert_fits, assert_global_array, assert_shards, assert_spec, call_answer
+from mhnb.teach.check import (
+    assert_equal,
+    assert_fits,
+    assert_global_array,
+    assert_shards,
+    assert_spec,
+    call_answer,
+    make_mesh,
+)
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 _CASES = (
@@ -28,7 +36,7 @@ def _columns_apart(process: ProcessInfo, spec: Any) -> str:
 
     if not isinstance(spec, jax.sharding.PartitionSpec):
         raise WrongAnswer(f"spec is a {type(spec).__name__}", expected="a PartitionSpec: P(...)")
-    mesh = jax.make_mesh((process.process_count, process.local_device_count), ("data", "model"))
+    mesh = make_mesh((process.process_count, process.local_device_count), ("data", "model"))
     n = process.device_count
     try:
         boxes = jax.sharding.NamedSharding(mesh, spec).devices_indices_map((8, n))
@@ -140,9 +148,7 @@ def _owner_of(process: ProcessInfo, owner: Any) -> str:
 
 
 def _mesh(process: ProcessInfo) -> Any:
-    import jax
-
-    return jax.make_mesh((process.process_count, process.local_device_count), ("data", "model"))
+    return make_mesh((process.process_count, process.local_device_count), ("data", "model"))
 
 
 def _table_values(process: ProcessInfo) -> np.ndarray:
@@ -221,7 +227,7 @@ def _my_share(process: ProcessInfo, share: Any) -> str:
 def _global_batch(process: ProcessInfo, batch: Any) -> str:
     import jax
 
-    mesh = jax.make_mesh((process.device_count,), ("data",))
+    mesh = make_mesh((process.device_count,), ("data",))
     local = 2 * process.local_device_count
     for step in range(2):
         got = call_answer(batch, step, what="of the step number")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.check import Budget, assert_global_array, assert_shards, call_answer, check_budget
+from mhnb.teach.check import Budget, assert_global_array, assert_shards, call_answer, check_budget, make_mesh
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 _AXIS = "i"
@@ -76,7 +76,7 @@ def _own_share(process: ProcessInfo, share: Any) -> str:
 def _sharded_array(process: ProcessInfo, values: np.ndarray, *spec: str | None) -> Any:
     import jax
 
-    mesh = jax.make_mesh((process.process_count, process.local_device_count), ("hosts", "inside"))
+    mesh = make_mesh((process.process_count, process.local_device_count), ("hosts", "inside"))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
     return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.check import Budget, assert_equal, call_answer, check_budget
+from mhnb.teach.check import Budget, assert_equal, call_answer, check_budget, make_mesh
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 _KIB = 1024
@@ -79,7 +79,7 @@ def _abstract_array(name: str, shape: tuple[int, ...], mesh: Any, spec: Any) -> 
 def _log_from_one(process: ProcessInfo, report: Any) -> str:
     import jax
 
-    mesh = jax.make_mesh((process.device_count,), ("data",))
+    mesh = make_mesh((process.device_count,), ("data",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     for scale in (1, 2):
         values = scale * np.arange(process.device_count, dtype=np.float32)

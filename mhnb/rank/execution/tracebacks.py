@@ -18,9 +18,10 @@ from typing import Any
 from zlib import crc32
 
 from IPython.core.compilerop import CachingCompiler
+from msgspec.structs import replace
 
 from mhnb.core.cell_name import number_lines
-from mhnb.core.error_site import ArrayFacts, ErrorSite
+from mhnb.core.error_site import REFUSED_MESH, ArrayFacts, ErrorSite
 from mhnb.core.guard.threads import UNKNOWN_THREAD, format_thread, kind_of
 from mhnb.core.hang_report import CAPTURED_FILE, TIMED_FILES
 from mhnb.errors import MhnbError
@@ -173,6 +174,13 @@ def find_cell_line(error: BaseException, cell: RunningCell) -> tuple[int | None,
 
 def find_error_site(error: BaseException, cell: RunningCell) -> ErrorSite:
     """Return where an error was raised."""
+    site = _find_site(error, cell)
+    # A class of the user's could run code here.
+    mesh = vars(error).get(REFUSED_MESH) if type(error) in (AssertionError, ValueError) else None
+    return site if mesh is None else replace(site, mesh=mesh)
+
+
+def _find_site(error: BaseException, cell: RunningCell) -> ErrorSite:
     frames = list(_iterate_traceback(traceback_of(error)))
     if not frames:
         return ErrorSite()

@@ -88,7 +88,9 @@ def format_mesh_text(mesh: MeshShape, *, name: str = "", locations: RankLocation
     for (label, devices), cell in zip(shown, cells, strict=True):
         lines.append(f"{label:{width}}{cell:{wide}}{_format_hosts(devices, hosts)}")
     lines += [f"… {len(rows) - len(shown)} more lines"] if len(rows) > len(shown) else []
-    return "\n".join([*lines, _format_reach(reach), *(f"warning: {text}" for text in warn_cross_host_axes(reach))])
+    return "\n".join(
+        [*lines, _format_reach(reach), *(f"warning: {text}" for text in warn_cross_host_axes(mesh, hosts))]
+    )
 
 
 def format_mesh_html(mesh: MeshShape, *, name: str = "", locations: RankLocations | None = None) -> str:
@@ -101,7 +103,9 @@ def format_mesh_html(mesh: MeshShape, *, name: str = "", locations: RankLocation
     if rest:
         body += format_fold(pluralize(len(rest), "more line"), _format_map(rest, assigned))
     more = f"<div>… {len(rows) - _MAX_MAP_ROWS} more lines</div>" if len(rows) > _MAX_MAP_ROWS else ""
-    warned = "".join(f'<div class="mhnb-bad">{escape(text)}</div>' for text in warn_cross_host_axes(reach))
+    warned = "".join(
+        f'<div class="mhnb-bad">{escape(text)}</div>' for text in warn_cross_host_axes(mesh, assigned.hosts)
+    )
     text = format_pre(format_mesh_text(mesh, name=name, locations=locations))
     return wrap_html(
         f"<div><b>{escape(_format_mesh_title(mesh, assigned.hosts, name))}</b></div>"

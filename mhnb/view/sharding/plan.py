@@ -192,7 +192,7 @@ def _format_mesh_lines(plan: Plan) -> list[str]:
     crossing = [f"{axis.name} crosses {axis.hosts} hosts" for axis in reach if axis.crosses] or [
         "no axis crosses a host"
     ]
-    return [" · ".join(crossing), *(f"warning: {text}" for text in warn_cross_host_axes(reach))]
+    return [" · ".join(crossing), *(f"warning: {text}" for text in warn_cross_host_axes(plan.mesh))]
 
 
 def format_plan_text(plan: Plan, report: Report | None = None, *, problem: str = "") -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from mhnb.cluster.cluster import Cluster
@@ -186,3 +189,104 @@ def test_message_gives_values_of_call_variables(ready: Cluster, compiled_before:
     text = common_refusal(ready.run(CALL.format(least=least)))
     assert f"compiled where steps = {least}\n" in text
     assert text.rstrip().endswith(f"compiled where steps = {least + 1}")
+
+
+# -- executables that were serialised
+
+
+LOADS = """
+from jax.experimental import serialize_executable as se
+def build(f, *args): return f.lower(*args).compile()
+def load(f, *args): return se.deserialize_and_load(*se.serialize(build(f, *args)))
+add = jax.jit(lambda v: v.sum(), out_shardings=whole)
+"""
+
+
+@pytest.mark.parametrize("loads", ["rank == 0", "rank > 0", "True"])
+def test_loaded_executable_is_the_program_that_other_ranks_compiled(ready: Cluster, loads: str) -> None:
+    """An executable that some ranks loaded and the others compiled is one program, and so is one that all ranks loaded."""
+    cell = f"{LOADS}\nfor _ in range(2): value = float((load(add, x) if {loads} else build(add, x))(x))\nvalue"
+    result = ready.run(cell).check()
+    assert {rank.text for rank in result} == {"28.0"}
+    assert result.state == "clean"
+
+
+def test_outputs_of_a_loaded_executable_are_those_of_a_compiled_one(ready: Cluster) -> None:
+    """A loaded program's outputs have the tags of a compiled one's, also an argument that is passed through or donated."""
+    cell = f"""{LOADS}
+through = jax.jit(lambda v: (v, v.sum()), out_shardings=(rows, whole))
+twice = jax.jit(lambda v: v * 2, donate_argnums=0, out_shardings=rows)
+kind = load if rank == 0 else build
+y, s = kind(through, x)(x)
+z = kind(twice, x)(x + 0)
+float(s), float(add(y)), float(add(z)), float(build(add, z)(z))"""
+    assert {rank.text for rank in ready.run(cell).check()} == {"(28.0, 28.0, 56.0, 56.0)"}
+
+
+MAKE_X = """r = NamedSharding(Mesh(np.array(jax.devices())[::{}], 'x'), P('x'))
+x = jax.make_array_from_callback((8,), r, lambda i: np.arange(8, dtype='f')[i])"""
+OTHERS = {
+    "an operation": ("jax.jit(lambda v: v.{}(), out_shardings=whole)", "sum", "max"),
+    "a constant": ("jax.jit(lambda v: (v * {}).sum(), out_shardings=whole)", "2", "3"),
+    "a large constant": ("jax.jit(lambda v: (v[:, None] * c).sum()); c = np.ones((8, 99), 'f'); c[5, 7] = {}", "2", "3"),
+    "a sharding": ("jax.jit(lambda v: v + v.sum(), out_shardings={})", "rows", "whole"),
+    "a donation": ("jax.jit(lambda v: v + v.sum(), donate_argnums={}, out_shardings=rows); x = x + 0", "()", "0"),
+    "an option": (
+        "jax.jit(lambda v: v.sum(), compiler_options={{'xla_cpu_enable_fast_math': {}}}, out_shardings=whole)", "True", "False",
+    ),
+    "an order of devices": (f"jax.jit(lambda v: v.sum()); {MAKE_X}", "1", "-1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("others", ["build", "load"])
+@pytest.mark.parametrize(("code", "one", "other"), OTHERS.values(), ids=OTHERS.keys())
+def test_loaded_executable_of_another_program_is_refused(
+    ready: Cluster, code: str, one: str, other: str, others: str
+) -> None:
+    """A loaded executable of another program with the same types is refused, beside compiled and loaded ones."""
+    cell = "\n".join(
+        f"if rank {test}:\n    exec({'f = ' + code.format(value)!r}, globals())"
+        for test, value in (("== 0", one), ("> 0", other))
+    )
+    text = common_refusal(ready.run(f"{LOADS}\n{cell}\n(load if rank == 0 else {others})(f, x)(x)"))
+    assert "(program " in text
+
+
+FOREIGN = f"""{LOADS}
+built = build(add, x)
+unloaded = built._executable._unloaded_executable
+unloaded.keepalive = []  # as plain JAX serialises it
+foreign = se.deserialize_and_load(*se.serialize(built))
+"""
+
+
+def test_executable_serialised_without_mhnb(ready: Cluster) -> None:
+    """An executable that plain JAX serialised runs if all ranks load it; beside a compiled one it is refused, and the text says why."""
+    assert {rank.text for rank in ready.run(f"{FOREIGN}\nfloat(foreign(x))").check()} == {"28.0"}
+    text = common_refusal(ready.run("(foreign if rank == 0 else add)(x)"))
+    assert "loaded executable, serialised without mhnb" in text
+
+
+def test_executable_loaded_for_devices_in_another_order_is_refused(ready: Cluster) -> None:
+    """An executable that one rank loaded for its devices in another order is another program."""
+    cell = f"{LOADS}\nsaved = se.serialize(build(add, x))\n"
+    cell += "se.deserialize_and_load(*saved, execution_devices=jax.devices()[:: -1 if rank == 0 else 1])(x)"
+    assert "own ones in order [1, 0]" in common_refusal(ready.run(cell))
+
+
+def test_executable_with_a_callback_cannot_be_serialised(ready: Cluster) -> None:
+    """JAX cannot serialise a program that calls back into Python, so its callback cannot differ from the carried hash."""
+    result = ready.run(f"{CALLED_BACK}\n{LOADS}\nload(shape(np.sin), x)")
+    assert ["pickle" in rank.error.evalue for rank in result if rank.error] == [True] * 4
+
+
+def test_executable_of_an_earlier_session(ready: Cluster, fresh: Callable[..., Cluster], tmp_path: Path) -> None:
+    """An executable that another cluster saved to a file is the program that the ranks compile."""
+    file = str(tmp_path / "add{}")
+    code = f"import pickle\npickle.dump(se.serialize(build(add, x)), open({file!r}.format(rank), 'wb'))"
+    fresh(4, 2).run(f"{SETUP}\n{LOADS}\n{code}").check()
+    code = (
+        f"import pickle\nload_file = lambda: se.deserialize_and_load(*pickle.load(open({file!r}.format(rank), 'rb')))"
+    )
+    result = ready.run(f"{LOADS}\n{code}\nfloat((load_file() if rank % 2 else build(add, x))(x))").check()
+    assert {rank.text for rank in result} == {"28.0"}

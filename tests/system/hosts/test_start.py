@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import manager
+from mhnb.cluster.sharding import request_layout
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
 from mhnb.magics.session import status_from_cluster
+from mhnb.sharding.mesh import MeshShape, warn_cross_host_axes
 from mhnb.types import StartProgress
 from mhnb.view.tables.tables import format_status_text
 from tests.support.source import ROOT
@@ -90,6 +92,62 @@ def test_all_kinds_of_meshes_work_over_machines(net: HostNet, begin: Begin) -> N
         "Mesh requires the ndim of its first argument (`devices`) to equal the length of its second argument (`axis_names`)",
     ]
     assert result[0].stdout == result[1].stdout
+
+
+_REFUSED = """
+import jax
+from jax.experimental import mesh_utils
+
+class Gpu:
+    platform = "gpu"
+    def __init__(self, device): self.device = device
+    def __getattr__(self, name): return getattr(self.device, name)
+
+own, gpus = jax.devices, [Gpu(device) for device in jax.devices()]
+jax.devices = lambda: gpus
+try:
+    jax.make_mesh((4, 2), ("data", "model"))
+finally:
+    jax.devices = own
+"""
+_RUN_LINE = """
+import numpy as np, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+print(dict(mesh.shape), [[device.slice_index for device in row] for row in mesh.devices])
+print({type.name for type in mesh.axis_types})
+x = jax.device_put(np.arange(8.0), NamedSharding(mesh, P(("data", "model"))))
+float(jax.jit(jnp.sum)(x))
+"""
+
+
+def test_line_for_a_mesh_over_gpu_nodes_works(net: HostNet, begin: Begin) -> None:
+    """The hint of a mesh that JAX refuses over GPU nodes has a line that makes it, with model inside a node.
+
+    The nodes are real machines for JAX; only the platform of their devices is made up.
+    """
+    cluster = begin(2, devices=4)
+    hints = {rank.error.hint for rank in cluster.run(_REFUSED) if rank.error}
+    assert len(hints) == 1
+    line = (hints.pop() or "").partition("Write instead: ")[2]
+    assert "create_hybrid_device_mesh((2, 2), (2, 1))" in line
+    result = cluster.run(f"{line}\n{_RUN_LINE}").check()
+    assert {rank.stdout for rank in result} == {
+        "{'data': 4, 'model': 2} [[0, 0], [0, 0], [1, 1], [1, 1]]\n{'Explicit'}\n"
+    }
+    assert {rank.text for rank in result} == {"28.0"}
+
+
+def test_layout_gives_the_line_of_a_hybrid_mesh(net: HostNet, begin: Begin) -> None:
+    """The layout of a mesh whose model axis crosses slices has a line that keeps it inside one."""
+    cluster = begin(2, devices=4)
+    cluster.run("import jax\nmesh = jax.make_mesh((2, 4), ('model', 'data'))").check()
+    (view,) = request_layout(cluster, "mesh")
+    assert isinstance(view.view, MeshShape)
+    (warning,) = warn_cross_host_axes(view.view)
+    line = warning.partition("to keep it inside a slice: ")[2]
+    assert "create_hybrid_device_mesh((2, 2), (1, 2))" in line
+    result = cluster.run(f"{line}\nprint([[device.slice_index for device in row] for row in mesh.devices])").check()
+    assert result[0].stdout == "[[0, 0, 1, 1], [0, 0, 1, 1]]\n"
 
 
 def test_several_ranks_per_host(net: HostNet, begin: Begin) -> None:

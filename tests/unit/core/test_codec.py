@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (24, "df1cfa0ee24dbb1b")
+FORMAT = (25, "62a406be17739211")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 

@@ -168,8 +168,8 @@ def test_a_mesh_over_machines_is_noted() -> None:
     cells = [CellStep("cell 2", "mesh = jax.make_mesh((8,), ('x',))"), CellStep("cell 3", "x = 1")]
     script = export_script(cells, name="a.py", process_count=4, devices=2)
     (note,) = script.notes
-    assert note.startswith("cell 2 calls make_mesh, which JAX refuses for CPU devices of several machines")
-    assert "AxisType.Explicit,) * n" in note
+    assert note.startswith("cell 2 calls make_mesh, which JAX refuses over several GPU nodes, ")
+    assert "create_hybrid_device_mesh(sizes_inside_a_slice, parts_over_slices)" in note
     assert export_script(cells, name="a.py", process_count=4).notes == ()
 
 

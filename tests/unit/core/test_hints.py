@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mhnb.core.error_site import ArrayFacts, ErrorSite
+from mhnb.core.error_site import ArrayFacts, ErrorSite, RefusedMesh
 from mhnb.core.hints import HINTS, find_hint
 from mhnb.magics.commands import list_names
 from tests.support.source import PACKAGE
@@ -71,7 +71,11 @@ KNOWN = [
     ("ShardingTypeError", "Use `.at[...].get(out_sharding=)` to provide output PartitionSpec", "get(out_sharding"),
     ("ValueError", "Please set a mesh via `jax.set_mesh` if a PartitionSpec is passed to device_put", "set_mesh"),
     ("ValueError", "Resource axis: z of P('z',) is not found in mesh: ('x',).", "it has 'x'"),
-    ("ValueError", "`jax.make_mesh` does not support multi-slice topologies. Please use", "AxisType.Explicit,) * n"),
+    (
+        "ValueError",
+        "`jax.make_mesh` does not support multi-slice topologies. Please use",
+        "create_hybrid_device_mesh(sizes_",
+    ),
     ("NameError", "Found an unbound axis name: zz. To fix this, please call psum under `jax.shard_map`.", "shard_map"),
     ("ValueError", "Gathering global non-fully-addressable arrays only supports tiled=True", "tiled"),
     ("ValueError", "Passing non-trivial shardings for numpy inputs is not allowed. To fix", "device_put"),
@@ -178,6 +182,38 @@ X = {"x": True}
 def test_hint_uses_the_users_names_and_sizes(error: tuple[str], site: ErrorSite, code: str, words: str) -> None:
     """Names, axes and sizes in the hint are the user's if they are known, and placeholders if not."""
     assert words in (find_hint("Error", *error, site=site, code=code) or "")
+
+
+SLICES = "`jax.make_mesh` does not support multi-slice topologies."
+DATA_MODEL = (("data", 4), ("model", 4))
+EXPLICIT = ("Explicit", "Explicit")
+LINE = (
+    "Write instead: import jax; from jax.experimental import mesh_utils; mesh = jax.sharding.Mesh("
+    "mesh_utils.create_hybrid_device_mesh"
+)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "ends"),
+    [
+        (RefusedMesh(DATA_MODEL, EXPLICIT, (8, 8), 16),
+         f"{LINE}((2, 4), (2, 1)), ('data', 'model'), axis_types=(jax.sharding.AxisType.Explicit,) * 2)"),
+        (RefusedMesh(DATA_MODEL, ("Auto", "Manual"), (8, 8), 16), "(jax.sharding.AxisType.Auto, jax.sharding.AxisType.Manual,))"),
+        (RefusedMesh((("x", 8),), ("Auto",), (4, 4), 16, tuple(range(4, 12))),
+         "((4,), (2,), devices=jax.devices()[4:12]), ('x',), axis_types=(jax.sharding.AxisType.Auto,))"),
+        (RefusedMesh((("x", 4),), ("Auto",), (2, 2), 8, (0, 2, 4, 6)),
+         "devices=jax.devices()[0:7:2]), ('x',), axis_types=(jax.sharding.AxisType.Auto,))"),
+        (RefusedMesh((("x", 4),), ("Auto",), (2, 2), 8, (5, 4, 1, 0)),
+         "devices=[jax.devices()[at] for at in (5, 4, 1, 0)]), ('x',), axis_types=(jax.sharding.AxisType.Auto,))"),
+        (RefusedMesh((("x", 12),), ("Auto",), (8, 4), 16, tuple(range(12))),
+         "8 of another. Choose sizes that use all 16 devices, or pass devices= with equally many of each."),
+        (RefusedMesh((("x", 12),), ("Auto",), (8, 4), 0), "8 of another. Pass devices= with equally many of each."),
+    ],
+    ids=["all", "axis types", "a range", "a step", "a list", "a part of a slice", "unequal slices"],
+)  # fmt: skip
+def test_mesh_over_slices_gets_a_line_with_its_numbers(mesh: RefusedMesh, ends: str) -> None:
+    """The line has the sizes, names, types and devices of the refused mesh; a mesh that no line can make gets the reason."""
+    assert (find_hint("ValueError", SLICES, site=ErrorSite(mesh=mesh)) or "").endswith(ends)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,10 @@ for i in range(3): s(x)""",
 from jax.experimental import serialize_executable as se
 c = se.deserialize_and_load(*se.serialize(jax.jit(lambda a: a.min()).lower(x).compile()))
 for i in range(3): c(x)""",
+    "serialised on one rank": """
+c = jax.jit(lambda a: (a + 1).min()).lower(x).compile()
+c = se.deserialize_and_load(*se.serialize(c)) if rank == 1 else c
+value = float(c(x))""",
     "grad and scan": """
 loss = lambda w, x: jax.lax.scan(lambda c, _: (c + (w * x).sum(), None), 0.0, None, length=3)[0]
 value = float(jax.jit(jax.grad(loss))(2.0, x))""",
@@ -271,6 +275,14 @@ def test_program_variants_differ(answers: Answers) -> None:
     fingerprints = [row[0] for row in rows_of(answers, "variants") if "prod" in row[1] or "<lambda>" in row[1]]
     assert len(fingerprints) == len(set(fingerprints)) == 6
     assert rows_of(answers, "same again")[0][0] == fingerprints[0]
+
+
+def test_loaded_executable_has_the_fingerprint_of_the_compiled_one(answers: Answers) -> None:
+    """An executable that was serialised and loaded on one rank is recorded as the program that the others compiled."""
+    by_rank = answers["serialised on one rank"]
+    assert [by_rank[rank]["error"] for rank in range(RANKS)] == [None] * RANKS
+    assert [by_rank[rank]["value"] for rank in range(RANKS)] == [1.0] * RANKS
+    assert len({row.fingerprint for rank in range(RANKS) for row in read_rows(by_rank[rank])}) == 1
 
 
 def test_refused_launch_is_not_counted(answers: Answers) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import pickle
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -14,7 +16,14 @@ from hypothesis import strategies as st
 from mhnb.errors import AxisUsedTwice, Indivisible, InvalidRequest, MhnbError, ShardingError, SpecTooLong, UnknownAxis
 from mhnb.sharding.boxes import box_size, intersect, parse_dtype
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree, decode_tree, encode_tree
-from mhnb.sharding.mesh import MeshShape, find_axis_reach, parse_axes, warn_cross_host_axes
+from mhnb.sharding.mesh import (
+    MeshOrigin,
+    MeshShape,
+    find_axis_reach,
+    parse_axes,
+    split_over_slices,
+    warn_cross_host_axes,
+)
 from mhnb.sharding.spec import parse_spec
 from mhnb.types import DeviceRef
 from tests.unit.sharding.cases import Case, cases
@@ -137,10 +146,50 @@ def test_axis_reach_counts_hosts() -> None:
 
 def test_model_axis_across_hosts_gives_a_warning() -> None:
     """A model axis that crosses hosts gives a warning; a model axis inside a host and a data axis do not."""
-    assert warn_cross_host_axes(find_axis_reach(GRID)) == ()
-    (warning,) = warn_cross_host_axes(find_axis_reach(MeshShape.row_major({"model": 4, "data": 2}, devices_per_host=2)))
-    assert "'model' (4) crosses hosts" in warning
-    assert "swap it with 'data', which stays inside a host" in warning
+    assert warn_cross_host_axes(GRID) == ()
+    (warning,) = warn_cross_host_axes(MeshShape.row_major({"model": 2, "data": 4}, devices_per_host=4))
+    assert "'model' (2) crosses hosts" in warning
+    assert warning.endswith("to keep it inside a host: import jax; mesh = jax.make_mesh((4, 2), ('data', 'model'))")
+
+
+def test_axis_larger_than_a_host_gets_no_line() -> None:
+    """An axis that no order of the axes keeps inside a host gets no line that would not help."""
+    (warning,) = warn_cross_host_axes(MeshShape.row_major({"model": 4, "data": 2}, devices_per_host=2))
+    assert warning.endswith("; its size does not fit into one host")
+
+
+def sliced(axes: dict[str, int], slices: tuple[int, ...], *, has_all: bool = True) -> MeshShape:
+    """Return a mesh over slices of ranks with two devices."""
+    origin = MeshOrigin(slices, ("Auto",) * len(axes), has_all_devices=has_all)
+    return replace(MeshShape.row_major(axes, devices_per_host=2), origin=origin)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "cure"),
+    [
+        (sliced({"model": 4, "data": 2}, (0, 0, 0, 0, 1, 1, 1, 1)), "mesh_utils.create_hybrid_device_mesh((4, 1), (1, 2))"),
+        (sliced({"tp": 2, "model": 4}, (0, 0, 0, 0, 1, 1, 1, 1)), "mesh_utils.create_hybrid_device_mesh((2, 2), (1, 2))"),
+        (sliced({"model": 8}, (0, 0, 0, 0, 1, 1, 1, 1)), "; its size does not fit into one slice"),
+        (sliced({"model": 4, "data": 2}, (0, 0, 0, 0, 0, 0, 1, 1)), "; its size does not fit into one slice"),
+        (sliced({"model": 4, "data": 2}, (0, 0, 0, 0, 1, 1, 1, 1), has_all=False), "; it would fit into one slice"),
+    ],
+    ids=["data over the slices", "the other one", "too large", "unequal slices", "a part of the devices"],
+)  # fmt: skip
+def test_model_axis_across_slices_gets_a_hybrid_mesh(mesh: MeshShape, cure: str) -> None:
+    """Over several slices the line splits another axis; an axis inside a slice may cross its hosts."""
+    assert cure in warn_cross_host_axes(mesh)[0]
+    assert warn_cross_host_axes(sliced({"data": 2, "model": 4}, (0, 0, 0, 0, 1, 1, 1, 1))) == ()
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (2, 8), (1, 16), (6, 10), (12, 9, 5)])
+def test_every_mesh_over_equal_slices_has_a_split(sizes: tuple[int, ...]) -> None:
+    """If the slices divide the number of devices, parts are found that divide their axes and multiply to the slices."""
+    for slice_count in (each for each in range(1, prod(sizes) + 1) if prod(sizes) % each == 0):
+        factors = split_over_slices(sizes, range(len(sizes)), slice_count)
+        assert factors is not None
+        assert prod(factors) == slice_count
+        assert all(size % factor == 0 for size, factor in zip(sizes, factors, strict=True))
+    assert split_over_slices(sizes, range(len(sizes)), 7) is None
 
 
 def tree(**specs: tuple[tuple[int, ...], str]) -> LayoutTree:

@@ -613,7 +613,7 @@ def identify(lowered: Any) -> str:
 
     computation = lowered._lowering
     jax_private._current.module, jax_private._current.arguments = computation._hlo, computation.compile_args
-    return jax_private._module_text(None)
+    return jax_private._module_text(None, is_loaded=False)
 
 
 def main() -> None:
