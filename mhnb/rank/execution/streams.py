@@ -86,7 +86,7 @@ class _Call(NamedTuple):
     function: str
     """Module and name."""
     arguments: str
-    """Hash of the arguments; empty if there are none, or if they are not plain values."""
+    """Hash of the arguments; empty without arguments, or if one is not a plain value."""
 
     @property
     def label(self) -> str:

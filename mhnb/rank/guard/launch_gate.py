@@ -468,7 +468,7 @@ class LaunchGate:
 
     def _is_in_own_cell(self) -> bool:
         """Return whether the calling thread belongs to the running cell, as far as that is known."""
-        return current_cell() in (0, self._seq)
+        return threading.current_thread() is self._main or current_cell() in (0, self._seq)
 
     def take_thread_failure(self) -> MhnbError | None:
         """Return the error that was raised in a user's thread, and forget it: it fails the cell too."""

@@ -248,12 +248,12 @@ add_all(made)""",
 }
 MADE_BY_THREADS = {
     "workers on one queue": """
-made, todo = {}, queue.Queue()
+made, jobs = {}, queue.Queue()
 def work():
-    while (n := todo.get()) is not None: made[n] = load(n)
+    while (n := jobs.get()) is not None: made[n] = load(n)
 workers = [threading.Thread(target=work) for _ in range(2)]
-for n in range(3): todo.put(n)
-for worker in workers: todo.put(None); worker.start()
+for n in range(3): jobs.put(n)
+for worker in workers: jobs.put(None); worker.start()
 for worker in workers: worker.join()
 add_all(made[n] for n in range(3))""",
     "a worker that is started anew": """
