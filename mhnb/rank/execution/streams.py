@@ -56,28 +56,47 @@ _LIBRARIES = ("asyncio.", "_asyncio.", "concurrent.", "mhnb.")
 _DEFAULT_NAME = re.compile(r"(?:Thread|Dummy|Timer)-\d+(?: \(.*\))?")
 
 
-_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
-_DEEPEST = 8
+_PLAIN_TYPES = (bool, float, complex, str, bytes, type(None))
+_MOST_VALUES, _LONGEST_TEXT = 1000, 10_000
+"""Larger arguments are not described: that would take longer than the call."""
 
 
-def describe_plain_value(value: Any, depth: int = 0) -> str | None:
-    """Describe a plain value in the same words in every process; None for any other object.
+def describe_plain_values(value: Any) -> str | None:
+    """Describe plain values in the same words in every process; None for any other object.
 
-    Plain are numbers, texts, paths, None, and tuples, lists and dictionaries of them.
+    Plain are numbers, texts, paths, None, and tuples, lists and dictionaries of them, of moderate size.
 
-    >>> describe_plain_value((1, Path("a"), {"k": None})), describe_plain_value([object()])
-    ("tuple(1,PosixPath('a'),dict('k',None))", None)
+    >>> describe_plain_values((1, Path("a"), {"k": None})), describe_plain_values([object()])
+    ("tuple of 3 1 PosixPath('a') dict of 2 'k' None", None)
     """
-    # Types are compared exactly, so that no user code runs.
-    if type(value) in _PLAIN_TYPES or (isinstance(value, PurePath) and type(value).__module__.startswith("pathlib")):
-        return repr(value)
+    described: list[str] = []
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        # Types are compared exactly, so that no user code runs.
+        if type(each) in (tuple, list, dict) and len(each) <= _MOST_VALUES:
+            items = [part for item in each.items() for part in item] if type(each) is dict else list(each)
+            pending += reversed(items)
+            text: str | None = f"{type(each).__name__} of {len(items)}"
+        else:
+            text = _describe_one(each)
+        if text is None or len(described) + len(pending) > _MOST_VALUES:
+            return None
+        described.append(text)
+    return " ".join(described)
+
+
+def _describe_one(value: Any) -> str | None:
     if isinstance(value, np.generic) and type(value).__module__ == "numpy":
-        return describe_plain_value(value.item(), depth)
-    if depth > _DEEPEST or type(value) not in (tuple, list, dict):
+        value = value.item()
+    kind = type(value)
+    if kind is int:
+        # In decimal, Python limits its length.
+        return f"{value:x}"
+    if kind in (str, bytes) and len(value) > _LONGEST_TEXT:
         return None
-    items = [each for item in value.items() for each in item] if type(value) is dict else value
-    described = [describe_plain_value(each, depth + 1) for each in items]
-    return None if None in described else f"{type(value).__name__}({','.join(map(str, described))})"
+    is_path = isinstance(value, PurePath) and kind.__module__.startswith("pathlib")
+    return repr(value) if kind in _PLAIN_TYPES or is_path else None
 
 
 class _Call(NamedTuple):
@@ -106,7 +125,7 @@ def _describe_call(function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[st
 
 
 def _hash_arguments(args: tuple[Any, ...], named: dict[str, Any]) -> str:
-    described = describe_plain_value((args, dict(sorted(named.items())))) if args or named else None
+    described = describe_plain_values((args, dict(sorted(named.items())))) if args or named else None
     return "" if described is None else blake2b(described.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 

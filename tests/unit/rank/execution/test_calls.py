@@ -99,6 +99,9 @@ def test_call_that_failed_is_the_same_call_when_it_is_made_again() -> None:
         ((object(),), False),
         (([object()],), False),
         ((np.ones(1),), False),
+        ((np.longdouble(1),), False),
+        (([0] * 2000,), False),
+        ((10**6000,), True),
     ],
 )
 def test_only_plain_arguments_identify_a_call(args: tuple[Any, ...], *, is_known: bool) -> None:
