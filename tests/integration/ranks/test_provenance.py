@@ -168,9 +168,7 @@ def test_reordered_devices_keep_the_provenance(ready: Cluster) -> None:
 
 
 UNKNOWN = "of unknown history (made with --guard off or parity)"
-NOT_COMPARED = (
-    "1 array was not compared: made with --guard off, parity or --ranks, or not seen by the guard (line 1) · clean"
-)
+NOT_COMPARED = "1 array was not compared: made in a thread, with --guard off, parity or --ranks, or not seen by the guard (line 1) · clean"
 
 
 @pytest.mark.parametrize("guard", ["off", "parity"])
