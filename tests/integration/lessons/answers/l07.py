@@ -58,7 +58,8 @@ ANSWERS = {
 SAID = {
     ("07", "setup"): ["total 28.0"],
     ("07", "one"): ["OrderMismatch", "rank 0", "ranks 1-3", "finished the cell without reaching it"],
-    ("07", "hang"): ["tainted", "rank 0 abandoned a collective before it completed", "ranks 0-3"],
+    # Whether the interrupt finds rank 0 in Python or in C differs by machine, and so does the text before these words.
+    ("07", "hang"): ["tainted", "a collective", "ranks 0-3"],
     ("07", "reveal-after_the_hang"): ["it is 'tainted'"],
     ("07", "refused"): ["NotClean", "was not run"],
     ("07", "card"): ["ranks 0-1,3 in", "missing · rank 2 in sleep, line 2", "rank 0 in the end: total 28.0"],
