@@ -129,6 +129,11 @@ def shards_of(array: jax.Array) -> list[Any]:
     return [jax.Shard(device, array.sharding, array.shape, array.addressable_data(0))]
 
 
+def find_shard(array: jax.Array, device: Any, _index: Any = None) -> Any:
+    """Return the data of an array on a device of this rank."""
+    return next(shard.data for shard in shards_of(array) if shard.device == device)
+
+
 def local_shards(array: jax.Array) -> Iterator[tuple[Any, Box]]:
     """Yield each shard that this rank holds, with its box of the global array."""
     for shard in shards_of(array):

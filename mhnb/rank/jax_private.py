@@ -1429,10 +1429,12 @@ class _HookedExecutable:
         passed = {place for place, _ in self._passed_through}
 
         def compare(outputs: Sequence[Any]) -> None:
+            from mhnb.adapters.jax_arrays import find_shard
+
             if follow is not None:
                 follow(outputs)
             computed = [output for place, output in enumerate(outputs) if place not in passed]
-            recorder.host_data.record_outputs(computed, program.producer_name, line)
+            recorder.host_data.record_outputs(computed, program.producer_name, line, find_shard)
 
         return compare
 

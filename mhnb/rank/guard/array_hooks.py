@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mhnb.adapters.jax_arrays import host_copy, shards_of
+from mhnb.adapters.jax_arrays import find_shard, host_copy
 from mhnb.adapters.numpy_arrays import raw_bytes
 from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
@@ -82,14 +82,14 @@ class _ArrayHooks:
                 self._recorder.record_argument(out, arg, functools.partial(_slice_value, arg))
             elif out is not arg and isinstance(arg, jax.Array) and arg.is_fully_addressable:
                 plain = unwrap_array(out)
-                self._recorder.record_argument(plain, unwrap_array(arg), functools.partial(_find_shard, plain))
+                self._recorder.record_argument(plain, unwrap_array(arg), functools.partial(find_shard, plain))
             elif out is not arg and isinstance(arg, jax.Array) and not is_tagged(unwrap_array(out)):
                 copy_provenance(unwrap_array(arg), unwrap_array(out))
 
     def _record_shards(self, array: Any) -> None:
         """Record an array by the shards that this rank holds."""
         plain = unwrap_array(array)
-        self._recorder.record_array(plain, functools.partial(_find_shard, plain))
+        self._recorder.record_array(plain, functools.partial(find_shard, plain))
 
     def wrap_device_put(self, put: _Function) -> _Function:
         """Wrap the copy to devices."""
@@ -183,10 +183,6 @@ class _ArrayHooks:
 
     def _is_in_shard_args(self) -> bool:
         return getattr(self._thread, "inside", False)
-
-
-def _find_shard(array: Any, device: Any, _index: Any) -> Any:
-    return next(shard.data for shard in shards_of(array) if shard.device == device)
 
 
 def _slice_value(value: Any, _device: Any, index: Any) -> Any:

@@ -263,14 +263,19 @@ class HostDataRecorder:
         if self._uses_tags or known is not None:
             copy_provenance(laid_out, kept, Producer(HOST_DATA, self._seq, line))
 
-    def record_outputs(self, outputs: Sequence[Any], name: str, line: int | None) -> None:
+    def record_outputs(
+        self, outputs: Sequence[Any], name: str, line: int | None, find_shard: Callable[[Any, Any, Any], Any]
+    ) -> None:
         """Record the outputs of a program whose host callbacks return values: what several ranks hold is compared like host data.
 
         Outputs of which each rank holds a part of its own keep the launch's tag.
+
+        Args:
+            find_shard: returns what a device of this rank holds of an array, from the array, the device and the index.
         """
         for array in outputs if self.is_active else ():
             sharing = find_shared_boxes(array.sharding, array.shape)
-            parts = _parts(sharing, functools.partial(_find_shard, array), is_from_one=False) if sharing else {}
+            parts = _parts(sharing, functools.partial(find_shard, array), is_from_one=False) if sharing else {}
             if sharing is None or not parts:
                 continue
             host = HostArray(_format_kind(array.shape, array.dtype), array.dtype, parts, sharing)
@@ -595,10 +600,6 @@ def _list_different_copies(rows: Mapping[tuple[Any, ...], _ArrayRow]) -> list[Ho
 def _summarise_copies(*hashes: int) -> dict[str, HashSummary]:
     texts = [_NO_LABEL.format_hash(each) for each in hashes]
     return {text: HashSummary(1, "", "", "", text, sample_of(each)) for text, each in zip(texts, hashes, strict=True)}
-
-
-def _find_shard(array: Any, device: Any, _index: Any) -> Any:
-    return next(shard.data for shard in array.addressable_shards if shard.device == device)
 
 
 def _attach_boxes(boxes: tuple[HostArray, ...], outputs: Sequence[Any]) -> None:
