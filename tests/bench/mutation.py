@@ -136,11 +136,7 @@ class _Finder(ast.NodeVisitor):
 
 
 def find_faults(path: str, text: str) -> list[Fault]:
-    """List the faults that can be made in a module's text.
-
-    >>> [(fault.kind, fault.new) for fault in find_faults("a.py", "f(a < 2, b)")]
-    [('call', 'pass'), ('arguments', 'f(b, a < 2)'), ('comparison', 'f(a <= 2, b)'), ('bound', 'f(a < 3, b)')]
-    """
+    """List the faults that can be made in a module's text."""
     finder = _Finder(path, text)
     finder.visit(ast.parse(text))
     return finder.faults

@@ -14,7 +14,18 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["kill_new", "no_leftovers", "processes_of"]
+__all__ = ["kill_new", "no_leftovers", "not_left_over", "processes_of"]
+
+_of_the_suite: set[int] = set()
+"""The processes that serve all tests of the session."""
+
+
+@contextmanager
+def not_left_over(pid: int) -> Iterator[None]:
+    """Take a process for the suite's own during the block."""
+    _of_the_suite.add(pid)
+    yield
+    _of_the_suite.discard(pid)
 
 
 def _home_of(process: psutil.Process) -> str | None:
@@ -27,8 +38,9 @@ def _home_of(process: psutil.Process) -> str | None:
 
 
 def processes_of(home: str | Path) -> list[psutil.Process]:
-    """List the running processes, other than this one, whose MHNB_HOME is `home`."""
-    return [p for p in psutil.process_iter() if p.pid != os.getpid() and _home_of(p) == str(home)]
+    """List the running processes, other than the suite's own, whose MHNB_HOME is `home`."""
+    own = {os.getpid(), *_of_the_suite}
+    return [p for p in psutil.process_iter() if p.pid not in own and _home_of(p) == str(home)]
 
 
 def _describe(process: psutil.Process) -> str:

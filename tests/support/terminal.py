@@ -102,8 +102,12 @@ class Terminal:
         return found
 
     def wait_until_blocked(self) -> None:
-        """Wait until the program waits for a key. Python may miss a Ctrl-C that arrives just before."""
-        while psutil.Process(self.process.pid).status() != psutil.STATUS_SLEEPING:
+        """Wait until the program waits for a key. Python may miss a Ctrl-C that arrives just before, also while it waits for its own lock."""
+        pid = self.process.pid
+        waits_for = Path(f"/proc/{pid}/wchan")
+        while psutil.Process(pid).status() != psutil.STATUS_SLEEPING or (
+            waits_for.exists() and waits_for.read_text().startswith("futex")
+        ):
             os.sched_yield()
 
     def _receive(self, what: str) -> bool:

@@ -64,8 +64,9 @@ def test_processes_of_cells_are_found_after_all_were_killed(
     supervisor, hub, *rest = read_pids(notebook)
     ranks, started = rest[:2], rest[2:]
     assert not {orphan.pid for orphan in find_orphans(os.environ)} & set(started)
-    # A supervisor that sees its notebook end, and is killed a moment later, may have begun to end what the cells started.
-    os.kill(supervisor, signal.SIGSTOP)
+    # What sees its notebook end, and is killed a moment later, may have begun to end what the cells started.
+    for pid in (supervisor, *ranks):
+        os.kill(pid, signal.SIGSTOP)
     for pid in [notebook.pid, supervisor, *([hub] if also_hub else [])]:
         os.kill(pid, signal.SIGKILL)
     notebook.wait()

@@ -37,6 +37,8 @@ from mhnb.types import PHASES, DeviceRef, StartProgress
 from tests.integration.ranks.conftest import is_running, list_pids, wait_for_exit
 from tests.support.typed_lines import User
 
+pytestmark = pytest.mark.cold_start
+
 Fresh = Callable[..., Cluster]
 
 
