@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mhnb.core.codec import decode, encode
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
@@ -40,6 +40,9 @@ from mhnb.core.output.outputs import accumulate_events
 from mhnb.rank.guard.launch_gate import Mismatches
 from mhnb.rank.guard.shared_board import InterruptFlag, create_interrupt_flag
 from mhnb.types import Outcome, Output
+
+if TYPE_CHECKING:
+    from tests.support.warm_start import ForkedProcess
 
 __all__ = ["CellProcess", "CellAnswer"]
 
@@ -94,13 +97,25 @@ class CellProcess:
         command_read, self._commands = os.pipe()
         self._answers, answer_write = os.pipe()
         arguments = [str(folder), str(generation), str(command_read), str(answer_write), *preload]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.cell_process", *arguments],
-            pass_fds=(command_read, answer_write),
-            stdin=subprocess.DEVNULL,
-            # With this variable Python itself would unbuffer C's stdout, which the package has to do.
-            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
-        )
+        from tests.support.warm_start import cells_process  # not in the process itself
+
+        # With this variable Python itself would unbuffer C's stdout, which the package has to do.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        self.process: ForkedProcess | subprocess.Popen[bytes]
+        if preload or (warm := cells_process()) is None:
+            command = [sys.executable, "-m", "tests.support.cell_process", *arguments]
+            pipes = command_read, answer_write
+            self.process = subprocess.Popen(command, pass_fds=pipes, stdin=subprocess.DEVNULL, env=environment)
+        else:
+            fds = {
+                0: os.open(os.devnull, os.O_RDONLY),
+                1: 1,
+                2: 2,
+                command_read: command_read,
+                answer_write: answer_write,
+            }
+            self.process = warm.fork(arguments, environment, fds)
+            os.close(fds[0])
         os.close(command_read)
         os.close(answer_write)
         self._partial_line = b""
@@ -329,7 +344,18 @@ async def _serve(folder: Path, generation: int, commands: int, answers: int) -> 
     await ended.wait()
 
 
-if __name__ == "__main__":
-    for module in sys.argv[5:]:
+def preload() -> None:
+    """Import what every such process needs."""
+    for module in ("capture", "interrupts", "runner", "shell"):
+        importlib.import_module(f"mhnb.rank.execution.{module}")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Answer messages until the pipe with them is closed; the arguments are those that `CellProcess` passes."""
+    for module in arguments[4:]:
         importlib.import_module(module)
-    asyncio.run(_serve(Path(sys.argv[1]), *map(int, sys.argv[2:5])))
+    asyncio.run(_serve(Path(arguments[0]), *map(int, arguments[1:4])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

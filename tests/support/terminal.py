@@ -102,7 +102,7 @@ class Terminal:
         return found
 
     def wait_until_blocked(self) -> None:
-        """Wait until the program waits for a key. Python may miss a Ctrl-C that arrives just before, also while it waits for its own lock."""
+        """Wait until the program waits for a key. Python may miss a Ctrl-C that comes just before, or while it waits for a lock."""
         pid = self.process.pid
         waits_for = Path(f"/proc/{pid}/wchan")
         while psutil.Process(pid).status() != psutil.STATUS_SLEEPING or (

@@ -1,11 +1,13 @@
-"""The process behind `warm_start`: it imports what a supervisor and its ranks need, and forks one for each request.
+"""The process behind `warm_start`: it imports what a kind of process needs, and forks one for each request.
 
-A request has three descriptors: standard input, the log, and a pipe that receives the exit code. The answer is the process id.
+A request names the arguments, the environment and the folder, and brings the descriptors, the last of which receives the exit code.
+The answer is the process id.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import json
 import os
@@ -13,39 +15,65 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from mhnb.rank import supervisor
-from mhnb.rank.spawn import preload
-
-_REQUEST_NBYTES = 1 << 20
-_exit_pipes: dict[int, int] = {}
+_MOST_FDS, _HIGH_FD, _REQUEST_NBYTES = 8, 512, 1 << 20
 
 
-def _become_supervisor(request: dict[str, Any], stdin: int, log: int) -> None:
+def prepare_supervisor() -> Callable[[Sequence[str]], None]:
+    """Import what a supervisor, its hub and its ranks need."""
+    from mhnb.rank import spawn, supervisor
+
+    spawn.preload()
+    importlib.import_module("ipyparallel.controller.app")
+
+    def run(_: Sequence[str]) -> None:
+        if devices := os.environ.get("JAX_NUM_CPU_DEVICES"):
+            import jax
+
+            # JAX has read the variable when it was imported.
+            jax.config.update("jax_num_cpu_devices", int(devices))
+        supervisor.main()
+
+    return run
+
+
+def prepare_cells() -> Callable[[Sequence[str]], None]:
+    """Import what a rank's shell needs, without JAX."""
+    sys.path.append(str(Path(__file__).parents[2]))
+    cell_process = importlib.import_module("tests.support.cell_process")
+    cell_process.preload()
+    run: Callable[[Sequence[str]], None] = cell_process.main
+    return run
+
+
+_PREPARATIONS = {"supervisor": prepare_supervisor, "cells": prepare_cells}
+
+
+def _prepare_child(request: dict[str, Any], fds: Sequence[int]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    for fd, target in ((stdin, 0), (log, 1), (log, 2)):
+    # They may have each other's numbers.
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, _HIGH_FD) for fd in fds]
+    for fd, target in zip(moved, request["fds"], strict=True):
         os.dup2(fd, target)
-    os.closerange(3, 1024)
+    kept = sorted({0, 1, 2, *request["fds"]})
+    for last, following in zip(kept, [*kept[1:], 2 * _HIGH_FD], strict=True):
+        os.closerange(last + 1, following)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    if devices := os.environ.get("JAX_NUM_CPU_DEVICES"):
-        import jax
-
-        # JAX has read the variable when it was imported.
-        jax.config.update("jax_num_cpu_devices", int(devices))
-    supervisor.main()
 
 
-def _reap() -> None:
-    while _exit_pipes:
+def _reap(exit_pipes: dict[int, int]) -> None:
+    while exit_pipes:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        pipe = _exit_pipes.pop(pid)
+        pipe = exit_pipes.pop(pid)
         with contextlib.suppress(BrokenPipeError):  # the test has dropped its end
             os.write(pipe, str(os.waitstatus_to_exitcode(status)).encode())
         os.close(pipe)
@@ -54,32 +82,33 @@ def _reap() -> None:
 def main() -> None:
     """Answer requests until the tests' process has ended."""
     requests = socket.socket(fileno=int(sys.argv[1]))
-    preload()
-    importlib.import_module("ipyparallel.controller.app")
+    run = _PREPARATIONS[sys.argv[2]]()
     wake_read, wake_write = os.pipe()
     for fd in (wake_read, wake_write):
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+    exit_pipes: dict[int, int] = {}
+    watched: list[Any] = [requests, wake_read]
     while True:
-        watched: list[Any] = [requests, wake_read]
         ready, _, _ = select.select(watched, [], [])
         if wake_read in ready:
             os.read(wake_read, 4096)
-            _reap()
+            _reap(exit_pipes)
         if requests not in ready:
             continue
-        data, fds, _, _ = socket.recv_fds(requests, _REQUEST_NBYTES, 3)
+        data, fds, _, _ = socket.recv_fds(requests, _REQUEST_NBYTES, _MOST_FDS)
         if not data:
             return
-        stdin, log, exit_pipe = fds
+        request = json.loads(data)
         pid = os.fork()
         if pid == 0:
-            _become_supervisor(json.loads(data), stdin, log)
+            _prepare_child(request, fds[:-1])
+            run(request["arguments"])
             return
-        _exit_pipes[pid] = exit_pipe
-        os.close(stdin)
-        os.close(log)
+        exit_pipes[pid] = fds.pop()
+        for fd in fds:
+            os.close(fd)
         requests.send(str(pid).encode())
 
 

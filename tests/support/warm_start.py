@@ -1,12 +1,13 @@
-"""Clusters of tests start from one process that has imported everything, which saves most of the time of a start.
+"""Processes of tests are forked from one that has imported everything, which saves most of the time of a start.
 
-Supervisors and ranks run the product's own code, from the line on standard input on; only the interpreter's start and the imports are
-shared. What Python or a library reads once must be the same for all, so a start with other such variables is left to the product.
-So is every start on another system than Linux, and the tests of starting itself.
+The supervisors of local clusters and their ranks run the product's own code, from the line on standard input on; only the interpreter's
+start and the imports are shared. What Python or a library reads once must be the same for all, so a start with other such variables is
+left to the product. So is every start on another system than Linux, and the tests of starting itself.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -16,9 +17,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -27,7 +29,7 @@ from mhnb.launchers import child_process
 from tests.support import warm_process
 from tests.support.leftovers import not_left_over
 
-__all__ = ["warm_process_of_session", "warm_starts"]
+__all__ = ["ForkedProcess", "WarmProcess", "cells_process", "warm_starts", "warm_supervisors"]
 
 _READ_ONCE = ("JAX_", "LANG", "LC_", "LD_", "MHNB_HOME", "PYTHON", "TZ", "VIRTUAL_ENV")
 _DEVICES = "JAX_NUM_CPU_DEVICES"
@@ -35,15 +37,11 @@ _DEVICES = "JAX_NUM_CPU_DEVICES"
 _SUPERVISOR = ["-P", "-m", "mhnb.rank.supervisor"]
 
 
-def _select_read_once(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_ONCE) and name != _DEVICES}
-
-
 class ForkedProcess:
-    """A supervisor that is not a child of this process, with the methods of `subprocess.Popen` that a launcher uses."""
+    """A process that is not a child of this one, with the methods of `subprocess.Popen` that its users need."""
 
-    def __init__(self, pid: int, stdin: int, exit_pipe: int) -> None:
-        self.pid, self.stdin = pid, os.fdopen(stdin, "wb")
+    def __init__(self, pid: int, exit_pipe: int, stdin: IO[bytes] | None) -> None:
+        self.pid, self.stdin = pid, stdin
         self.returncode: int | None = None
         self._exit_pipe = os.fdopen(exit_pipe, "rb")
         self._lock = threading.Lock()
@@ -56,7 +54,7 @@ class ForkedProcess:
         """Wait until it has ended, and return the exit code."""
         code = self._wait(timeout)
         if code is None:
-            raise subprocess.TimeoutExpired(_SUPERVISOR, timeout or 0)
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
         return code
 
     def _wait(self, timeout: float | None) -> int | None:
@@ -73,26 +71,26 @@ class ForkedProcess:
 
     def terminate(self) -> None:
         """Send SIGTERM, unless it has ended."""
-        self._send(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL, unless it has ended."""
-        self._send(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _send(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
 
 class WarmProcess:
-    """The process that has imported everything; `popen` forks a supervisor from it where that is the same as a start."""
+    """A process that has imported what a kind of process needs: `supervisor` or `cells`."""
 
-    def __init__(self) -> None:
-        environment = {**os.environ, **rank_environment(os.environ, devices=None, simulated=True)}
+    def __init__(self, kind: str, environment: Mapping[str, str]) -> None:
         self._read_once = _select_read_once(environment)
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", warm_process.__file__, str(theirs.fileno())],
+            [sys.executable, "-P", warm_process.__file__, str(theirs.fileno()), kind],
             stdin=subprocess.DEVNULL,
             env=environment,
             pass_fds=[theirs.fileno()],
@@ -105,18 +103,37 @@ class WarmProcess:
         """Return its process id."""
         return self._process.pid
 
+    def fork(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        fds: Mapping[int, int],
+        stdin: IO[bytes] | None = None,
+    ) -> ForkedProcess:
+        """Fork a process.
+
+        Args:
+            arguments: of its main function.
+            environment: the whole environment.
+            fds: the descriptors of this process that it gets, by their numbers there.
+            stdin: the end of a pipe that is to be an attribute of the process; None if it has no such pipe.
+        """
+        request = {"arguments": arguments, "environment": dict(environment), "cwd": str(Path.cwd()), "fds": list(fds)}
+        exit_read, exit_write = os.pipe()
+        socket.send_fds(self._requests, [json.dumps(request).encode()], [*fds.values(), exit_write])
+        os.close(exit_write)
+        return ForkedProcess(int(self._requests.recv(32)), exit_read, stdin)
+
     def popen(self, command: Sequence[str], **options: Any) -> ForkedProcess | subprocess.Popen[bytes]:
-        """Do what `subprocess.Popen` does."""
+        """Do what `subprocess.Popen` does; fork a supervisor where nothing is different from a start."""
         environment = options.get("env")
         if list(command[1:]) != _SUPERVISOR or not environment or _select_read_once(environment) != self._read_once:
             return subprocess.Popen(command, **options)
-        request = json.dumps({"cwd": str(Path.cwd()), "environment": environment}).encode()
         stdin_read, stdin_write = os.pipe()
-        exit_read, exit_write = os.pipe()
-        socket.send_fds(self._requests, [request], [stdin_read, options["stdout"].fileno(), exit_write])
+        log = options["stdout"].fileno()
+        process = self.fork([], environment, {0: stdin_read, 1: log, 2: log}, os.fdopen(stdin_write, "wb"))
         os.close(stdin_read)
-        os.close(exit_write)
-        return ForkedProcess(int(self._requests.recv(32)), stdin_write, exit_read)
+        return process
 
     def close(self) -> None:
         """End it. What it has forked and is not detached ends with it."""
@@ -124,13 +141,27 @@ class WarmProcess:
         self._process.wait()
 
 
+def _select_read_once(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_ONCE) and name != _DEVICES}
+
+
+@cache
+def cells_process() -> WarmProcess | None:
+    """Return the process from which those of `CellProcess` are forked; None where that cannot be."""
+    if sys.platform != "linux":
+        return None
+    warm = WarmProcess("cells", os.environ)
+    atexit.register(warm.close)
+    return warm
+
+
 @pytest.fixture(scope="session")
-def warm_process_of_session(own_environment: None) -> Iterator[WarmProcess | None]:
+def warm_supervisors(own_environment: None) -> Iterator[WarmProcess | None]:
     """The process from which the supervisors of this session's tests are forked; None where that cannot be."""
     if sys.platform != "linux":
         yield None
         return
-    warm = WarmProcess()
+    warm = WarmProcess("supervisor", {**os.environ, **rank_environment(os.environ, devices=None, simulated=True)})
     with not_left_over(warm.pid):
         yield warm
     warm.close()
@@ -138,11 +169,11 @@ def warm_process_of_session(own_environment: None) -> Iterator[WarmProcess | Non
 
 @pytest.fixture(autouse=True)
 def warm_starts(
-    request: pytest.FixtureRequest, warm_process_of_session: WarmProcess | None, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, warm_supervisors: WarmProcess | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fork the supervisors of the local clusters that a test starts; those of tests marked `cold_start` are started by the product."""
-    if warm_process_of_session is None or request.node.get_closest_marker("cold_start") is not None:
+    if warm_supervisors is None or request.node.get_closest_marker("cold_start") is not None:
         return
     replaced = SimpleNamespace(PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
-    replaced.Popen = warm_process_of_session.popen
+    replaced.Popen = warm_supervisors.popen
     monkeypatch.setattr(child_process, "subprocess", replaced)

@@ -17,7 +17,7 @@ from tests.support.timeouts import (
     longer_interrupt_timeouts,
 )
 from tests.support.typed_lines import user
-from tests.support.warm_start import warm_process_of_session, warm_starts
+from tests.support.warm_start import warm_starts, warm_supervisors
 
 __all__ = [
     "default_disconnect_timeout",
@@ -25,7 +25,7 @@ __all__ = [
     "long_agreement_timeout",
     "longer_interrupt_timeouts",
     "user",
-    "warm_process_of_session",
+    "warm_supervisors",
     "warm_starts",
 ]
 
