@@ -15,6 +15,13 @@ CELLS ?= 600
 LEAVINGS ?= 100
 SEED ?= $(shell date +%s)
 
+# What Python, make and git are enough for, and what needs more: several machines, a browser, another Python, or minutes.
+PROMISES = mhnb tests/unit tests/policy tests/integration/ranks tests/integration/notebook
+REST = tests/integration/lessons tests/integration/pages tests/integration/test_other_python.py tests/system
+# A worker for each processor, up to four; tests/support/workers.py says which tests never run beside each other.
+WORKERS = -n logical --maxprocesses 4
+TIMINGS = build/timings.jsonl
+
 BIN = $(VENV)/bin
 RUN = $(BIN)/python -m
 PINS = .ci/constraints.txt
@@ -25,7 +32,7 @@ READY = $(VENV)/.ready
 PEERS = .bench/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help venv demo lab test quick check format docs picture gallery soak bench other-python pins clean
+.PHONY: help venv demo lab test test-all quick timings mutation check format docs picture gallery soak bench other-python pins clean
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -67,11 +74,22 @@ demo: $(READY_LAB) ## run the tour on 4 simulated hosts, print each rank's part,
 lab: $(READY_LESSONS) ## open the tour in JupyterLab; LAB="..." are options for it
 	$(RUN) mhnb lab $(LAB)
 
-test: $(READY) other-python ## everything that can run here
-	$(RUN) pytest -m "not (bench or soak)" $(PYTEST)
+test: $(READY) ## the promises, on real ranks of this machine: run it before you commit
+	$(RUN) pytest $(WORKERS) -m "not (bench or soak)" $(PROMISES) $(PYTEST)
 
-quick: $(READY) ## the tests that start no cluster, and those that read the source, in a few minutes
-	$(RUN) pytest mhnb tests/unit tests/policy -m "not (ranks or browser or hosts or bench or soak)" $(PYTEST)
+test-all: $(READY) other-python ## what `make test` leaves: real hosts, Slurm, MPI, the browser, the lessons, the other Python
+	$(RUN) pytest $(WORKERS) -m "not (bench or soak)" $(REST) $(PYTEST)
+
+quick: $(READY) ## the tests that start no cluster, and those that read the source: run it while you write
+	$(RUN) pytest $(WORKERS) -m "not (ranks or browser or hosts or bench or soak)" mhnb tests/unit tests/policy $(PYTEST)
+
+timings: $(READY) ## run `make test`, and print where its time goes: by kind of cost, fixture, folder, file and test
+	@mkdir -p build && rm -f $(TIMINGS)
+	$(RUN) pytest $(WORKERS) -m "not (bench or soak)" $(PROMISES) --timings $(TIMINGS) $(PYTEST)
+	$(RUN) tests.support.timings $(TIMINGS)
+
+mutation: $(READY) ## make 60 small faults, one at a time, and count those that a test catches (SEED chooses them)
+	$(RUN) tests.bench.mutation --seed $(SEED)
 
 check: $(READY) ## style, types, layers, words
 	$(BIN)/ruff check

@@ -7,6 +7,7 @@ Messages go in and out as lines on two pipes, encoded as on the transport. The c
 from __future__ import annotations
 
 import asyncio
+import atexit
 import importlib
 import os
 import select
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -42,7 +44,7 @@ from mhnb.rank.guard.shared_board import InterruptFlag, create_interrupt_flag
 from mhnb.types import Outcome, Output
 
 if TYPE_CHECKING:
-    from tests.support.warm_start import ForkedProcess
+    from tests.support.warm_start import WarmProcess
 
 __all__ = ["CellProcess", "CellAnswer"]
 
@@ -84,6 +86,18 @@ class CellAnswer:
         return error
 
 
+@cache
+def _warm_process() -> WarmProcess | None:
+    """Return the process from which others are forked; None where that cannot be."""
+    from tests.support.warm_start import WarmProcess
+
+    if sys.platform != "linux":
+        return None
+    warm = WarmProcess("cells", os.environ)
+    atexit.register(warm.close)
+    return warm
+
+
 class CellProcess:
     """The process as the test sees it."""
 
@@ -97,25 +111,18 @@ class CellProcess:
         command_read, self._commands = os.pipe()
         self._answers, answer_write = os.pipe()
         arguments = [str(folder), str(generation), str(command_read), str(answer_write), *preload]
-        from tests.support.warm_start import cells_process  # not in the process itself
+        from tests.support.warm_start import fork  # not in the process itself
 
         # With this variable Python itself would unbuffer C's stdout, which the package has to do.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        self.process: ForkedProcess | subprocess.Popen[bytes]
-        if preload or (warm := cells_process()) is None:
-            command = [sys.executable, "-m", "tests.support.cell_process", *arguments]
-            pipes = command_read, answer_write
-            self.process = subprocess.Popen(command, pass_fds=pipes, stdin=subprocess.DEVNULL, env=environment)
-        else:
-            fds = {
-                0: os.open(os.devnull, os.O_RDONLY),
-                1: 1,
-                2: 2,
-                command_read: command_read,
-                answer_write: answer_write,
-            }
-            self.process = warm.fork(arguments, environment, fds)
+        command = [sys.executable, "-m", "tests.support.cell_process", *arguments]
+        forked = None
+        if not preload and (warm := _warm_process()) is not None:
+            fds = {0: os.open(os.devnull, os.O_RDONLY), 1: 1, 2: 2} | {fd: fd for fd in (command_read, answer_write)}
+            forked = fork(warm.address, command, arguments, environment, fds)
             os.close(fds[0])
+        pipes = command_read, answer_write
+        self.process = forked or subprocess.Popen(command, pass_fds=pipes, stdin=subprocess.DEVNULL, env=environment)
         os.close(command_read)
         os.close(answer_write)
         self._partial_line = b""

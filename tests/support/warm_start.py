@@ -7,7 +7,6 @@ left to the product. So is every start on another system than Linux, and the tes
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import select
@@ -15,26 +14,20 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
-import pytest
-
-from mhnb.core.launch.environment import rank_environment
-from mhnb.launchers import child_process
 from tests.support import warm_process
-from tests.support.leftovers import not_left_over
 
-__all__ = ["ForkedProcess", "WarmProcess", "cells_process", "warm_starts", "warm_supervisors"]
+__all__ = ["ForkedProcess", "WarmProcess", "fork", "use_warm_supervisors", "warm_subprocess"]
 
-_READ_ONCE = ("JAX_", "LANG", "LC_", "LD_", "MHNB_HOME", "PYTHON", "TZ", "VIRTUAL_ENV")
-_DEVICES = "JAX_NUM_CPU_DEVICES"
-"""JAX reads it once, too, but it can be set later."""
 _SUPERVISOR = ["-P", "-m", "mhnb.rank.supervisor"]
+ADDRESS = "MHNB_WARM_SUPERVISORS"
+"""The variable with the address of the process from which supervisors are forked; programs of tests inherit it."""
 
 
 class ForkedProcess:
@@ -42,9 +35,21 @@ class ForkedProcess:
 
     def __init__(self, pid: int, exit_pipe: int, stdin: IO[bytes] | None) -> None:
         self.pid, self.stdin = pid, stdin
-        self.returncode: int | None = None
-        self._exit_pipe = os.fdopen(exit_pipe, "rb")
+        self._code: int | None = None
+        self._exit_pipe = exit_pipe
         self._lock = threading.Lock()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, if it is known; whoever sets it waits for the process no more."""
+        return self._code
+
+    @returncode.setter
+    def returncode(self, code: int) -> None:
+        with self._lock:
+            if self._code is None:
+                self._code = code
+                os.close(self._exit_pipe)
 
     def poll(self) -> int | None:
         """Return the exit code, or None while it runs."""
@@ -58,16 +63,16 @@ class ForkedProcess:
         return code
 
     def _wait(self, timeout: float | None) -> int | None:
-        if self.returncode is None:
+        if self._code is None:
             ended = select.poll()
             ended.register(self._exit_pipe, select.POLLIN)
             has_ended = bool(ended.poll(None if timeout is None else timeout * 1000))
             with self._lock:
-                if has_ended and self.returncode is None:
+                if has_ended and self._code is None:
                     # Nothing is in the pipe if the process that would have written it has ended, too.
-                    self.returncode = int(self._exit_pipe.read() or -signal.SIGKILL)
-                    self._exit_pipe.close()
-        return self.returncode
+                    self._code = int(os.read(self._exit_pipe, 32) or -signal.SIGKILL)
+                    os.close(self._exit_pipe)
+        return self._code
 
     def terminate(self) -> None:
         """Send SIGTERM, unless it has ended."""
@@ -84,96 +89,98 @@ class ForkedProcess:
 
 
 class WarmProcess:
-    """A process that has imported what a kind of process needs: `supervisor` or `cells`."""
+    """A process that has imported what a kind of process needs: `supervisor` or `cells`. Linux only."""
 
     def __init__(self, kind: str, environment: Mapping[str, str]) -> None:
-        self._read_once = _select_read_once(environment)
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", warm_process.__file__, str(theirs.fileno()), kind],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
-        theirs.close()
+        self._folder = tempfile.TemporaryDirectory(prefix="mhnb-warm-")
+        self.address = f"{self._folder.name}/s"
+        lifeline, self._lifeline = os.pipe()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self.address)
+            listener.listen()
+            fds = listener.fileno(), lifeline
+            self._process = subprocess.Popen(
+                # The last word leaves room for the command lines of other processes.
+                [sys.executable, "-P", warm_process.__file__, *map(str, fds), kind, "-" * 400],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        os.close(lifeline)
 
     @property
     def pid(self) -> int:
         """Return its process id."""
         return self._process.pid
 
-    def fork(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        fds: Mapping[int, int],
-        stdin: IO[bytes] | None = None,
-    ) -> ForkedProcess:
-        """Fork a process.
-
-        Args:
-            arguments: of its main function.
-            environment: the whole environment.
-            fds: the descriptors of this process that it gets, by their numbers there.
-            stdin: the end of a pipe that is to be an attribute of the process; None if it has no such pipe.
-        """
-        request = {"arguments": arguments, "environment": dict(environment), "cwd": str(Path.cwd()), "fds": list(fds)}
-        exit_read, exit_write = os.pipe()
-        socket.send_fds(self._requests, [json.dumps(request).encode()], [*fds.values(), exit_write])
-        os.close(exit_write)
-        return ForkedProcess(int(self._requests.recv(32)), exit_read, stdin)
-
-    def popen(self, command: Sequence[str], **options: Any) -> ForkedProcess | subprocess.Popen[bytes]:
-        """Do what `subprocess.Popen` does; fork a supervisor where nothing is different from a start."""
-        environment = options.get("env")
-        if list(command[1:]) != _SUPERVISOR or not environment or _select_read_once(environment) != self._read_once:
-            return subprocess.Popen(command, **options)
-        stdin_read, stdin_write = os.pipe()
-        log = options["stdout"].fileno()
-        process = self.fork([], environment, {0: stdin_read, 1: log, 2: log}, os.fdopen(stdin_write, "wb"))
-        os.close(stdin_read)
-        return process
-
     def close(self) -> None:
         """End it. What it has forked and is not detached ends with it."""
-        self._requests.close()
+        os.close(self._lifeline)
         self._process.wait()
+        self._folder.cleanup()
 
 
-def _select_read_once(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_ONCE) and name != _DEVICES}
+def fork(
+    address: str,
+    command: Sequence[str],
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    fds: Mapping[int, int],
+    *,
+    stdin: IO[bytes] | None = None,
+) -> ForkedProcess | None:
+    """Fork a process from a warm one; return None if variables of its environment would have to be read anew.
+
+    Args:
+        address: of the warm process.
+        command: the command line to show.
+        arguments: of the main function.
+        environment: the whole environment.
+        fds: the descriptors of this process that it gets, by their numbers there.
+        stdin: the end of a pipe that is to be an attribute of the process; None if it has no such pipe.
+    """
+    request = {
+        "command": command,
+        "arguments": arguments,
+        "environment": dict(environment),
+        "cwd": str(Path.cwd()),
+        "fds": list(fds),
+    }
+    exit_read, exit_write = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(address)
+        socket.send_fds(connection, [json.dumps(request).encode()], [*fds.values(), exit_write])
+        os.close(exit_write)
+        pid = int(connection.recv(32))
+    if pid > 0:
+        return ForkedProcess(pid, exit_read, stdin)
+    os.close(exit_read)
+    return None
 
 
-@cache
-def cells_process() -> WarmProcess | None:
-    """Return the process from which those of `CellProcess` are forked; None where that cannot be."""
-    if sys.platform != "linux":
-        return None
-    warm = WarmProcess("cells", os.environ)
-    atexit.register(warm.close)
-    return warm
+def warm_popen(command: Sequence[str], **options: Any) -> ForkedProcess | subprocess.Popen[bytes]:
+    """Do what `subprocess.Popen` does, with a fork if a supervisor is to start."""
+    if list(command[1:]) == _SUPERVISOR:
+        stdin_read, stdin_write = os.pipe()
+        stdin, log = os.fdopen(stdin_write, "wb"), options["stdout"].fileno()
+        fds = {0: stdin_read, 1: log, 2: log}
+        process = fork(os.environ[ADDRESS], command, [], options["env"], fds, stdin=stdin)
+        os.close(stdin_read)
+        if process is not None:
+            return process
+        stdin.close()
+    return subprocess.Popen(command, **options)
 
 
-@pytest.fixture(scope="session")
-def warm_supervisors(own_environment: None) -> Iterator[WarmProcess | None]:
-    """The process from which the supervisors of this session's tests are forked; None where that cannot be."""
-    if sys.platform != "linux":
-        yield None
-        return
-    warm = WarmProcess("supervisor", {**os.environ, **rank_environment(os.environ, devices=None, simulated=True)})
-    with not_left_over(warm.pid):
-        yield warm
-    warm.close()
+def use_warm_supervisors() -> None:
+    """Fork the supervisors that this process starts from now on; for a program that a test runs."""
+    if os.environ.get(ADDRESS):
+        from mhnb.launchers import child_process
+
+        child_process.subprocess = warm_subprocess()  # type: ignore[assignment,attr-defined]
 
 
-@pytest.fixture(autouse=True)
-def warm_starts(
-    request: pytest.FixtureRequest, warm_supervisors: WarmProcess | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fork the supervisors of the local clusters that a test starts; those of tests marked `cold_start` are started by the product."""
-    if warm_supervisors is None or request.node.get_closest_marker("cold_start") is not None:
-        return
-    replaced = SimpleNamespace(PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
-    replaced.Popen = warm_supervisors.popen
-    monkeypatch.setattr(child_process, "subprocess", replaced)
+def warm_subprocess() -> SimpleNamespace:
+    """Return what replaces the module `subprocess` where supervisors are started."""
+    return SimpleNamespace(PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired, Popen=warm_popen)

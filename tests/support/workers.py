@@ -23,7 +23,6 @@ _GROUPS = {
     "tests/unit/cluster/test_transfer.py": RANKS,
     "tests/unit/rank/requests/test_handlers.py": RANKS,
     "tests/unit/rank/test_jax_private.py": RANKS,
-    "tests/unit/view/test_sanitize.py": RANKS,
 }
 """The group of tests, by the beginning of their path; the first one that fits counts."""
 

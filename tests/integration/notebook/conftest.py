@@ -15,11 +15,10 @@ from traitlets.config import Config
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.magics import completion
-from tests.integration.ranks.conftest import list_pids, wait_for_exit
+from tests.integration.ranks.conftest import list_pids, wait_for_exit, warm_starts, warm_supervisors
 from tests.support.timeouts import longer_interrupt_timeouts
-from tests.support.warm_start import warm_starts, warm_supervisors
 
-__all__ = ["longer_interrupt_timeouts", "warm_supervisors", "warm_starts"]
+__all__ = ["longer_interrupt_timeouts", "warm_starts", "warm_supervisors"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +12,9 @@ import pytest
 
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
+from mhnb.core.launch.environment import rank_environment
+from mhnb.launchers import child_process
+from tests.support.leftovers import not_left_over
 from tests.support.timeouts import (
     default_disconnect_timeout,
     default_kill_timeout,
@@ -17,7 +22,7 @@ from tests.support.timeouts import (
     longer_interrupt_timeouts,
 )
 from tests.support.typed_lines import user
-from tests.support.warm_start import warm_starts, warm_supervisors
+from tests.support.warm_start import ADDRESS, WarmProcess, warm_subprocess
 
 __all__ = [
     "default_disconnect_timeout",
@@ -25,8 +30,6 @@ __all__ = [
     "long_agreement_timeout",
     "longer_interrupt_timeouts",
     "user",
-    "warm_supervisors",
-    "warm_starts",
 ]
 
 
@@ -63,6 +66,31 @@ def wait_for_exit(pids: list[int], timeout_s: float = 60.0) -> list[int]:
     processes = [process for pid in pids if is_running(pid) and (process := _find_process(pid)) is not None]
     _, alive = psutil.wait_procs(processes, timeout=timeout_s)
     return [process.pid for process in alive if is_running(process.pid)]
+
+
+@pytest.fixture(scope="session")
+def warm_supervisors(own_environment: None) -> Iterator[WarmProcess | None]:
+    """The process from which the supervisors of this session's tests are forked; None where that cannot be."""
+    if sys.platform != "linux":
+        yield None
+        return
+    warm = WarmProcess("supervisor", {**os.environ, **rank_environment(os.environ, devices=None, simulated=True)})
+    with not_left_over(warm.pid):
+        yield warm
+    warm.close()
+
+
+@pytest.fixture(autouse=True)
+def warm_starts(
+    request: pytest.FixtureRequest, warm_supervisors: WarmProcess | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fork the supervisors of the local clusters that a test starts; those of tests marked `cold_start` are started by the product.
+
+    A program that a test runs can do the same with `use_warm_supervisors`.
+    """
+    if warm_supervisors is not None and request.node.get_closest_marker("cold_start") is None:
+        monkeypatch.setattr(child_process, "subprocess", warm_subprocess())
+        monkeypatch.setenv(ADDRESS, warm_supervisors.address)
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,8 @@ from tests.system.hosts.hostnet import wait_until
 OWNER_SCRIPT = """
 import os, sys
 import mhnb
+from tests.support.warm_start import use_warm_supervisors
+use_warm_supervisors()
 cluster = mhnb.start(2, 1, name="kept", keep=True)
 {before}
 print("ready", flush=True)

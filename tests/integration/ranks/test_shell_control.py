@@ -17,12 +17,15 @@ import pytest
 
 from mhnb.cluster.attach import list_cluster_records
 from mhnb.system.run_dir import find_clusters_named
+from tests.support.source import ROOT
 
 _NOTEBOOK = """
 import sys
 import mhnb
 from mhnb.errors import MhnbError
+from tests.support.warm_start import use_warm_supervisors
 
+use_warm_supervisors()
 cluster = mhnb.start(2, 1, name={name!r}, keep={keep})
 {before}
 print("ready", *(rank.pid for rank in cluster.ranks), flush=True)
@@ -62,7 +65,7 @@ class RunningNotebook:
     def __init__(self, name: str, cell: str, *, keep: bool, before: str) -> None:
         program = _NOTEBOOK.format(name=name, cell=cell, keep=keep, before=before)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
         self.rank_pids: list[str] = []
 

@@ -45,6 +45,7 @@ def complete(line: str, out: Path, **variables: str) -> list[str]:
         ("mhnb nothing", {""}),
     ],
 )
+@pytest.mark.sample(3)
 def test_words_are_completed(tmp_path: Path, line: str, expected: set[str]) -> None:
     """Commands, options, choices, profiles and help topics are completed."""
     assert {word.strip() for word in complete(line, tmp_path / "out")} == expected

@@ -448,6 +448,7 @@ print(statuses[0].reason)
         ("before[0] = pxla.UnloadedMeshExecutable.load = lambda self, more: None", "UnloadedMeshExecutable.load()"),
     ],
 )
+@pytest.mark.sample(2)
 def test_incompatible_jax_stays_unchanged(change: str, reason: str) -> None:
     """If a private name is missing or behaves differently, the status names it, and JAX stays unchanged."""
     first, second = _run_bare(change)

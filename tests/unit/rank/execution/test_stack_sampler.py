@@ -48,7 +48,7 @@ STUCK = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", STUCK)
 def test_long_cell_reports_where_it_is(rank: CellProcess, case: str) -> None:
     """What blocks the main thread is derived from its stack, its source text and its processor time."""
@@ -121,7 +121,7 @@ IMPORTS = (
 )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", THREADS)
 def test_awaited_thread_is_shown(tmp_path: Path, case: str) -> None:
     """The status has the thread's name and line, because the main thread's own line shows only that it waits."""

@@ -1,6 +1,7 @@
-"""Programs of many kinds, and what identifies each: `program_corpus.py [GARBAGE]` prints one JSON line `{name: digest}`.
+"""Programs of many kinds, and what identifies each: `program_corpus.py GARBAGE STEP` prints one JSON line `{name: digest}`.
 
 They are lowered for 8 devices and not compiled. GARBAGE objects are made first, so that other objects have other addresses.
+Of functions of one kind every STEP-th is used.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -51,7 +52,7 @@ class Scale:
 
 def _add_each(corpus: Corpus, module: str, names: str, lower, *choices) -> None:
     """Add each function by name, with the first arguments in `choices` that it accepts."""
-    for name in names.split():
+    for name in names.split()[:: int(sys.argv[2])]:
         corpus[f"{module}.{name}"] = functools.partial(_lower_first, module, name, lower, choices)
 
 
@@ -618,7 +619,7 @@ def identify(lowered: Any) -> str:
 
 def main() -> None:
     """Lower everything, and print what identifies each program."""
-    garbage = [object() for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 0)]
+    garbage = [object() for _ in range(int(sys.argv[1]))]
     # Delete every second object, so that later objects are placed between the others.
     del garbage[::2]
     corpus = list(build().items())

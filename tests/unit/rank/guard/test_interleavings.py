@@ -537,7 +537,7 @@ def explore(
 
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS.keys())
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_two_ranks_launch_together_or_not_at_all(tmp_path: Path, cast: Cast) -> None:
     """Two ranks launch together or not at all, whatever comes between two reads; none waits after the others have ended."""
     assert explore(tmp_path, cast, fine=True) > 100
@@ -550,7 +550,7 @@ def test_launches_of_the_next_cell_change_nothing(tmp_path: Path, cast: Cast) ->
 
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS.keys())
-@pytest.mark.sample(4)
+@pytest.mark.soak
 def test_three_ranks_launch_together_or_not_at_all(tmp_path: Path, cast: Cast) -> None:
     """Three ranks launch together or not at all, whatever comes between any two of their acts."""
     assert explore(tmp_path, [*cast, [launches_then_ends]]) > 100
@@ -570,6 +570,7 @@ def test_words_may_arrive_in_any_order(tmp_path: Path, late: str) -> None:
 
 
 @pytest.mark.parametrize("late", ["taken back", "mark"])
+@pytest.mark.sample(1)
 def test_withdrawal_mark_may_arrive_after_later_posts(tmp_path: Path, late: str) -> None:
     """One of three ranks withdraws its entry; the second posts before that, and the third after it."""
     cast: Cast = [[gives_up_then_ends], [launches], [launches]]

@@ -285,7 +285,7 @@ def test_a_tab_that_differs_is_marked() -> None:
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("ranks", [1, 64])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 def test_stored_size_is_bounded(ranks: int, view: View) -> None:
     """All blocks together stay below the limit whatever was printed, and the log file is named with its path."""
     page = "x" * 79 + "\n"
@@ -498,7 +498,7 @@ def test_long_line_with_many_differences_is_cut_on_both_sides() -> None:
 def test_log_is_a_jupyterlab_link_or_a_path_to_copy(folder: str, written: str) -> None:
     """A browser opens no file from a server's page, so there is no `file:` link."""
     locations = RankLocations(logs={0: "/nb/logs/rank0.log"}, notebook_dir=folder)
-    much = cell([out("a line\n" * 90_000)])
+    much = cell([out("a line\n" * 30_000)])
     mark = "\n[... 2,000 bytes of stdout left out; the rank's log file has them ...]\n"
     lost = cell(RankResult(0, "ok", (out(f"a{mark}z\n"),), omitted_nbytes=2000))
     for result in (much, lost):

@@ -1,6 +1,6 @@
 """The outputs on the documentation's pages are real: each page runs as one notebook session with ranks of its own.
 
-`MHNB_WRITE_DOCS=1 pytest tests/integration/notebook/test_docs_pages.py` writes the outputs that differ into the pages.
+`MHNB_WRITE_DOCS=1 pytest tests/integration/pages/test_docs_pages.py` writes the outputs that differ into the pages.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ def _tidy(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
 
 
+@pytest.mark.ranks
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_real_output(name: str, leftovers: None, tmp_path: Path) -> None:
