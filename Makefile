@@ -15,9 +15,6 @@ CELLS ?= 600
 LEAVINGS ?= 100
 SEED ?= $(shell date +%s)
 
-# What Python, make and git are enough for, and what needs more: several machines, a browser, another Python, or minutes.
-PROMISES = mhnb tests/unit tests/policy tests/integration/ranks tests/integration/notebook
-REST = tests/integration/lessons tests/integration/pages tests/integration/test_other_python.py tests/system
 # A worker for each processor, up to four; tests/support/workers.py says which tests never run beside each other.
 WORKERS = -n logical --maxprocesses 4
 TIMINGS = build/timings.jsonl
@@ -75,17 +72,17 @@ lab: $(READY_LESSONS) ## open the tour in JupyterLab; LAB="..." are options for 
 	$(RUN) mhnb lab $(LAB)
 
 test: $(READY) ## the promises, on real ranks of this machine: run it before you commit
-	$(RUN) pytest $(WORKERS) -m "not (bench or soak)" $(PROMISES) $(PYTEST)
+	$(RUN) pytest $(WORKERS) -m "not (test_all or bench or soak)" $(PYTEST)
 
 test-all: $(READY) other-python ## what `make test` leaves: real hosts, Slurm, MPI, the browser, the lessons, the other Python
-	$(RUN) pytest $(WORKERS) -m "not (bench or soak)" $(REST) $(PYTEST)
+	$(RUN) pytest $(WORKERS) -m "test_all and not (bench or soak)" $(PYTEST)
 
 quick: $(READY) ## the tests that start no cluster, and those that read the source: run it while you write
-	$(RUN) pytest $(WORKERS) -m "not (ranks or browser or hosts or bench or soak)" mhnb tests/unit tests/policy $(PYTEST)
+	$(RUN) pytest $(WORKERS) -m "not (ranks or bench or soak)" mhnb tests/unit tests/policy $(PYTEST)
 
 timings: $(READY) ## run `make test`, and print where its time goes: by kind of cost, fixture, folder, file and test
 	@mkdir -p build && rm -f $(TIMINGS)
-	$(RUN) pytest $(WORKERS) -m "not (bench or soak)" $(PROMISES) --timings $(TIMINGS) $(PYTEST)
+	$(RUN) pytest $(WORKERS) -m "not (test_all or bench or soak)" --timings $(TIMINGS) $(PYTEST)
 	$(RUN) tests.support.timings $(TIMINGS)
 
 mutation: $(READY) ## make 60 small faults, one at a time, and count those that a test catches (SEED chooses them)

@@ -1,6 +1,8 @@
-"""Tests with many cases, of which `make test` runs a sample: `@pytest.mark.sample(8)`. `make soak` runs the others.
+"""Which tests run when: `make test`, `make test-all` (the mark `test_all`), and `make soak` (the mark `soak`).
 
-The cases of one test check one rule. The whole suite must end within its limit also on a machine that is three times as slow as usual.
+What needs several machines, a browser, another Python or minutes is marked `test_all` by its folder; other tests are marked one by one.
+Of a test with the mark `sample(8)` eight cases run as the test itself does, and `make soak` runs the others: the cases of one test check
+one rule, and the whole suite must end within its limit also on a machine that is three times as slow as usual.
 """
 
 from __future__ import annotations
@@ -13,12 +15,21 @@ import pytest
 
 Case = TypeVar("Case")
 
+_TEST_ALL = (
+    "tests/integration/lessons/",
+    "tests/integration/pages/",
+    "tests/integration/test_other_python.py",
+    "tests/system/",
+)
+
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases that are not in the sample of their test with `soak`."""
+    """Mark the tests of some folders with `test_all`, and the cases that are not in the sample of their test with `soak`."""
     cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
+        if item.nodeid.startswith(_TEST_ALL):
+            item.add_marker(pytest.mark.test_all)
         if item.get_closest_marker("sample") is not None:
             cases[item.nodeid.partition("[")[0]].append(item)
     for found in cases.values():

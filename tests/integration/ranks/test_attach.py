@@ -176,6 +176,7 @@ def test_cell_that_ended_detached_is_reported_and_replayed(
         fresh.stop()
 
 
+@pytest.mark.test_all
 def test_unguarded_cell_that_ended_detached_gives_split(
     attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -248,6 +249,7 @@ def test_rank_that_died_while_detached_is_reported(attach: Callable[..., Cluster
         assert (fresh.options.keep, fresh.state) == (True, "clean")
 
 
+@pytest.mark.test_all
 def test_hub_that_died_while_detached_is_reported(attach: Callable[..., Cluster]) -> None:
     """A hub that died without a notebook makes the cluster dead, and a replay restores the variables.
 
@@ -266,6 +268,7 @@ def test_hub_that_died_while_detached_is_reported(attach: Callable[..., Cluster]
         assert fresh.run("print(x)").check()[1].stdout == "41\n"
 
 
+@pytest.mark.test_all
 def test_same_start_after_a_death_starts_new_ranks(attach: Callable[..., Cluster]) -> None:
     """The same `start` after a rank died starts new ranks, and a note says how to restore the variables."""
     with run_notebook(NOTE_PID) as owner:
@@ -311,6 +314,7 @@ def test_cluster_of_another_version_is_refused(attach: Callable[..., Cluster]) -
         assert attach().run("1").ok
 
 
+@pytest.mark.test_all
 def test_start_mentions_detached_cluster_of_same_name(attach: Callable[..., Cluster]) -> None:
     """A `start` without `--keep` starts another cluster, and a note says how to attach to the detached one of that name."""
     with run_notebook() as owner:
@@ -327,6 +331,7 @@ def test_start_mentions_detached_cluster_of_same_name(attach: Callable[..., Clus
         assert attach(f"kept.{owner.pid}").process_count == 2
 
 
+@pytest.mark.test_all
 def test_messages_say_how_to_attach_to_detached_clusters(
     attach: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -363,6 +368,7 @@ def test_messages_say_how_to_attach_to_detached_clusters(
         assert attach().state == "clean"
 
 
+@pytest.mark.test_all
 def test_notebook_can_attach_again_after_detaching(attach: Callable[..., Cluster]) -> None:
     """A process can detach and attach repeatedly, and keeps variables, state, cell numbers, guard and journal."""
     detached = manager.start(2, 1, name="kept", keep=True)
@@ -392,6 +398,7 @@ def test_notebook_can_attach_again_after_detaching(attach: Callable[..., Cluster
     fresh.stop()
 
 
+@pytest.mark.test_all
 def test_replay_excludes_cells_of_other_notebooks(attach: Callable[..., Cluster]) -> None:
     """A replay uses the cells of one history only, because each notebook's journal numbers its starts separately."""
     manager.start(1, 1, name="kept").restart().restart().restart().stop()
@@ -407,6 +414,7 @@ def test_replay_excludes_cells_of_other_notebooks(attach: Callable[..., Cluster]
     fresh.stop()
 
 
+@pytest.mark.test_all
 def test_detached_cluster_keeps_its_own_history(attach: Callable[..., Cluster]) -> None:
     """A detached cluster replays its own cells, although another cluster of that name wrote to the same journal.
 
@@ -424,6 +432,7 @@ def test_detached_cluster_keeps_its_own_history(attach: Callable[..., Cluster]) 
     fresh.stop()
 
 
+@pytest.mark.test_all
 def test_ctrl_c_during_detach_does_not_lose_cluster(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +476,7 @@ def test_ctrl_c_during_attach_leaves_cluster_detached(
     assert attach().run("print(x + 1)").check()[1].stdout == "42\n"
 
 
+@pytest.mark.test_all
 def test_awaiting_cell_is_not_mistaken_for_ended(attach: Callable[..., Cluster]) -> None:
     """A rank whose cell awaits counts as busy until the cell has ended, although it could answer in between."""
     before = f"cluster.run('x = 41').check(); going = cluster.submit({_AWAITING_CELL!r})"
@@ -509,6 +519,7 @@ def test_unknown_cluster_name_is_refused(leftovers: None) -> None:
         manager.attach("nothing")
 
 
+@pytest.mark.test_all
 def test_cluster_with_another_home_is_not_orphan(attach: Callable[..., Cluster], tmp_path: Path) -> None:
     """A detached cluster is not an orphan for a shell with another MHNB_HOME or without one.
 

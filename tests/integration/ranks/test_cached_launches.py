@@ -335,6 +335,7 @@ ARGUMENT_USES = {
 
 
 @pytest.mark.parametrize("take", ARGUMENT_USES.values(), ids=ARGUMENT_USES.keys())
+@pytest.mark.sample(2)
 def test_differing_unfinished_argument_is_reported(ready: Cluster, take: str) -> None:
     """An argument that differs and is still being computed is reported, at the latest at the end of the cell."""
     check_no_alarm(ready.run(UNFINISHED_ARGUMENTS))
@@ -521,7 +522,7 @@ def prefetch(count):
 
 
 @pytest.mark.parametrize("cells", EQUAL_WORK.values(), ids=EQUAL_WORK.keys())
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 def test_equal_work_raises_no_alarm(ready: Cluster, cells: tuple[str, ...]) -> None:
     """Equal work on all ranks gives the right numbers and no notes, also when the notebook is run again."""
     for _ in range(2):

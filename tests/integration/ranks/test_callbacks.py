@@ -44,7 +44,7 @@ def start(fresh: Fresh, devices: int) -> Cluster:
     return cluster
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("guard", ["lockstep", "off"])
 @pytest.mark.parametrize("call", FAILING.values(), ids=FAILING.keys())
 def test_error_in_a_callback_is_the_cause(fresh: Fresh, call: str, guard: str) -> None:
@@ -65,6 +65,7 @@ def test_error_in_a_callback_is_the_cause(fresh: Fresh, call: str, guard: str) -
     assert cluster.pull("kept", each=True) == [0, 1, 2, 3]
 
 
+@pytest.mark.test_all
 def test_error_that_one_rank_handles_frees_the_others(fresh: Fresh) -> None:
     """With one device the rank's own program fails, and its code may go on; the others are freed all the same."""
     cluster = start(fresh, 1)
@@ -86,6 +87,7 @@ def test_error_without_a_hang_is_the_programs_own(fresh: Fresh) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("guard", ["parity", "off"])
+@pytest.mark.test_all
 def test_handled_error_of_a_rank_alone_ends_no_other_launch(fresh: Fresh, guard: str) -> None:
     """A rank that has handled such an error may wait for the others as long as they take; it used to be freed after 3 s."""
     cluster = start(fresh, 2)
@@ -103,6 +105,7 @@ float(add(x))"""
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("guard", ["lockstep", "off"])
 @pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.test_all
 def test_interrupt_does_not_cost_the_rank_of_a_callback(
     fresh: Fresh, default_disconnect_timeout: None, devices: int, guard: str
 ) -> None:

@@ -92,6 +92,7 @@ def test_deferred_error_fails_the_cell_that_launched(ready: Cluster) -> None:
     assert ready.run("'next'").ok
 
 
+@pytest.mark.test_all
 def test_interrupted_cell_does_not_wait_for_local_work(ready: Cluster) -> None:
     """Local work that cannot be stopped goes on; the interrupted cell ends, and no later cell waits for the work."""
     # Compile before, so that the interrupt comes while the cell waits.

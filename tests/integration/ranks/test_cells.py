@@ -264,6 +264,7 @@ def test_interrupt_ends_python_code_and_state_stays_clean(cluster: Cluster) -> N
 
 
 @pytest.mark.usefixtures("default_kill_timeout")
+@pytest.mark.test_all
 def test_interrupt_handler_of_a_cell_is_not_interrupted(cluster: Cluster) -> None:
     """A cell that handles `KeyboardInterrupt` may save for longer than it takes to kill a rank that does not stop."""
     source = """

@@ -56,6 +56,7 @@ def read_pids(notebook: subprocess.Popen[str]) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 @pytest.mark.parametrize("also_hub", [False, True])
+@pytest.mark.sample(1)
 def test_processes_of_cells_are_found_after_all_were_killed(
     notebook: subprocess.Popen[str],
     also_hub: bool,  # noqa: FBT001
@@ -102,6 +103,7 @@ def test_processes_of_live_notebook_are_not_orphans(notebook: subprocess.Popen[s
     assert wait_for_exit(own_sessions) == []
 
 
+@pytest.mark.test_all
 def test_stopped_supervisor_of_killed_notebook_is_ended(notebook: subprocess.Popen[str], tmp_path: Path) -> None:
     """A stopped supervisor is found by its record and resumed only to end, with its ranks and their process groups."""
     supervisor, *other_pids = read_pids(notebook)

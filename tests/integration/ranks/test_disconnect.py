@@ -76,6 +76,7 @@ if rank == 0:
 
 @pytest.mark.parametrize("code", UNRECORDED_INTERRUPTS.values(), ids=UNRECORDED_INTERRUPTS.keys())
 @pytest.mark.sample(1)
+@pytest.mark.test_all
 def test_interrupt_under_off_never_gives_a_wrong_number(fresh: Fresh, code: str) -> None:
     """A rank that was interrupted under off taints, and after `accept` the guard refuses its launches.
 
@@ -112,6 +113,7 @@ if rank == 0:
     y = add(x)"""
 
 
+@pytest.mark.test_all
 def test_interrupt_between_launch_and_record_loses_no_launch(fresh: Fresh) -> None:
     """Under parity C++ makes a launch before it is recorded; an interrupt in between waits, so the launch is compared."""
     cluster = fresh(2, 2)
@@ -161,6 +163,7 @@ def test_collective_launched_by_one_rank_taints(
 
 
 @pytest.mark.other_python
+@pytest.mark.test_all
 def test_rank_that_cannot_be_interrupted_is_killed(fresh: Fresh, default_kill_timeout: None) -> None:
     """A rank whose native code holds the interpreter is killed as the last step, and a replay restores its variables."""
     cluster = fresh(2, 1)
@@ -180,7 +183,7 @@ def test_rank_that_cannot_be_interrupted_is_killed(fresh: Fresh, default_kill_ti
 
 
 @pytest.mark.parametrize("guard", [pytest.param("lockstep", marks=pytest.mark.other_python), "parity", "off"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_abandoned_collective_is_not_matched_after_accept(fresh: Fresh, guard: str) -> None:
     """After `accept`, the next sum is not matched with a sum that rank 0 abandoned, and no rank waits for rank 0.
 
@@ -230,6 +233,7 @@ asleep = jax.jit(jax.shard_map(slow, mesh=mesh, in_specs=P("x"), out_specs=P(), 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("code", HANGING_LAUNCHES.values(), ids=HANGING_LAUNCHES.keys())
+@pytest.mark.test_all
 def test_agreed_launch_that_hangs_taints(fresh: Fresh, default_disconnect_timeout: None, code: str) -> None:
     """A launch that all ranks agreed on and that never ends is disconnected, and the state is tainted.
 
@@ -247,6 +251,7 @@ def test_agreed_launch_that_hangs_taints(fresh: Fresh, default_disconnect_timeou
     restarted.stop()
 
 
+@pytest.mark.test_all
 def test_interrupted_wait_for_an_earlier_launch_taints(fresh: Fresh) -> None:
     """A launch that computes forever is not disconnected, because it may end.
 

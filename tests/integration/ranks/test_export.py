@@ -70,6 +70,7 @@ def recorded_cluster(fresh: Callable[..., Cluster]) -> tuple[Cluster, list[str]]
     return cluster, printed
 
 
+@pytest.mark.test_all
 def test_plain_processes_print_what_the_ranks_printed(
     recorded_cluster: tuple[Cluster, list[str]], tmp_path: Path
 ) -> None:
@@ -92,6 +93,7 @@ def _find_missing_open_mpi() -> str:
     return "" if "Open" in version_text else f"mpiexec is not Open MPI's: {version_text.splitlines()[:1]}"
 
 
+@pytest.mark.test_all
 def test_open_mpi_needs_no_argument(tmp_path: Path) -> None:
     """JAX finds the other processes itself under Open MPI, and each process prints the sum over all."""
     if reason := _find_missing_open_mpi():

@@ -44,6 +44,7 @@ FIRST_KIND = next(iter(KINDS))
 @pytest.mark.parametrize(
     ("kind", "guard"), [*((kind, "lockstep") for kind in KINDS), (FIRST_KIND, "off"), (FIRST_KIND, "parity")]
 )
+@pytest.mark.test_all
 def test_each_kind_is_called_bare_and_guarded(ready: Cluster, kind: str, guard: str, tmp_path: Path) -> None:
     """Both sides make the same number of calls, a bare call runs no line of mhnb, and the cluster stays clean."""
     row = (kind, LEAF_COUNTS.get(kind, 3))
@@ -53,6 +54,7 @@ def test_each_kind_is_called_bare_and_guarded(ready: Cluster, kind: str, guard: 
     assert result.state == "clean"
 
 
+@pytest.mark.test_all
 def test_guarded_call_is_not_mistaken_for_bare(ready: Cluster) -> None:
     """The check that a call is bare finds lines of mhnb in a launch under lockstep."""
     ready.run("kind = KINDS['collective, one small argument'](1); given = kind.make()").check()

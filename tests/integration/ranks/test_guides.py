@@ -103,6 +103,7 @@ os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert {rank.text for rank in cluster.run(SUM).check()} == {"28"}
 
 
+@pytest.mark.test_all
 def test_subprocess_has_its_own_jax(cluster: Cluster) -> None:
     """A subprocess connects and disconnects as usual, and its rank stays connected."""
     ports = [find_free_port() for _ in range(4)]

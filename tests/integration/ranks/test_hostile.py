@@ -65,6 +65,7 @@ def test_seed_covers_every_family() -> None:
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.test_all
 def test_hostile_cells_end_and_do_not_break_the_next(fresh: Fresh, default_kill_timeout: None) -> None:
     """A hostile cell ends as its own code says, is reported on each rank, and the next cell is right."""
     rng = random.Random(SEED)  # noqa: S311  # reproducible from its seed; nothing here is secret
@@ -198,6 +199,7 @@ def check_next_cell(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.test_all
 def test_hostile_sessions_give_no_wrong_number(
     fresh: Fresh, default_kill_timeout: None, default_disconnect_timeout: None
 ) -> None:

@@ -147,7 +147,7 @@ def check_no_alarm(result: CellResult) -> CellResult:
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 def test_correct_program_raises_no_alarm(ready: Cluster, program: str) -> None:
     """A correct program raises no alarm, whatever the ranks do differently that does not matter."""
     check_no_alarm(ready.run(program))
@@ -158,6 +158,7 @@ def test_optax_training_run_raises_no_alarm(ready: Cluster) -> None:
     assert {rank.text for rank in check_no_alarm(ready.run(TRAINING))} == {"True"}
 
 
+@pytest.mark.test_all
 def test_saving_and_restoring_with_orbax_raises_no_alarm(ready: Cluster, tmp_path: Path) -> None:
     """Saving and restoring with Orbax raises no alarm, although it has barriers, threads and launches of its own.
 

@@ -317,6 +317,7 @@ params.sharding.devices_indices_map(params.shape)
 
 
 @pytest.mark.timeout(480)
+@pytest.mark.test_all
 def test_collective_on_one_rank_gets_a_hint(fresh: Fresh) -> None:
     """Row 10: the first use of some devices by only one of their ranks fails after half a minute, and the hint says why."""
     cluster = fresh(2, 2)
@@ -396,6 +397,7 @@ def test_initialize_without_arguments_gets_a_hint() -> None:
 
 
 @pytest.mark.other_python
+@pytest.mark.test_all
 def test_missing_rank_aborts_the_others() -> None:
     """Row 7: the process that waits in vain is aborted, and its last output gets the hint."""
     start = f"import jax; jax.distributed.initialize('127.0.0.1:{find_free_port()}', 2, 0, initialization_timeout=1)"
@@ -419,6 +421,7 @@ def _release_when_all_connected(gate: socket.socket, count: int) -> None:
 
 
 @pytest.mark.other_python
+@pytest.mark.test_all
 def test_duplicate_process_id_gets_a_hint() -> None:
     """Row 8: the second process with an id ends those that are connected, and their last output gets the hint."""
     with socket.create_server(("127.0.0.1", 0)) as gate, ThreadPoolExecutor() as pool:

@@ -118,6 +118,7 @@ def _wait_for_status(name: str, **expected: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cell", [_HANG, _HANG_IN_COLLECTIVE], ids=["blocked", "collective"])
+@pytest.mark.sample(1)
 def test_interrupt_from_a_shell_ends_the_cell(leftovers: None, cell: str) -> None:
     """`mhnb interrupt` ends the cell in which a notebook's main thread hangs, also one in a collective that others never reach."""
     with running_notebook("hung", cell) as notebook:
@@ -143,6 +144,7 @@ def test_restart_from_a_shell_gives_new_ranks(leftovers: None) -> None:
         assert notebook.process.wait(60) == 0
 
 
+@pytest.mark.test_all
 def test_replay_from_a_shell_restores_the_variables(leftovers: None) -> None:
     """`mhnb restart --replay` runs the cells again in the notebook's process, and prints what ran and what was left out.
 
@@ -167,6 +169,7 @@ def test_replay_from_a_shell_restores_the_variables(leftovers: None) -> None:
         assert notebook.process.wait(60) == 0
 
 
+@pytest.mark.test_all
 def test_replay_goes_on_if_its_shell_is_interrupted(leftovers: None, tmp_path: Path) -> None:
     """Ctrl-C ends only the command, which says so; `mhnb interrupt` ends the replay."""
     flag = tmp_path / "hang"
@@ -204,6 +207,7 @@ def test_status_is_read_while_a_cell_hangs(leftovers: None) -> None:
         assert (listed["attached"], listed["keep"], listed["notebook_pid"]) == (True, False, notebook.process.pid)
 
 
+@pytest.mark.test_all
 def test_suspended_notebook_is_reported(leftovers: None) -> None:
     """If the notebook's process is suspended, the commands say so, change nothing, and name the command that needs no answer."""
     with running_notebook("hung") as notebook:
@@ -231,6 +235,7 @@ _NOT_REPLAYED = "nothing to replay: no cell left the cluster clean"
     [("", 1, _NOT_REPLAYED), (_BEFORE, 2, "replayed cell 1 · "), (_INTERRUPTED, 2, _NOT_REPLAYED)],
     ids=["first", "later", "after an interrupt"],
 )
+@pytest.mark.test_all
 def test_detached_cluster_is_interrupted_and_restarted(leftovers: None, before: str, cell: int, replayed: str) -> None:
     """Without a notebook, the shell attaches to the cluster, ends its cell or replaces its processes, and detaches again.
 
