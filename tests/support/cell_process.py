@@ -355,6 +355,8 @@ def preload() -> None:
     """Import what every such process needs."""
     for module in ("capture", "interrupts", "runner", "shell"):
         importlib.import_module(f"mhnb.rank.execution.{module}")
+    # As a supervisor does for its ranks: otherwise the first error of every process takes a quarter of a second.
+    importlib.import_module("mhnb.rank.spawn")._warm_tracebacks()
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -176,16 +176,16 @@ def test_terminal_colours_are_available(rank: CellProcess) -> None:
     assert shown == f"[{os.environ.get('COLORTERM', 'truecolor')!r}, '1']"
 
 
-def test_other_magics(rank: CellProcess, tmp_path: Path) -> None:
+def test_other_magics(own_rank: CellProcess, tmp_path: Path) -> None:
     """`%%bash`, `%%writefile`, `%run`, `%timeit` and `%who` work as usual."""
-    bash = rank.run("%%bash\necho out\necho err >&2")
+    bash = own_rank.run("%%bash\necho out\necho err >&2")
     assert (bash.stdout, bash.stderr) == ("out\n", "err\n")
     script = tmp_path / "script.py"
-    rank.run(f"%%writefile {script}\nprint('from the script')\nof_the_script = 1")
-    assert rank.run(f"%run {script}").stdout == "from the script\n"
-    assert rank.run("of_the_script").result == "1"
-    assert "loop" in rank.run("%timeit -n1 -r1 1").stdout
-    assert "of_the_script" in rank.run("%who").stdout
+    own_rank.run(f"%%writefile {script}\nprint('from the script')\nof_the_script = 1")
+    assert own_rank.run(f"%run {script}").stdout == "from the script\n"
+    assert own_rank.run("of_the_script").result == "1"
+    assert "loop" in own_rank.run("%timeit -n1 -r1 1").stdout
+    assert "of_the_script" in own_rank.run("%who").stdout
 
 
 def test_help(rank: CellProcess) -> None:
@@ -448,23 +448,23 @@ _META = "class Meta(type):\n    {does}\nclass Odd(Exception, metaclass=Meta): pa
         ),
     ],
 )
-def test_error_of_a_misbehaving_class_is_shown(rank: CellProcess, makes: str) -> None:
+def test_error_of_a_misbehaving_class_is_shown(own_rank: CellProcess, makes: str) -> None:
     """Name, text and line are those of the raised error, nothing else is shown, and the next cell runs."""
-    result = rank.run(f"{makes}raise Odd('no')")
+    result = own_rank.run(f"{makes}raise Odd('no')")
     assert (result.ended.outcome, result.stdout, result.stderr) == ("error", "", "")
     assert (result.error.ename, result.error.evalue) == ("Odd", "no")
     error = result.error
     assert (error.line, error.code) == (makes.count("\n") + 1, "raise Odd('no')")
     assert "mhnb" not in "\n".join(result.error.traceback)
-    assert rank.run("1").result == "1"
+    assert own_rank.run("1").result == "1"
 
 
 @pytest.mark.parametrize(
     "does", ["1 / 0", "return 5", "return str(self)", "raise KeyboardInterrupt", "raise SystemExit"]
 )
-def test_failing_str_is_reported_in_the_error(rank: CellProcess, does: str) -> None:
+def test_failing_str_is_reported_in_the_error(own_rank: CellProcess, does: str) -> None:
     """The error is the one that was raised, and its text reports what its `__str__` raised."""
-    result = rank.run(f"class Mute(Exception):\n    def __str__(self): {does}\nraise Mute")
+    result = own_rank.run(f"class Mute(Exception):\n    def __str__(self): {does}\nraise Mute")
     assert (result.ended.outcome, result.stderr, result.error.ename, result.error.line) == ("error", "", "Mute", 3)
     assert result.error.evalue.startswith("<its __str__ raised ")
 
@@ -497,9 +497,9 @@ def test_endless_str_can_be_interrupted(own_rank: CellProcess) -> None:
         ("def f(): f()\nf()", "RecursionError"),
     ],
 )
-def test_long_chains_and_groups_are_shortened(rank: CellProcess, source: str, ename: str) -> None:
+def test_long_chains_and_groups_are_shortened(own_rank: CellProcess, source: str, ename: str) -> None:
     """The traceback stays small, with or without a cycle, and begins with the raised error."""
-    result = rank.run(source)
+    result = own_rank.run(source)
     assert (result.ended.outcome, result.error.ename, result.stdout, result.stderr) == ("error", ename, "", "")
     assert sum(map(len, result.error.traceback)) < 30_000
     assert result.error.line is not None
@@ -514,9 +514,9 @@ def test_long_chains_and_groups_are_shortened(rank: CellProcess, source: str, en
         "Bad = type('SyntaxError', (SyntaxError,), {'filename': property(lambda self: 1 / 0)}); e = Bad('odd')",
     ],
 )
-def test_syntax_error_with_invalid_fields(rank: CellProcess, sets: str) -> None:
+def test_syntax_error_with_invalid_fields(own_rank: CellProcess, sets: str) -> None:
     """The fields of a SyntaxError may contain anything; the line is that of the raise."""
-    result = rank.run(f"e = SyntaxError('odd', ('f.py', 1, 2, 'text'))\n{sets}\nraise e")
+    result = own_rank.run(f"e = SyntaxError('odd', ('f.py', 1, 2, 'text'))\n{sets}\nraise e")
     assert (result.error.ename, result.error.line, result.stdout, result.stderr) == ("SyntaxError", 3, "", "")
 
 
@@ -626,14 +626,14 @@ def test_inner_cell_does_not_take_another_cells_name(own_rank: CellProcess) -> N
 
 
 @pytest.mark.parametrize("source", ["exit", "exit()", "quit()", "import sys; sys.exit(3)", "raise SystemExit('bye')"])
-def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
+def test_exit_is_an_error(own_rank: CellProcess, source: str) -> None:
     """A cell cannot end its rank; the error says how to end the cluster, and nothing else is printed."""
-    result = rank.run(source)
+    result = own_rank.run(source)
     assert result.ended.outcome == "error"
     assert result.stderr == ""
     assert result.error.ename == "SystemExit"
     assert "%mhjax stop" in result.error.evalue
-    assert rank.run("1").result == "1"
+    assert own_rank.run("1").result == "1"
 
 
 @pytest.mark.parametrize(
