@@ -86,6 +86,11 @@ class CellAnswer:
         return error
 
 
+def _environment() -> dict[str, str]:
+    # With this variable Python itself would unbuffer C's stdout, which the package has to do.
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
 @cache
 def _warm_process() -> WarmProcess | None:
     """Return the process from which others are forked; None where that cannot be."""
@@ -93,7 +98,7 @@ def _warm_process() -> WarmProcess | None:
 
     if sys.platform != "linux":
         return None
-    warm = WarmProcess("cells", os.environ)
+    warm = WarmProcess("cells", _environment())
     atexit.register(warm.close)
     return warm
 
@@ -113,8 +118,7 @@ class CellProcess:
         arguments = [str(folder), str(generation), str(command_read), str(answer_write), *preload]
         from tests.support.warm_start import fork  # not in the process itself
 
-        # With this variable Python itself would unbuffer C's stdout, which the package has to do.
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        environment = _environment()
         command = [sys.executable, "-m", "tests.support.cell_process", *arguments]
         forked = None
         if not preload and (warm := _warm_process()) is not None:
