@@ -64,6 +64,7 @@ def test_output_of_local_callback_belongs_to_its_cell(ready: Cluster) -> None:
     assert ready.run("'next'").check()[0].stdout == ""
 
 
+@pytest.mark.test_all
 def test_time_includes_launched_work(ready: Cluster) -> None:
     """`%%time` prints the time when the timed work has finished, not when it was dispatched."""
     for result in (ready.run("%%time\nmade = told(steps(m, 20))"), ready.run("%time made = told(steps(m, 20))")):
@@ -106,6 +107,7 @@ def test_interrupted_cell_does_not_wait_for_local_work(ready: Cluster) -> None:
     ready.run("made.block_until_ready(); None").check()
 
 
+@pytest.mark.test_all
 def test_a_cell_with_many_arrays_ends(ready: Cluster) -> None:
     """With thousands of live arrays, cells end that make no array, make some, or delete them all."""
     ready.run("many = [jax.device_put(float(i)) for i in range(3000)]").check()
@@ -115,6 +117,7 @@ def test_a_cell_with_many_arrays_ends(ready: Cluster) -> None:
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.sample(1)
 def test_sigint_for_an_earlier_cell_is_ignored(fresh: Fresh, hosts: int) -> None:
     """A SIGINT names no cell: after an interrupted cell it may be late, and stops no cell; in a first cell it cannot be late."""
     cluster = fresh(hosts, 1)
@@ -141,6 +144,7 @@ def test_ctrl_c_between_submit_and_wait_interrupts_the_cell(cluster: Cluster, mo
     assert cluster.run("'next'").check()[0].text == "'next'"
 
 
+@pytest.mark.test_all
 def test_long_loop_is_recorded_completely(fresh: Fresh) -> None:
     """A loop is sent to the notebook as one iteration and a count, but every launch is compared and recorded."""
     cluster = fresh(4, 2)

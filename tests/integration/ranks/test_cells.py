@@ -377,6 +377,7 @@ def test_different_launches_taint_and_are_refused(fresh: Fresh, default_disconne
 
 
 @pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.sample(1)
 def test_rank_killed_in_a_cell_is_named(fresh: Fresh, victim: int) -> None:
     """The first rank to die, by `kill -9`, is named with its signal, and the others are stopped with it."""
     cluster = fresh(2, 1)
@@ -412,6 +413,7 @@ def collect_notices(cluster: Cluster) -> tuple[list[str], threading.Event]:
 
 
 @pytest.mark.parametrize("who", ["rank", "hub", "supervisor"])
+@pytest.mark.sample(2)
 def test_death_between_cells_is_reported(fresh: Fresh, who: str) -> None:
     """A process that dies between cells is reported to the user, although no cell is waited for."""
     cluster = fresh(2, 1)
@@ -445,6 +447,7 @@ def test_last_output_of_aborted_rank_is_reported(fresh: Fresh) -> None:
 
 
 @pytest.mark.parametrize("idle", [False, True], ids=["in a cell", "idle"])
+@pytest.mark.sample(1)
 def test_output_of_earlier_cell_is_not_quoted(fresh: Fresh, idle: bool) -> None:  # noqa: FBT001
     """The report of a death does not quote what Python or C code printed in an earlier cell.
 
@@ -476,7 +479,7 @@ DEATHS = {
 """The kernel of a machine that runs out of memory sends SIGKILL."""
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("idle", [False, True], ids=["in a cell", "idle"])
 @pytest.mark.parametrize(("act", "cause"), DEATHS.values(), ids=DEATHS.keys())
 def test_dead_rank_is_reported_with_cause(
@@ -514,6 +517,7 @@ def die():
 
 
 @pytest.mark.parametrize("code", ["1", "import asyncio\nawait asyncio.sleep(0)"], ids=["plain", "awaits"])
+@pytest.mark.sample(1)
 def test_internal_error_ends_the_rank_and_is_logged(fresh: Fresh, code: str) -> None:
     """A rank in which mhnb itself fails ends and its last output says why, so that no notebook waits for its answer."""
     cluster = fresh(2, 1)

@@ -230,6 +230,7 @@ def test_time_at_a_prompt_does_not_count(ready: Cluster, user: User) -> None:
 # -- a program in a terminal
 
 
+@pytest.mark.test_all
 def test_program_in_a_terminal_stops_at_breakpoint() -> None:
     """Nothing has to be asked for: the prompt is in the terminal, and Ctrl-C there ends the cell."""
     source = """

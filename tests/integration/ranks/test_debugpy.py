@@ -110,6 +110,7 @@ def test_stops_at_a_breakpoint_in_a_cell(listening: Listening) -> None:
         assert texts(running.result()) == RIGHT
 
 
+@pytest.mark.test_all
 def test_hang_report_has_the_line_of_the_stopped_rank(listening: Listening) -> None:
     """While the rank is stopped, the hang report has its line: the thread that reports it still runs."""
 
@@ -134,6 +135,7 @@ def test_detaching_continues_the_rank(listening: Listening) -> None:
     assert texts(listening.cluster.run(CELL)) == RIGHT
 
 
+@pytest.mark.test_all
 def test_launch_from_the_debugger_reaches_other_hosts(leftovers: None, tmp_path: Path) -> None:
     """A launch that is evaluated in the debugger is agreed on with the other hosts: the thread that receives still runs."""
     with MultiHostCluster([[0], [1, 2], [3]], 2, "debugpy-hosts") as cluster:

@@ -172,6 +172,7 @@ def test_refused_arrays_are_a_difference(own: Cluster) -> None:
     assert (found.cell, found.sides[0].ranks) == (result.seq, (0, 1))
 
 
+@pytest.mark.test_all
 def test_interrupt_is_recorded(own: Cluster) -> None:
     """An interrupt that a rank's code received is an event of the cell."""
     result = own.run("import time\nwhile True: time.sleep(0.01)", timeout_s=2)
@@ -189,6 +190,7 @@ def test_death_quotes_the_last_event(own: Cluster) -> None:
     assert [event.kind for event in events] == ["cell", "proposal", "agreement", "launch"]
 
 
+@pytest.mark.test_all
 def test_shell_reads_a_running_and_a_dead_cluster(own: Cluster, tmp_path: Path) -> None:
     """`mhnb flight NAME` shows the same of a running cluster, of one whose processes were killed, and of one that was stopped."""
     own.run("float(add(x))").check()
@@ -216,6 +218,7 @@ def run_shell(*words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.test_all
 def test_torn_recording_is_read(own: Cluster) -> None:
     """A rank that was killed in the middle of a write has all events but that one."""
     own.run("float(add(x))").check()
@@ -229,6 +232,7 @@ def test_torn_recording_is_read(own: Cluster) -> None:
     assert torn.events == before.events[:-1]
 
 
+@pytest.mark.test_all
 def test_rank_without_a_recorder_runs(fresh: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the file cannot be made, the ranks start all the same, and the report says why there are no events."""
 

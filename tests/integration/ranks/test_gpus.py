@@ -33,6 +33,7 @@ def test_each_rank_sees_its_own_gpu(fresh: Callable[..., Cluster], monkeypatch: 
 
 
 @pytest.mark.usefixtures("gpus")
+@pytest.mark.test_all
 def test_two_ranks_with_one_gpu_are_refused(fresh: Callable[..., Cluster], split_profile: str) -> None:
     """Two ranks that would use the same GPU are refused by its UUID before JAX starts.
 
@@ -43,6 +44,7 @@ def test_two_ranks_with_one_gpu_are_refused(fresh: Callable[..., Cluster], split
 
 
 @pytest.mark.usefixtures("gpus")
+@pytest.mark.test_all
 def test_uneven_gpu_count_is_refused(fresh: Callable[..., Cluster]) -> None:
     """The error contains the supervisor's message."""
     with pytest.raises(LaunchError, match="has 4 GPUs for 3 ranks"):

@@ -274,6 +274,7 @@ def test_cut_connection_ends_every_wait(two_hosts: Callable[..., MultiHostCluste
     check_lost(cluster, run_and_break(cluster, proxies[0].cut))
 
 
+@pytest.mark.test_all
 def test_dead_agreement_server_ends_every_wait(two_hosts: Callable[..., MultiHostCluster]) -> None:
     """If the agreement server dies, its supervisor marks the ranks of other hosts as lost on the board.
 

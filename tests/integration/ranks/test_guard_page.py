@@ -71,7 +71,7 @@ def errors(result: CellResult) -> set[str]:
     return {rank.error.ename for rank in result if rank.error is not None}
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("shown", PROGRAMS, ids=lambda program: f"{program.verdict}: {program.cells[-1][0]}"[:80])
 def test_a_program_gets_the_verdict_of_the_page(ready: Cluster, shown: Program) -> None:
     """The last cell of a program gets the page's verdict, and the cells before it succeed."""

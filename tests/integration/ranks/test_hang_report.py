@@ -123,7 +123,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 def test_report_names_waiting_and_missing_ranks(prepared: Cluster, flag: Path, case: str) -> None:
     """While one rank is missing, the report names the waiting ranks, their launch and line, and where the missing rank is."""
     code, launch = CASES[case]
@@ -159,6 +159,7 @@ def test_ranks_that_wait_for_a_lock_are_reported(prepared: Cluster, flag: Path) 
     assert report.lines[0] == 6
 
 
+@pytest.mark.test_all
 def test_rank_in_a_lock_is_missing_from_the_launch(prepared: Cluster, flag: Path) -> None:
     """A rank that hangs in a lock is missing from the launch that the other ranks wait in."""
     source = f"""
@@ -187,6 +188,7 @@ def test_rank_with_fewer_launches_is_missing(prepared: Cluster, flag: Path) -> N
     assert (report.waiting, report.absent) == ((0, 2, 3), (LATE,))
 
 
+@pytest.mark.test_all
 def test_rank_that_ended_the_cell_is_missing(fresh: Callable[..., Cluster], default_disconnect_timeout: None) -> None:
     """Ranks that ended the cell without a psum are missing from it, and the report says that they ended the cell."""
     cluster = fresh(3, 1)
@@ -213,6 +215,7 @@ def compile_until(flag, k=0):
 """Compiles a new program each time, for as long as a test needs, however fast the machine is."""
 
 
+@pytest.mark.test_all
 def test_long_compilation_is_reported_as_compiling(prepared: Cluster, flag: Path) -> None:
     """Ranks that compile are reported as compiling, neither as waiting nor as missing."""
     with running(prepared, f"{COMPILING}compile_until({str(flag)!r})", flag):
@@ -221,6 +224,7 @@ def test_long_compilation_is_reported_as_compiling(prepared: Cluster, flag: Path
     assert re.search(r"running .* compiling.* line 8:  jax.jit\(lambda x: big\(x, k\)\)", format_hang_text(report))
 
 
+@pytest.mark.test_all
 def test_slow_trace_is_reported_as_compiling(prepared: Cluster, flag: Path) -> None:
     """A rank that traces a program is compiling, although the innermost frame is the user's function."""
     source = f"""
@@ -233,6 +237,7 @@ def test_slow_trace_is_reported_as_compiling(prepared: Cluster, flag: Path) -> N
         wait_for_report(prepared, _compiles, WAIT_S)
 
 
+@pytest.mark.test_all
 def test_compiling_rank_is_missing_from_the_launch(prepared: Cluster, flag: Path) -> None:
     """A rank for which XLA compiles is missing from the launch of the other ranks, and is reported as compiling."""
     source = f"{COMPILING}if me == {LATE}: compile_until({str(flag)!r})\nfloat(add(x))"
@@ -251,6 +256,7 @@ LONG_COMPUTATIONS = {
 
 
 @pytest.mark.parametrize("case", LONG_COMPUTATIONS)
+@pytest.mark.sample(1)
 def test_slow_computation_is_reported_as_computing(prepared: Cluster, flag: Path, case: str) -> None:
     """Ranks that compute are never reported as waiting, however long the computation takes."""
     with running(prepared, LONG_COMPUTATIONS[case].format(flag=str(flag)), flag):
@@ -273,6 +279,7 @@ def _computes(report: HangReport) -> bool:
     return report.known and not report.waiting and "" not in {place.what for place in report.places}
 
 
+@pytest.mark.test_all
 def test_slow_program_of_all_ranks_is_computing(prepared: Cluster, flag: Path) -> None:
     """A long program of all ranks is computing, because all ranks have reached it and use their processors."""
     prepared.run(SPIN).check()
@@ -286,6 +293,7 @@ def test_slow_program_of_all_ranks_is_computing(prepared: Cluster, flag: Path) -
     assert [(place.activity, place.what) for place in report.places] == [("computing", "jit(<lambda>)")]
 
 
+@pytest.mark.test_all
 def test_where_command_prints_the_report(prepared: Cluster, flag: Path) -> None:
     """`mhnb where NAME` prints the hang report while the cell hangs, and says so if no cell runs."""
 

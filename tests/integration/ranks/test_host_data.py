@@ -215,7 +215,7 @@ assert y == [56.0] * len(y), y""",
 }
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_host_data_used_in_the_same_way_is_accepted(ready: Cluster, name: str, guard: str) -> None:
@@ -297,6 +297,7 @@ def join(values, sharding):
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("code", DIFFERENT_COPIES.values(), ids=DIFFERENT_COPIES.keys())
+@pytest.mark.sample(4)
 def test_different_copies_on_the_devices_of_a_rank_are_reported(ready: Cluster, code: str, guard: str) -> None:
     """Copies that differ between the devices of one rank are reported, even if they do in the same way on every rank.
 
@@ -343,6 +344,7 @@ p, _ = step(init(jax.random.key(0)), x)
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.sample(1)
 def test_parameters_from_different_seeds_are_reported(ready: Cluster, guard: str) -> None:
     """Parameters from a seed that differs between the ranks are never trained on silently.
 
@@ -377,6 +379,7 @@ def test_input_read_and_then_donated_is_compared(ready: Cluster) -> None:
     assert equal.notes == ()
 
 
+@pytest.mark.test_all
 def test_many_pending_inputs_are_compared(ready: Cluster) -> None:
     """If a launch has more pending inputs than the guard keeps, it waits for the rest."""
     ready.run("many = jax.jit(lambda x, *p: sum(e.mean() for e in p) * x.sum())\n" + DONATED).check()
@@ -441,7 +444,7 @@ product = jax.jit(lambda w, a: number(w).astype(jnp.float32).sum() * a.sum())
 """
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.other_python
 @pytest.mark.parametrize("make", REPLICAS.values(), ids=REPLICAS.keys())
 def test_replicas_are_compared_however_they_are_made(ready: Cluster, make: str) -> None:

@@ -224,6 +224,7 @@ normal = jax.jit(lambda key: jax.random.normal(key, (8,)), out_shardings=rows)""
 
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.sample(1)
 def test_one_device_per_rank(fresh: Callable[..., Cluster], guard: str) -> None:
     """With one device per rank, local arrays become replicas that work as without a guard, and are compared.
 
@@ -269,6 +270,7 @@ def test_failed_inspection_is_reported_and_stops_nothing(fresh: Callable[..., Cl
     assert note.startswith("line 1 makes an array that the guard cannot compare with other ranks")
 
 
+@pytest.mark.test_all
 def test_failed_computation_fails_only_the_cell(fresh: Callable[..., Cluster]) -> None:
     """If an array's computation fails before it is hashed at the end of the cell, the cell fails and the ranks live."""
     cluster = fresh(2, 1)
