@@ -220,6 +220,7 @@ assert carried.sum() == 28 * 64, carried""",
 
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity", "off"])
+@pytest.mark.sample(1)
 def test_ranks_outside_a_program_have_no_part_in_it(ready: Cluster, guard: str) -> None:
     """A rank that holds nothing of a program's mesh may call the program or not, in any order: no rank waits for another half."""
     for how, code in OUTSIDE.items():
