@@ -128,6 +128,7 @@ def own_jax_cells() -> list[str]:
     )
 
 
+@pytest.mark.test_all
 def test_status_warns_of_a_backend_in_the_notebook(own_jax_cells: list[str]) -> None:
     """`%mhjax status` warns if the notebook's own JAX has devices, because they are not the ranks'; mhnb never creates them."""
     before, after = own_jax_cells[4], own_jax_cells[7]
@@ -135,6 +136,7 @@ def test_status_warns_of_a_backend_in_the_notebook(own_jax_cells: list[str]) -> 
     assert "this notebook has initialised its own JAX too" in after
 
 
+@pytest.mark.test_all
 def test_own_jax_is_explained_beside_a_cluster_only() -> None:
     """Without a cluster, in a `%%mhjax` cell and in auto mode there is no line; a later plain cell that asks for devices has it."""
     cells = run_in_own_process(
@@ -528,6 +530,7 @@ def test_metrics_are_shown_written_and_returned(nb: Session, cluster: Cluster, t
 
 
 @pytest.mark.requires_part("mpi")
+@pytest.mark.test_all
 def test_doctor_accepts_start_flags(idle: Session) -> None:
     """`%mhjax doctor` accepts the flags of `start`, to check the same hosts; here, those where mpiexec would start the ranks."""
     outcome = idle.run("%mhjax doctor --profile mpi -n 2 --devices 1 --set extra=--allow-run-as-root")

@@ -346,6 +346,7 @@ def _run_in_nbconvert(path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", [_run_in_nbclient, _run_in_nbconvert], ids=["nbclient", "nbconvert"])
+@pytest.mark.sample(1)
 def test_executed_notebook_does_not_wait(leftovers: None, tmp_path: Path, run: Callable[[Path], None]) -> None:
     """A notebook that a program executes gets an error at `breakpoint()`, with its line and ranks, and its next cell runs."""
     path = tmp_path / "alone.ipynb"
@@ -393,7 +394,7 @@ def _interrupt(cell: TypedCell) -> None:
 
 @pytest.mark.timeout(_WAIT_LONG + 5 * LEAVINGS)
 @pytest.mark.parametrize("leave", [_quit, _end_input, _interrupt], ids=["quit", "end of file", "interrupt"])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_leaving_ends_the_cell_on_all_ranks(notebook: Notebook, leave: Callable[[TypedCell], None]) -> None:
     """`q`, the end of the input and the stop button end the cell as an interrupt does, again and again, and the ranks are clean."""
     before = notebook.pids
@@ -419,6 +420,7 @@ def _rank_pid(cell: TypedCell) -> int:
 @pytest.mark.timeout(_WAIT_LONG + 30 * RESTARTS)
 @pytest.mark.parametrize("code", [STOPS_ALL, STOPS_RANK_1], ids=["all stopped", "one waits"])
 @pytest.mark.sample(1)
+@pytest.mark.test_all
 def test_death_of_a_rank_ends_the_prompt(pair: Notebook, code: str) -> None:
     """If a rank is killed while the user is asked, the prompt ends with the cell, which names the rank; a restart works."""
     for _ in range((RESTARTS + 1) // 2):
@@ -434,6 +436,7 @@ def test_death_of_a_rank_ends_the_prompt(pair: Notebook, code: str) -> None:
 
 
 @pytest.mark.timeout(_WAIT_LONG + 30 * RESTARTS)
+@pytest.mark.test_all
 def test_death_of_the_kernel_ends_its_ranks(pair: Notebook) -> None:
     """If the kernel is killed or restarted while the user is asked, all processes of the cluster end, and a new one can be started."""
     for turn in range(RESTARTS):
@@ -450,6 +453,7 @@ def test_death_of_the_kernel_ends_its_ranks(pair: Notebook) -> None:
 
 
 @pytest.mark.timeout(_WAIT_LONG + 30 * RESTARTS)
+@pytest.mark.test_all
 def test_restart_from_a_shell_ends_the_prompt(pair: Notebook) -> None:
     """`mhnb restart` replaces ranks that wait for the user: the prompt and its cell end, and the next cell runs on the new ranks."""
     for _ in range(RESTARTS):

@@ -197,6 +197,7 @@ def _start_endless_cell(front: FrontEnd, home: Any) -> list[int]:
     return [process.pid for process in processes_of(home) if process.pid not in before]
 
 
+@pytest.mark.test_all
 def test_kernel_end_during_cell_ends_its_cluster(own_front: FrontEnd, mhnb_home: Any) -> None:
     """After kill -9 or a kernel restart all processes of the cluster end within 10 s, and the next kernel can start one."""
     pids = _start_endless_cell(own_front, mhnb_home)
