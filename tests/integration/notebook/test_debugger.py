@@ -19,7 +19,7 @@ from tests.support.debugger_cells import SETUP, STOPS_ALL, STOPS_RANK_1, STOPS_R
 from tests.support.front_end import END_OF_FILE, FrontEnd, TypedCell
 from tests.support.leftovers import processes_of
 
-LEAVINGS = int(os.environ.get("MHNB_DEBUGGER_LEAVINGS", "20"))
+LEAVINGS = int(os.environ.get("MHNB_DEBUGGER_LEAVINGS", "6"))
 """How often in a row each way to leave the debugger is taken; `make soak` takes each more often."""
 RESTARTS = LEAVINGS if LEAVINGS >= 100 else 1 + LEAVINGS // 8
 """The same for the ways after which the ranks have to be started again, which take longer: fewer in the suite."""

@@ -130,6 +130,7 @@ def debugged(one_debugged: Debugged) -> Iterator[Debugged]:
     one_debugged.check_usable()
 
 
+@pytest.mark.sample(1)
 def test_user_types_into_the_box(debugged: Debugged) -> None:
     """The box shows the ranks and takes pdb's commands, whose answers are below the cell; `q` ends the cell."""
     debugged.stop()
@@ -158,6 +159,7 @@ def test_long_session_is_folded_below_complete_results(debugged: Debugged) -> No
     assert "('answer', 24)" in debugged.shown(_STOPS)
 
 
+@pytest.mark.sample(1)
 def test_live_view_goes_on_beside_the_box(debugged: Debugged) -> None:
     """While the user types, the live view says who has stopped and who waits, and its updates leave the typed text alone."""
     debugged.stop()
@@ -191,7 +193,7 @@ def _press_interrupt_of_the_card(debugged: Debugged) -> None:
     debugged.page.cell(_STOPS).get_by_role("button", name="Interrupt").click()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("interrupt", [_press_stop, _press_interrupt_of_the_card], ids=["stop button", "card"])
 def test_interrupt_removes_the_box(debugged: Debugged, interrupt: Callable[[Debugged], None]) -> None:
     """The stop button and the button of the live view end the cell while the box is open, and the box goes with it."""

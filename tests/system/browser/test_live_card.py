@@ -366,6 +366,7 @@ def test_buttons_go_when_the_kernel_is_silent(browser: Browser) -> None:
     ],
     ids=["calm", "hanging", "states", "rows", "grid", "unknown"],
 )
+@pytest.mark.sample(4)
 def test_card_is_accessible(pages: dict[str, Page], theme: str, snapshot: CellResult, options: dict[str, Any]) -> None:
     """axe finds no fault in any form of the card, in either theme."""
     Card(pages[theme]).show(snapshot, **options)

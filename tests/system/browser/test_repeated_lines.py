@@ -114,6 +114,7 @@ def _frames(result: CellResult, counts: range) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("sample", ["loop", "equal", "odd"])
+@pytest.mark.sample(1)
 def test_nothing_jumps_when_a_loop_goes_on_and_ends(page: Page, sample: str) -> None:
     """While a training loop prints, its view keeps its height, and what is below it hardly moves when the cell ends."""
     result = {"loop": loop, "equal": equal_loop, "odd": loop_with_odd_rank}[sample]()
@@ -132,6 +133,7 @@ def test_nothing_jumps_when_a_loop_goes_on_and_ends(page: Page, sample: str) -> 
 
 
 @pytest.mark.parametrize("lines", [50, 200, 2000])
+@pytest.mark.sample(1)
 def test_height_of_a_loop_does_not_depend_on_its_lines(page: Page, lines: int) -> None:
     """Two fields on four ranks take less than 300 px, whatever their number of lines."""
     page.set_content(PAGE.format("", "") + format_cell_html(loop(lines)))
@@ -153,6 +155,7 @@ def test_parts_of_a_folded_table_stay_aligned(page: Page) -> None:
 
 @pytest.mark.parametrize("colors", ["background:#fff;color:#111", "background:#111;color:#eee"])
 @pytest.mark.parametrize("width", [700, 1600])
+@pytest.mark.sample(2)
 def test_curves_fit_the_page_and_are_accessible(page: Page, colors: str, width: int) -> None:
     """In a narrow and in a wide page no text beside a curve is cut, the pictures are drawn, and axe finds nothing."""
     page.set_viewport_size({"width": width, "height": 900})

@@ -203,7 +203,7 @@ def _contrast(one: list[float], other: list[float]) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_an_exported_page_is_accessible(browser: Browser, name: str, theme: str) -> None:

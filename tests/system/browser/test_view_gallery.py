@@ -37,6 +37,7 @@ def browser() -> Iterator[Browser]:
         *([(4, "light", 1600), (4, "dark", 700), (16, "light", 1600), (64, "dark", 700), (64, "light", 700)] if PICTURES else []),
     ],
 )  # fmt: skip
+@pytest.mark.sample(2)
 def test_views_are_accessible_and_fit_the_page(browser: Browser, count: int, theme: Theme, width: int) -> None:
     """axe finds nothing of any severity in the views, stored and live, and none of them makes the page scroll sideways."""
     page = open_page(browser, count, theme=theme, width=width)
