@@ -71,6 +71,7 @@ def test_time_includes_launched_work(ready: Cluster) -> None:
         assert all(rank.stdout.index("told") < rank.stdout.index("Wall time") for rank in result.check())
 
 
+@pytest.mark.test_all
 def test_time_excludes_earlier_launches(ready: Cluster) -> None:
     """`%time` does not include work that the cell launched before it."""
     result = ready.run("made = told(steps(m, 20))\n%time next = 1").check()

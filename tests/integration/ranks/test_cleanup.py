@@ -57,6 +57,7 @@ def read_pids(notebook: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 @pytest.mark.parametrize("also_hub", [False, True])
 @pytest.mark.sample(1)
+@pytest.mark.test_all
 def test_processes_of_cells_are_found_after_all_were_killed(
     notebook: subprocess.Popen[str],
     also_hub: bool,  # noqa: FBT001

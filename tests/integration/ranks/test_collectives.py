@@ -133,6 +133,7 @@ def test_ranks_with_different_programs_are_reported(ready: Cluster) -> None:
         ("jax.device_put(x, device=x.sharding)", "%mhjax layout NAME --to SPEC, for the cost of moving an array"),
     ],
 )
+@pytest.mark.sample(4)
 def test_call_that_cannot_be_compiled_is_refused(ready: Cluster, call: str, said: str) -> None:
     """A call that cannot be compiled gives one user error for all ranks, and the cluster stays clean."""
     with pytest.raises((InvalidRequest, CallFailed)) as caught:

@@ -72,6 +72,7 @@ def test_shutdown_on_one_rank_ends_no_rank(cluster: Cluster) -> None:
     assert {rank.text for rank in cluster.run(SUM).check()} == {"28"}
 
 
+@pytest.mark.test_all
 def test_replay_continues_after_a_shutdown(fresh: Fresh) -> None:
     """A replay also restores the cells after a shutdown."""
     cluster = fresh(2, 1)

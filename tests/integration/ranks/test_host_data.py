@@ -215,7 +215,7 @@ assert y == [56.0] * len(y), y""",
 }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_host_data_used_in_the_same_way_is_accepted(ready: Cluster, name: str, guard: str) -> None:
@@ -312,7 +312,7 @@ def test_different_copies_on_the_devices_of_a_rank_are_reported(ready: Cluster, 
     ready.accept()
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("code", EQUAL_COPIES.values(), ids=EQUAL_COPIES.keys())
 def test_equal_copies_on_the_devices_of_a_rank_are_accepted(ready: Cluster, code: str, guard: str) -> None:

@@ -133,7 +133,7 @@ def test_different_replicas_taint_and_are_located(ready: Cluster, code: str) -> 
     assert "rank 1 has hash" in ready.reason or "ranks 1,3 have hash" in ready.reason
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.other_python
 @pytest.mark.parametrize(
     ("name", "guard"),
@@ -179,7 +179,7 @@ def test_notes_describe_different_inputs(ready: Cluster) -> None:
     assert "If each rank has its own data, use jax.make_array_from_process_local_data. · clean" in second
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("code", LEGAL.values(), ids=LEGAL.keys())
@@ -225,6 +225,7 @@ normal = jax.jit(lambda key: jax.random.normal(key, (8,)), out_shardings=rows)""
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.sample(1)
+@pytest.mark.test_all
 def test_one_device_per_rank(fresh: Callable[..., Cluster], guard: str) -> None:
     """With one device per rank, local arrays become replicas that work as without a guard, and are compared.
 
@@ -319,6 +320,7 @@ def test_shared_boxes_are_compared_where_used(ready: Cluster, guard: str) -> Non
 @pytest.mark.parametrize(
     "step", ["y = w * 2", "y = jax.jit(lambda a, b: a - b)(w + 1, lay(3))", "for _ in range(4): w, y = w + 1, w"]
 )
+@pytest.mark.sample(3)
 def test_results_of_shared_boxes_are_compared(ready: Cluster, step: str, guard: str) -> None:
     """Results of boxes that only some ranks share are compared, too, because their numbers would be as wrong.
 

@@ -109,7 +109,7 @@ ON_SOME_RANKS = {
 }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.other_python
 @pytest.mark.parametrize(("code", "wanting"), ON_SOME_RANKS.values(), ids=ON_SOME_RANKS.keys())
 def test_launch_that_some_ranks_never_make_raises(ready: Cluster, code: str, wanting: tuple[int, ...]) -> None:
@@ -392,9 +392,9 @@ def test_earlier_mismatch_shown_again_fails_nothing(ready: Cluster) -> None:
 
 @pytest.mark.usefixtures("long_agreement_timeout")
 def test_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> None:
-    """An interrupt stops all ranks before the same launch: 50 times the state is clean and the step counts are equal."""
+    """An interrupt stops all ranks before the same launch: ten times the state is clean and the step counts are equal."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
-    for _ in range(50):
+    for _ in range(10):
         result = interrupt_once_printed(ready, loop, "on")
         assert (result.how, result.state) == ("interrupted", "clean")
         assert {rank.outcome for rank in result} == {"interrupted"}
@@ -490,6 +490,7 @@ _STOPPED_SEPARATELY = {
 
 
 @pytest.mark.parametrize("code", _STOPPED_SEPARATELY.values(), ids=_STOPPED_SEPARATELY)
+@pytest.mark.sample(1)
 def test_ranks_stopped_at_different_steps_cannot_save(ready: Cluster, code: str) -> None:
     """Ranks that were stopped at different steps launch no collective to save.
 
@@ -536,6 +537,7 @@ def test_interrupt_of_a_loop_that_runs_ahead_is_clean(ready: Cluster) -> None:
 
 
 @pytest.mark.parametrize("code", ["while True: pass", "time.sleep(1000)", "threading.Event().wait()"])
+@pytest.mark.sample(1)
 def test_python_code_without_launches_is_interrupted(ready: Cluster, code: str) -> None:
     """Python code that launches nothing is interrupted by a signal, after the agreement had its chance."""
     result = interrupt_once_printed(ready, f"print('on', flush=True)\n{code}", "on")
@@ -989,6 +991,7 @@ loaded = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P('x'), out_specs=P(), 
 """
 
 
+@pytest.mark.test_all
 def test_failed_collective_does_not_match_a_later_one(fresh: Callable[..., Cluster]) -> None:
     """A collective that failed in a callback on one rank is not matched with a later one.
 

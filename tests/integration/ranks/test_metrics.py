@@ -65,6 +65,7 @@ for step in range(20):
     assert "0 to 3 at the end" in text
 
 
+@pytest.mark.test_all
 def test_arrays_are_not_waited_for(ready: Cluster) -> None:
     """The calls return before the programs have run, and the values come with the end of the cell, which has waited for these."""
     result = ready.run("""
@@ -174,6 +175,7 @@ def test_a_loop_does_not_flood_the_notebook(ready: Cluster) -> None:
     assert "points were left out" in format_cell_text(result)
 
 
+@pytest.mark.test_all
 def test_shell_prints_and_writes_the_points(ready: Cluster, tmp_path: Path) -> None:
     """`mhnb metrics NAME` has a line for each metric, and `--csv` writes what `cluster.metrics` has; no file stays behind."""
     ready.run("mhnb.log(1, of_the_shell=rank, another=1)").check()

@@ -153,6 +153,7 @@ def test_correct_program_raises_no_alarm(ready: Cluster, program: str) -> None:
     check_no_alarm(ready.run(program))
 
 
+@pytest.mark.test_all
 def test_optax_training_run_raises_no_alarm(ready: Cluster) -> None:
     """An optax training run raises no alarm, and its loss falls."""
     assert {rank.text for rank in check_no_alarm(ready.run(TRAINING))} == {"True"}

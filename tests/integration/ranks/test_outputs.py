@@ -117,6 +117,7 @@ def test_first_line_arrives_before_the_cell_ends(cluster: Cluster) -> None:
         ),
     ],
 )
+@pytest.mark.sample(2)
 def test_figure_is_a_picture_with_any_backend(cluster: Cluster, source: str, asked: str) -> None:
     """Whatever backend is requested, one sentence says that a rank has no browser, and one picture is shown."""
     result = cluster.run(f"{source}\nplt.plot([1, 2])\nplt.show()")

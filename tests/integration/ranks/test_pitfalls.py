@@ -188,7 +188,7 @@ def hints(result: CellResult) -> list[str | None]:
     return [rank.error.hint for rank in result if rank.error]
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(10)
 @pytest.mark.other_python
 @pytest.mark.parametrize("pitfall", PITFALLS)
 def test_known_mistake_gets_its_hint(ranks: Cluster, pitfall: Pitfall) -> None:
@@ -225,6 +225,7 @@ ORDINARY = [
 
 @pytest.mark.other_python
 @pytest.mark.parametrize(("ename", "code"), ORDINARY, ids=[code[:40] for _, code in ORDINARY])
+@pytest.mark.sample(8)
 def test_other_mistake_gets_no_hint(ranks: Cluster, ename: str, code: str) -> None:
     """An error that is not in the table gets no hint, even if JAX raised it or its words are those of a row."""
     result = ranks.run(code)
@@ -261,6 +262,7 @@ _POOL = "with mp.get_context('{}').Pool(1) as pool:\n    pool.apply_async(square
         ),
     ],
 )
+@pytest.mark.sample(4)
 def test_script_only_code_gets_a_hint(ranks: Cluster, code: str, ename: str, says: str | None) -> None:
     """Code that a script can run and a cell cannot gets a hint that says what to write instead.
 
@@ -550,7 +552,7 @@ def suggestion(hint: str, begins: str) -> str:
     raise AssertionError(hint)
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("cured", FIXES, ids=[f"{cured.fails} by {cured.begins}" for cured in FIXES])
 def test_suggested_sharding_fix_works(ranks: Cluster, cured: Fix) -> None:
     """The line that a hint suggests, in place of what failed, makes the cell succeed on every rank."""

@@ -53,6 +53,7 @@ def test_start_on_several_hosts_runs_the_profile_once(fresh: Fresh, split_profil
     assert profile.count() == 0
 
 
+@pytest.mark.test_all
 def test_standby_ranks_have_the_profile_of_the_start(fresh: Fresh, local_profile: CountingProfile) -> None:
     """Neither the standby ranks, nor the restart that takes them over, nor the next ones run the file."""
     cluster = fresh(2, None, profile=str(local_profile.folder), spare=True)
@@ -65,6 +66,7 @@ def test_standby_ranks_have_the_profile_of_the_start(fresh: Fresh, local_profile
     assert local_profile.count() == 0
 
 
+@pytest.mark.test_all
 def test_attached_cluster_runs_the_profile_when_it_needs_it(fresh: Fresh, local_profile: CountingProfile) -> None:
     """An attach needs no profile. The restart after it runs the file, which another process had run; the next one does not."""
     cluster = fresh(2, None, profile=str(local_profile.folder), keep=True, name="kept")
@@ -78,6 +80,7 @@ def test_attached_cluster_runs_the_profile_when_it_needs_it(fresh: Fresh, local_
     assert local_profile.count() == 0
 
 
+@pytest.mark.test_all
 def test_start_that_takes_over_runs_the_profile_once(fresh: Fresh, local_profile: CountingProfile) -> None:
     """A start that takes over a kept cluster runs the file once, also if it compares settings, and if a restart follows."""
     line = {"profile": str(local_profile.folder), "keep": True, "name": "kept"}

@@ -66,6 +66,7 @@ x = draw(x)""",
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("code", DIFFERENT_PROVENANCE.values(), ids=DIFFERENT_PROVENANCE.keys())
+@pytest.mark.sample(5)
 def test_arrays_of_different_provenance_are_refused(ready: Cluster, code: str) -> None:
     """No collective is launched on arrays whose provenance differs between the ranks.
 
@@ -146,6 +147,7 @@ if rank == 1: w = jax.pmap(lambda p: p * 2)(w)""",
 
 @pytest.mark.other_python
 @pytest.mark.parametrize(("make", "take"), DIFFERENT_INPUTS.values(), ids=DIFFERENT_INPUTS.keys())
+@pytest.mark.sample(5)
 def test_inputs_made_differently_on_one_rank_are_refused(ready: Cluster, make: str, take: str) -> None:
     """A collective is refused on inputs that one rank made differently on a line of its own.
 
@@ -408,7 +410,7 @@ total""",
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("code", PENDING.values(), ids=PENDING.keys())
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_pending_and_ready_arrays_are_the_same(ready: Cluster, code: str, guard: str) -> None:
     """An array that is pending on one rank and ready on another is the same: it is known by content and not by time."""
     ready.run(PENDING_SETUP).check()
@@ -419,7 +421,7 @@ def test_pending_and_ready_arrays_are_the_same(ready: Cluster, code: str, guard:
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("cells", SAME_PROVENANCE.values(), ids=SAME_PROVENANCE.keys())
-@pytest.mark.sample(10)
+@pytest.mark.sample(5)
 def test_arrays_of_the_same_provenance_are_accepted(
     ready: Cluster, cells: list[tuple[str, list[int] | None]], guard: str
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.limited_process import RestrictedMachine
 
+pytestmark = pytest.mark.test_all
+
 NAMESPACES = pytest.mark.requires_part("namespaces")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="these limits hold so on Linux alone")
 

@@ -100,6 +100,7 @@ def test_replay_restores_everything(begin: Fresh, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.test_all
 def test_second_replay_runs_no_cell_twice(begin: Fresh) -> None:
     """A second replay runs no cell twice: cells keep their numbers, new cells follow, and a counter ran once per generation.
 
@@ -122,6 +123,7 @@ def test_second_replay_runs_no_cell_twice(begin: Fresh) -> None:
     assert last.run("count")[1].text == "7"
 
 
+@pytest.mark.test_all
 def test_time_goes_on_in_restart_and_replay(begin: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user sees that time passes while the ranks before end, while others start, and while a cell runs again.
 
@@ -214,6 +216,7 @@ def test_another_outcome_stops_the_replay(begin: Fresh, tmp_path: Path) -> None:
     assert again.cells == (1, 2, 6)
 
 
+@pytest.mark.test_all
 def test_cell_that_finishes_now_is_listed(begin: Fresh, tmp_path: Path) -> None:
     """A cell that raised before and finishes now is listed, and the replay goes on; from then on it has to finish.
 
@@ -341,6 +344,7 @@ def test_dead_cluster_is_restored(begin: Fresh) -> None:
 
 
 @pytest.mark.parametrize("hosts", [2, 1])
+@pytest.mark.sample(1)
 def test_start_after_a_death_names_the_replay(begin: Fresh, hosts: int) -> None:
     """A start after a death names the replay: its processes are new, but the earlier cells are not lost.
 

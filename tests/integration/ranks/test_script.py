@@ -48,7 +48,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("argument", "status", "expected"),
     [
@@ -92,6 +92,7 @@ def test_script_with_initialize_and_shutdown_runs(tmp_path: Path, leftovers: Non
     assert done.stdout.count("jax.distributed.shutdown() was ignored") == 1
 
 
+@pytest.mark.test_all
 def test_script_is_interrupted_at_its_limit(tmp_path: Path, leftovers: None) -> None:
     """With --timeout a script is interrupted after that time, and the exit status is that of `timeout`.
 

@@ -43,6 +43,7 @@ def test_notebook_attaches_to_cluster_of_a_shell(started: subprocess.CompletedPr
         cluster.stop()
 
 
+@pytest.mark.test_all
 def test_logs_are_printed_and_followed(started: subprocess.CompletedProcess[str]) -> None:
     """`mhnb logs` prints the last lines of chosen ranks; with -f also new ones, until the processes of the cluster end."""
     assert started.returncode == 0, started.stderr
@@ -73,6 +74,7 @@ def test_logs_are_printed_and_followed(started: subprocess.CompletedProcess[str]
         cluster.stop()
 
 
+@pytest.mark.test_all
 def test_logs_of_a_missing_rank_are_refused(started: subprocess.CompletedProcess[str]) -> None:
     """A rank that the cluster does not have is an error that names the existing ones."""
     done = _mhnb("logs", "shell", "--rank", "7")

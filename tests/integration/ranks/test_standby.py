@@ -49,6 +49,7 @@ def test_restart_uses_the_standby_ranks(fresh: Fresh) -> None:
 
 
 @pytest.mark.parametrize("what", ["environment", "killed"])
+@pytest.mark.test_all
 def test_standby_ranks_that_do_not_fit_are_not_used(fresh: Fresh, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """If the environment has changed or a standby rank has died, the restart starts other ranks, and nothing is left."""
     cluster = fresh(2, 1, spare=True)
@@ -68,6 +69,7 @@ def test_standby_ranks_that_do_not_fit_are_not_used(fresh: Fresh, monkeypatch: p
         after.stop()
 
 
+@pytest.mark.test_all
 def test_interrupted_restart_ends_the_standby_ranks(fresh: Fresh) -> None:
     """If a restart is interrupted while the standby ranks start, they are ended, and the next restart starts other ranks.
 

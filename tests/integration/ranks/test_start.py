@@ -88,6 +88,7 @@ def test_preemption_service_is_on(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("init", [True, False])
+@pytest.mark.sample(1)
 def test_sigterm_ends_a_rank(fresh: Callable[..., Cluster], init: bool) -> None:  # noqa: FBT001
     """The preemption service takes over SIGTERM; the rank takes it back, also after an `initialize` in a cell."""
     cluster = fresh(2, 1, init=init)
@@ -139,6 +140,7 @@ def test_progress_names_every_phase(fresh: Fresh) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
+@pytest.mark.test_all
 def test_mhnb_modules_are_imported_before_the_fork(fresh: Fresh) -> None:
     """The mhnb modules that ranks need at the start are imported before the ranks are forked.
 
@@ -216,6 +218,7 @@ def failed_start(**options: object) -> tuple[MhnbError, list[int]]:
 
 
 @pytest.mark.usefixtures("leftovers")
+@pytest.mark.test_all
 def test_invalid_xla_flag_is_named_and_its_log_stays(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
     """An invalid value of an XLA flag is named, although XLA explains all its flags below it.
 
@@ -267,6 +270,7 @@ def test_rank_killed_while_starting_is_named() -> None:
 
 @pytest.mark.usefixtures("leftovers")
 @pytest.mark.parametrize("phase", ["spawned", "jax"])
+@pytest.mark.test_all
 def test_rank_suspended_while_starting_is_named(phase: str) -> None:
     """A suspended process reaches no further phase; the other ranks wait for it in the same phase, and are not named."""
     stopped: list[int] = []
@@ -288,6 +292,7 @@ def test_rank_suspended_while_starting_is_named(phase: str) -> None:
 
 
 @pytest.mark.parametrize("fork", [True, False], ids=["forked", "afresh"])
+@pytest.mark.sample(1)
 def test_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  # noqa: FBT001
     """If the supervisor is killed, ranks, controller and what a cell started end with it, also if ranks are not forked."""
     cluster = fresh(1, 1, fork=fork)
@@ -346,6 +351,7 @@ def test_stop_ends_child_processes_of_a_rank(fresh: Fresh) -> None:
     assert wait_for_exit([child]) == []
 
 
+@pytest.mark.test_all
 def test_ranks_that_are_not_forked_work_the_same(fresh: Fresh) -> None:
     """Where a fork is not safe (macOS), each rank is a new interpreter, and starts and ends like a forked rank."""
     cluster = fresh(2, 1, fork=False)
@@ -387,6 +393,7 @@ def test_restart_gives_new_processes_and_next_generation(fresh: Fresh) -> None:
         again.stop()
 
 
+@pytest.mark.test_all
 def test_restart_through_an_old_object_ends_the_successor(fresh: Fresh) -> None:
     """An old cluster object still refers to the cluster of that name: there are never two of them in one folder."""
     old = fresh(1, 1)
@@ -415,6 +422,7 @@ print(*pids, flush=True)
 @pytest.mark.parametrize(
     "then", ["sys.stdin.read()", "cluster.run('import time; time.sleep(1000)')"], ids=["idle", "in a cell"]
 )
+@pytest.mark.sample(1)
 def test_ranks_end_when_the_owner_is_killed(then: str) -> None:
     """After kill -9 of the notebook's process nothing is left within 10 s."""
     code = OWNER.format(options={}, then=then)
@@ -438,6 +446,7 @@ def test_ranks_end_when_the_owner_exits() -> None:
 
 
 @pytest.mark.parametrize("named", ["owned", "owned.PID"])
+@pytest.mark.sample(1)
 def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None, named: str) -> None:
     """A cluster started with `--keep` outlives its owner; `mhnb stop` ends it by its name or by its full name."""
     code = OWNER.format(options={"keep": True}, then="os._exit(0)")
@@ -452,6 +461,7 @@ def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None, named: str) -
     assert not any(map(is_running, pids))
 
 
+@pytest.mark.test_all
 def test_stop_of_an_ambiguous_name_ends_nothing(leftovers: None) -> None:
     """If several notebooks use one name, `mhnb stop NAME` ends none and lists their full names; `--all` ends the rest."""
     code = OWNER.format(options={}, then="sys.stdin.read()")
@@ -500,6 +510,7 @@ sys.meta_path.insert(0, Finder())
 """Runs in the ranks' Python before their own code: simulates an unknown version of JAX."""
 
 
+@pytest.mark.test_all
 def test_jax_without_the_hooks_runs_without_a_guard(
     fresh: Fresh, user: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

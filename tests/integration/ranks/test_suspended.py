@@ -65,6 +65,7 @@ def test_interrupt_works_without_the_supervisor(suspended: tuple[Cluster, queue.
     assert (again.how, again.state) == ("interrupted", "clean")
 
 
+@pytest.mark.test_all
 def test_stuck_rank_is_killed_without_the_supervisor(
     suspended: tuple[Cluster, queue.SimpleQueue[str]],
     default_kill_timeout: None,
