@@ -6,23 +6,27 @@ It does not depend on what is in the notebooks, and uses none of the user's own 
 
 from __future__ import annotations
 
-import http.client
+import atexit
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mhnb.transport.addresses import find_free_port
+from tests.support.leftovers import not_left_over
 from tests.support.parts import chromium
 from tests.support.timeouts import write_kernel_timeouts
 
@@ -97,18 +101,15 @@ def open_chromium() -> Iterator[Browser]:
             browser.close()
 
 
-class Lab:
+class Server:
     """A server of a front end with the tests' interpreter, a token, and its own directories below `root`."""
 
-    def __init__(self, root: Path, app: App = "lab", **env: str) -> None:
+    def __init__(self, root: Path, app: App, env: Mapping[str, str]) -> None:
         self.root, self.app = root, app
         self.token = secrets.token_hex(16)
         own = {name: str(root / ".own" / name.lower()) for name in OWN_DIRS}
         paths = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
         self.env = {**os.environ, **own, "JUPYTER_PREFER_ENV_PATH": "1", "PYTHONPATH": paths, **env}
-
-    def __enter__(self) -> Lab:
-        self.root.mkdir(parents=True, exist_ok=True)
         for name, values in SETTINGS.items():
             path = Path(self.env["JUPYTERLAB_SETTINGS_DIR"]) / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,15 +120,14 @@ class Lab:
         self.log = self.root / ".own" / "lab.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
-            self.server = subprocess.Popen(
+            self.process = subprocess.Popen(
                 self._argv(port), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env, start_new_session=True
             )
         try:
             wait_until(self._answers, "the server answers")
         except BaseException:
-            self.__exit__()
+            self.stop()
             raise
-        return self
 
     def _argv(self, port: int) -> list[str]:
         return [
@@ -137,21 +137,88 @@ class Lab:
         ]
 
     def _answers(self) -> bool:
-        if self.server.poll() is not None:
-            raise RuntimeError(f"JupyterLab ended with {self.server.returncode}:\n{self.log.read_text()[-3000:]}")
+        if self.process.poll() is not None:
+            raise RuntimeError(f"JupyterLab ended with {self.process.returncode}:\n{self.log.read_text()[-3000:]}")
         try:
-            with urllib.request.urlopen(f"{self.url}/api/status?token={self.token}", timeout=2) as reply:  # noqa: S310
-                return bool(reply.status == http.HTTPStatus.OK)
+            return self.request("GET", "api/status") is not None
         except (urllib.error.URLError, OSError):
             return False  # not yet
 
-    def __exit__(self, *_: object) -> None:
-        self.server.terminate()  # also shuts its kernels down
+    def request(self, method: str, path: str) -> Any:
+        """Send a request, and return what the answer says; None if it says nothing."""
+        headers = {"Authorization": f"token {self.token}"}
+        request = urllib.request.Request(f"{self.url}/{path}", method=method, headers=headers)  # noqa: S310
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
+            body = reply.read()
+        return json.loads(body) if body else None
+
+    def stop(self) -> None:
+        """End it; that also shuts its kernels down."""
+        self.process.terminate()
         try:
-            self.server.wait(20)
+            self.process.wait(20)
         except subprocess.TimeoutExpired:
-            os.killpg(self.server.pid, signal.SIGKILL)
-            self.server.wait()
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@cache
+def _shared_server() -> Server:
+    """Return the JupyterLab of this session: its start takes as long as many a test."""
+    server = Server(Path(tempfile.mkdtemp(prefix="mhnb-lab-")), "lab", {})
+    own = ExitStack()
+    own.enter_context(not_left_over(server.process.pid))
+    own.callback(shutil.rmtree, server.root, ignore_errors=True)
+    own.callback(server.stop)
+    atexit.register(own.close)
+    return server
+
+
+class Lab:
+    """A folder of notebooks in a front end: in the session's JupyterLab, or in a server of its own if it needs other variables."""
+
+    def __init__(self, root: Path, app: App = "lab", **env: str) -> None:
+        self.root, self.app, self._env = root, app, env
+        self._prefix = ""
+
+    def __enter__(self) -> Lab:
+        self.root.mkdir(parents=True, exist_ok=True)
+        if self._is_shared():
+            self._server = _shared_server()
+            self._prefix = f"{secrets.token_hex(4)}/"
+            self._link().symlink_to(self.root.resolve())
+        else:
+            self._server = Server(self.root, self.app, self._env)
+        return self
+
+    def _is_shared(self) -> bool:
+        return self.app == "lab" and not self._env
+
+    def _link(self) -> Path:
+        return self._server.root / self._prefix.rstrip("/")
+
+    @property
+    def url(self) -> str:
+        """Return the address of the server."""
+        return self._server.url
+
+    @property
+    def token(self) -> str:
+        """Return what the server asks for."""
+        return self._server.token
+
+    def find(self, path: str) -> str:
+        """Return the server's path of a file below the root."""
+        return f"{self._prefix}{path}"
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_shared():
+            self._server.stop()
+            return
+        for session in self._server.request("GET", "api/sessions"):
+            if session["path"].startswith(self._prefix):
+                self._server.request("DELETE", f"api/sessions/{session['id']}")
+        self._link().unlink()
 
     @contextmanager
     def page(self, browser: Browser, *, scale: float = 1) -> Iterator[LabPage]:
@@ -208,7 +275,7 @@ class LabPage:
             kernel: whether it gets its kernel, or a new one; in Jupyter Notebook it always does.
             idle: whether to wait until that kernel is idle; not for one that runs a cell.
         """
-        is_lab = self.lab.app == "lab"
+        is_lab, path = self.lab.app == "lab", self.lab.find(path)
         self.page.goto(f"{self.lab.url}/{'lab' if is_lab else f'notebooks/{path}'}?token={self.lab.token}&reset")
         self.page.wait_for_function("window.jupyterapp !== undefined", timeout=TIMEOUT_S * 1000)
         if is_lab:

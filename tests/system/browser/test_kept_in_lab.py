@@ -91,7 +91,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
 
 def _trust(lab: Lab, name: str) -> None:
     request = urllib.request.Request(  # noqa: S310 - a server of this test
-        f"{lab.url}/api/contents/{name}/trust", method="POST", headers={"Authorization": f"token {lab.token}"}
+        f"{lab.url}/api/contents/{lab.find(name)}/trust", method="POST", headers={"Authorization": f"token {lab.token}"}
     )
     with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310
         assert reply.status in (200, 201, 204)
