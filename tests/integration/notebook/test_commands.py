@@ -502,15 +502,17 @@ def test_trace_takes_a_folder_and_no_ranks(nb: Session, tmp_path: Path) -> None:
 
 def test_memory_shows_arrays_by_name(nb: Session, cluster: Cluster) -> None:
     """`%mhjax memory` has the largest arrays with the line that made them, `--top` limits them, and the value has all."""
-    nb.run(TOTAL + "big, keep = jnp.ones((300, 300)), [jnp.ones(at + 1) for at in range(20)]")
+    # Larger than what other tests leave on the ranks.
+    nb.run(TOTAL + "big, keep = jnp.ones((3000, 3000)), [jnp.ones(at + 1) for at in range(20)]")
     name = f"In [{nb.shell.execution_count - 1}]"
     lines = nb.run("%mhjax memory --top 1").out.splitlines()
     assert re.match(r"default · memory · ranks 0-1 · \d+ arrays$", lines[0])
-    assert " ".join(lines[-2].split()) == f"big f32[300,300] 351.6 KiB 351.6 KiB 1 device assigned {name}, line 9"
+    assert " ".join(lines[-2].split()) == f"big f32[3000,3000] 34.3 MiB 34.3 MiB 1 device assigned {name}, line 9"
     assert re.match(r"\d+ more arrays, ", lines[-1])
     only = nb.run("%mhjax memory --ranks 1").out
     assert only.startswith("default · memory · rank 1 · ")
     assert {"big", "keep[3]"} <= {name for row in cluster.memory().arrays for name in row.array.names}
+    nb.run("%%mhjax\ndel big, keep")
 
 
 def test_metrics_are_shown_written_and_returned(nb: Session, cluster: Cluster, tmp_path: Path) -> None:
