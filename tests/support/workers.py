@@ -1,8 +1,8 @@
-"""Which worker runs which tests, with pytest-xdist: tests that start ranks run one after the other, in three groups.
+"""Which worker runs which tests, with pytest-xdist: tests that start ranks run one after the other, in four groups.
 
 Many clusters at a time on two cores take more than twice as long as one after the other, because ranks that wait for each other are busy.
-So of the tests on bare clusters one runs at a time, and beside it one of a front end or of made-up machines. Those often wait, for a
-page, or for a lost network, and the machines exist only once. All other tests go where there is room.
+So the tests on bare clusters are two groups of about the same time, each with a shared cluster of its own. Those of front ends and of
+made-up machines often wait, for a page, or for a lost network, and the machines exist only once. All other tests go where there is room.
 
 pytest-xdist has groups of its own for this (`--dist=loadgroup`), but with pytest 9.2 it ignores them (pytest-dev/pytest-xdist#1386).
 """
@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-RANKS, FRONT_ENDS, MACHINES = "ranks", "front ends", "machines"
+RANKS, MORE_RANKS, FRONT_ENDS, MACHINES = "ranks", "more ranks", "front ends", "machines"
 _GROUPS = {
+    **{f"tests/integration/ranks/test_{letter}": MORE_RANKS for letter in "abcdefgh"},
     "tests/system/hosts/": MACHINES,
     "tests/integration/test_other_python.py": MACHINES,
     "tests/integration/notebook/": FRONT_ENDS,

@@ -537,7 +537,7 @@ def explore(
 
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS.keys())
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_two_ranks_launch_together_or_not_at_all(tmp_path: Path, cast: Cast) -> None:
     """Two ranks launch together or not at all, whatever comes between two reads; none waits after the others have ended."""
     assert explore(tmp_path, cast, fine=True) > 100

@@ -285,7 +285,7 @@ def test_a_tab_that_differs_is_marked() -> None:
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("ranks", [1, 64])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_stored_size_is_bounded(ranks: int, view: View) -> None:
     """All blocks together stay below the limit whatever was printed, and the log file is named with its path."""
     page = "x" * 79 + "\n"
