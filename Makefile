@@ -72,17 +72,17 @@ lab: $(READY_LESSONS) ## open the tour in JupyterLab; LAB="..." are options for 
 	$(RUN) mhnb lab $(LAB)
 
 test: $(READY) ## the promises, on real ranks of this machine: run it before you commit
-	$(RUN) pytest $(WORKERS) -m "not (test_all or bench or soak)" $(PYTEST)
+	$(RUN) pytest $(WORKERS) -m "not (test_all or soak)" $(PYTEST)
 
 test-all: $(READY) other-python ## what `make test` leaves: real hosts, Slurm, MPI, the browser, the lessons, the other Python
-	$(RUN) pytest $(WORKERS) -m "test_all and not (bench or soak)" $(PYTEST)
+	$(RUN) pytest $(WORKERS) -m "test_all and not soak" $(PYTEST)
 
 quick: $(READY) ## the tests that start no cluster, and those that read the source: run it while you write
-	$(RUN) pytest $(WORKERS) -m "not (ranks or bench or soak)" mhnb tests/unit tests/policy $(PYTEST)
+	$(RUN) pytest $(WORKERS) -m "not (ranks or soak)" mhnb tests/unit tests/policy tests/support $(PYTEST)
 
 timings: $(READY) ## run `make test`, and print where its time goes: by kind of cost, fixture, folder, file and test
 	@mkdir -p build && rm -f $(TIMINGS)
-	$(RUN) pytest $(WORKERS) -m "not (test_all or bench or soak)" --timings $(TIMINGS) $(PYTEST)
+	-$(RUN) pytest $(WORKERS) -m "not (test_all or soak)" --timings $(TIMINGS) $(PYTEST)
 	$(RUN) tests.support.timings $(TIMINGS)
 
 mutation: $(READY) ## make 60 small faults, one at a time, and count those that a test catches (SEED chooses them)
@@ -107,7 +107,7 @@ picture: $(READY) ## take the pictures of README and of the documentation from t
 gallery: $(READY) ## take a picture of every view, light and dark, narrow and wide, at 1 to 64 ranks, into build/gallery
 	MHNB_GALLERY=build/gallery $(RUN) pytest tests/system/browser/test_view_gallery.py $(PYTEST)
 
-soak: $(READY) ## run the cases that `make test` leaves out, many hostile cells on real ranks, and many ways out of the debugger; CELLS, SEED and LEAVINGS choose them
+soak: $(READY) ## run the cases that `make test` and `make test-all` leave out, many hostile cells on real ranks, and many ways out of the debugger; CELLS, SEED and LEAVINGS choose them
 	$(RUN) pytest -m soak $(PYTEST)
 	MHNB_HOSTILE_CELLS=$(CELLS) MHNB_HOSTILE_SEED=$(SEED) $(RUN) pytest tests/integration/ranks/test_hostile.py -o faulthandler_timeout=0 $(PYTEST)
 	MHNB_DEBUGGER_LEAVINGS=$(LEAVINGS) $(RUN) pytest tests/integration/notebook/test_debugger.py -o faulthandler_timeout=0 $(PYTEST)

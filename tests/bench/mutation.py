@@ -3,9 +3,10 @@
 Each fault is one change of one line of the package: a comparison turned round, a bound off by one, a call left out, two arguments
 swapped, or a constant changed. The seed chooses them, and `--faults FILE` keeps them, so that two commits can be compared.
 
-Of each fault the tests of its module run first (its doctests, and the unit tests that import it), then the other unit tests that
-reach it by imports, then those on real ranks, the cheapest file first, until one fails or the limit has passed. Tests of several
-machines and of the browser are left out: two faults are tried at a time, and those parts exist once.
+Of each fault the tests of its module run first (its doctests, and the unit tests that import it or have its name), then the other unit
+tests that reach it by imports, then those on real ranks, until one fails or the limit has passed. Files that `make timings` has measured
+run in the order of their time. A test that fails without the fault, too, catches nothing. Tests of several machines and of the browser
+are left out: two faults are tried at a time, and those parts exist once.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from tests.support.source import ROOT, read_package
 __all__ = ["Fault", "apply", "find_faults"]
 
 PARTS = ("core", "rank/guard", "rank/execution", "cluster", "transport", "view", "sharding")
-_TURNED: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
-    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
+_TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 _MARK = "MHNB_MUTATION"
 _TEST_LIMIT_S = 100
-_EXIT_PASSED, _EXIT_NOTHING_RAN = 0, 5
+_EXIT_PASSED, _EXIT_BROKEN_CONFTEST, _EXIT_NOTHING_RAN = 0, 4, 5
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a fault: `caught`, `survived`, or `undecided` after the limit."""
+    """What became of a fault: `caught`, `survived`, `undecided` after the limit, or `not there` in this commit."""
 
     fault: Fault
     verdict: str
@@ -89,12 +90,16 @@ class _Finder(ast.NodeVisitor):
         if node.value is not None:
             self.visit(node.value)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Leave out decorators and annotations."""
         for default in [*node.args.defaults, *filter(None, node.args.kw_defaults)]:
             self.visit(default)
         for statement in node.body:
             self.visit(statement)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        """Do the same."""
+        self.visit_FunctionDef(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """Leave out decorators and bases."""
@@ -104,8 +109,8 @@ class _Finder(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         """Turn a comparison round."""
         if len(node.ops) == 1:
-            left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
-            self._replace("comparison", node, f"{left} {_TURNED[type(node.ops[0])]} {right}")
+            turned = ast.Compare(node.left, [_TURNED[type(node.ops[0])]()], node.comparators)
+            self._replace("comparison", node, ast.unparse(turned))
         self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
@@ -195,9 +200,12 @@ class Order:
     """Which test files run for a module, and in which order."""
 
     def __init__(self, tree: Path, costs: dict[str, float]) -> None:
-        modules = read_package(tree / "mhnb")
-        names = {module.name for module in modules}
-        self._imports = {module.name: _imported(module.tree, names) for module in modules}
+        # Some tests reach the package through the processes that `tests/support` starts.
+        support = {f"tests.support.{path.stem}": path for path in (tree / "tests/support").glob("*.py")}
+        trees: dict[str, ast.AST] = {module.name: module.tree for module in read_package(tree / "mhnb")}
+        trees |= {name: ast.parse(path.read_text()) for name, path in support.items()}
+        names = set(trees)
+        self._imports = {name: _imported(module, names) for name, module in trees.items()}
         self._files = {}
         for path in sorted((tree / "tests").rglob("test_*.py")):
             file = str(path.relative_to(tree))
@@ -218,7 +226,7 @@ class Order:
         name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         stem = path.rpartition("/")[2].removesuffix(".py")
         unit = [file for file in self._files if file.startswith("tests/unit/")]
-        own = [file for file in unit if name in self._files[file]]
+        own = [file for file in unit if name in self._files[file] or file.endswith(f"/test_{stem}.py")]
         # First the tests that are named after the module.
         yield [path, *sorted(own, key=lambda file: (stem not in file, self._cost(file)))]
         reach = [file for file in unit if file not in own and name in self._closure(self._files[file])]
@@ -252,22 +260,10 @@ def _kill_rest(mark: str) -> None:
 
 
 def _run_tests(tree: Path, files: Sequence[str], seconds: float) -> str | None:
-    """Run test files until one test fails; return its name, an empty text if none did, or None if time ran out."""
-    mark = tree.name
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "--tb=no",
-        "-rfE",
-        "-p",
-        "no:randomly",
-        "-p",
-        "no:cacheprovider",
-    ]
-    command += ["-m", "not (bench or soak)", "-o", f"timeout={_TEST_LIMIT_S}", *files]
+    """Run tests until one fails; return its name, an empty text if none did, or None if that is not known."""
+    mark = str(tree)
+    options = f"-x -q --tb=no -rfE -p no:randomly -p no:cacheprovider -o timeout={_TEST_LIMIT_S}".split()
+    command = [sys.executable, "-m", "pytest", *options, "-m", "not soak", *files]
     environment = {**os.environ, "PYTHONPATH": str(tree), _MARK: mark}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with subprocess.Popen(
@@ -278,6 +274,7 @@ def _run_tests(tree: Path, files: Sequence[str], seconds: float) -> str | None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,
     ) as process:
         try:
             output, _ = process.communicate(timeout=max(seconds, 1))
@@ -288,8 +285,10 @@ def _run_tests(tree: Path, files: Sequence[str], seconds: float) -> str | None:
             _kill_rest(mark)
     if process.returncode in (_EXIT_PASSED, _EXIT_NOTHING_RAN):
         return ""
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-    return failed[1] if failed else f"exit status {process.returncode}"
+    if process.returncode == _EXIT_BROKEN_CONFTEST:
+        return "tests/conftest.py"
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
+    return failed[1] if failed else None
 
 
 def attempt(fault: Fault, tree: Path, order: Order, limit_s: float) -> Outcome:
@@ -305,6 +304,8 @@ def attempt(fault: Fault, tree: Path, order: Order, limit_s: float) -> Outcome:
                 break
     finally:
         path.write_text(original)
+    if by and by != "tests/conftest.py" and _run_tests(tree, [by], _TEST_LIMIT_S) != "":
+        by = None
     verdict = "undecided" if by is None else "caught" if by else "survived"
     return Outcome(fault, verdict, by or "", round(time.monotonic() - began, 1))
 
@@ -354,6 +355,8 @@ def main(argv: Sequence[str]) -> None:
             tree = trees.get()
             try:
                 outcome = attempt(fault, tree, order, options.limit)
+            except (LookupError, OSError) as error:
+                outcome = Outcome(fault, "not there", str(error), 0)
             finally:
                 trees.put(tree)
             outcomes.append(outcome)

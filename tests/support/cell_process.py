@@ -94,11 +94,13 @@ def _environment() -> dict[str, str]:
 @cache
 def _warm_process() -> WarmProcess | None:
     """Return the process from which others are forked; None where that cannot be."""
+    from tests.support.leftovers import keep_for_session
     from tests.support.warm_start import WarmProcess
 
     if sys.platform != "linux":
         return None
     warm = WarmProcess("cells", _environment())
+    keep_for_session(warm.pid)
     atexit.register(warm.close)
     return warm
 
@@ -120,12 +122,12 @@ class CellProcess:
 
         environment = _environment()
         command = [sys.executable, "-m", "tests.support.cell_process", *arguments]
+        pipes = command_read, answer_write
         forked = None
         if not preload and (warm := _warm_process()) is not None:
-            fds = {0: os.open(os.devnull, os.O_RDONLY), 1: 1, 2: 2} | {fd: fd for fd in (command_read, answer_write)}
+            fds = {0: os.open(os.devnull, os.O_RDONLY)} | {fd: fd for fd in (1, 2, *pipes)}
             forked = fork(warm.address, command, arguments, environment, fds)
             os.close(fds[0])
-        pipes = command_read, answer_write
         self.process = forked or subprocess.Popen(command, pass_fds=pipes, stdin=subprocess.DEVNULL, env=environment)
         os.close(command_read)
         os.close(answer_write)

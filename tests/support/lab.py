@@ -6,11 +6,9 @@ It does not depend on what is in the notebooks, and uses none of the user's own 
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,21 +17,21 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mhnb.transport.addresses import find_free_port
-from tests.support.leftovers import not_left_over
+from tests.support.leftovers import keep_for_session
 from tests.support.parts import chromium
 from tests.support.timeouts import write_kernel_timeouts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, WebSocket
 
-__all__ = ["ROOT", "App", "KernelMessage", "Lab", "LabPage", "open_chromium", "wait_until"]
+__all__ = ["ROOT", "App", "KernelMessage", "Lab", "LabPage", "open_chromium", "shared_server", "wait_until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN_DIRS = (
@@ -163,14 +161,10 @@ class Server:
 
 
 @cache
-def _shared_server() -> Server:
-    """Return the JupyterLab of this session: its start takes as long as many a test."""
+def shared_server() -> Server:
+    """Return the JupyterLab of this session, because its start takes as long as many a test; tests/system/browser/conftest.py ends it."""
     server = Server(Path(tempfile.mkdtemp(prefix="mhnb-lab-")), "lab", {})
-    own = ExitStack()
-    own.enter_context(not_left_over(server.process.pid))
-    own.callback(shutil.rmtree, server.root, ignore_errors=True)
-    own.callback(server.stop)
-    atexit.register(own.close)
+    keep_for_session(server.process.pid)
     return server
 
 
@@ -184,7 +178,7 @@ class Lab:
     def __enter__(self) -> Lab:
         self.root.mkdir(parents=True, exist_ok=True)
         if self._is_shared():
-            self._server = _shared_server()
+            self._server = shared_server()
             self._prefix = f"{secrets.token_hex(4)}/"
             self._link().symlink_to(self.root.resolve())
         else:
@@ -215,10 +209,11 @@ class Lab:
         if not self._is_shared():
             self._server.stop()
             return
+        self._link().unlink()
         for session in self._server.request("GET", "api/sessions"):
             if session["path"].startswith(self._prefix):
-                self._server.request("DELETE", f"api/sessions/{session['id']}")
-        self._link().unlink()
+                with suppress(urllib.error.HTTPError):  # its kernel has ended meanwhile
+                    self._server.request("DELETE", f"api/sessions/{session['id']}")
 
     @contextmanager
     def page(self, browser: Browser, *, scale: float = 1) -> Iterator[LabPage]:

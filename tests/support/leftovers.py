@@ -14,18 +14,15 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["kill_new", "no_leftovers", "not_left_over", "processes_of"]
+__all__ = ["keep_for_session", "kill_new", "no_leftovers", "processes_of"]
 
 _of_the_suite: set[int] = set()
 """The processes that serve all tests of the session."""
 
 
-@contextmanager
-def not_left_over(pid: int) -> Iterator[None]:
-    """Take a process for the suite's own during the block."""
+def keep_for_session(pid: int) -> None:
+    """Take a process for one that no test leaves behind."""
     _of_the_suite.add(pid)
-    yield
-    _of_the_suite.discard(pid)
 
 
 def _home_of(process: psutil.Process) -> str | None:

@@ -1,8 +1,8 @@
 """Where the time of the suite goes: `make timings` runs it with `--timings=FILE`, and prints the table.
 
 Each worker adds a line per test to FILE: the seconds of its setup, call and teardown, its processor time, its fixtures, and the
-kinds of cost that are known here (a start of a cluster, a cell, a page of the browser, a subprocess). A kind has the time that passed
-while its function ran in the main thread, without that of other kinds that it called.
+kinds of cost that are known here (a start of a cluster, a cell, a page of the browser, a subprocess). A kind has the time that its
+function took in the main thread, less the time of other kinds inside it.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Recorder:
         self.phases: dict[str, float] = {}
         self._processor_s = time.process_time()
 
-    def add(self, kind: str, name: str, function: Callable[[], Any]) -> Any:
-        """Call a function, and add its own time to a kind of cost, or to a fixture."""
+    def add(self, kind: str, function: Callable[[], Any]) -> Any:
+        """Call a function, and add its own time to a kind of cost."""
         began = time.perf_counter()
         self._inner.append(0.0)
         try:
@@ -61,11 +61,8 @@ class Recorder:
             own = passed - self._inner.pop()
             if self._inner:
                 self._inner[-1] += passed
-            if kind == "fixture":
-                self.fixtures[name] += own
-            else:
-                self.kinds[name][0] += own
-                self.kinds[name][1] += 1
+            self.kinds[kind][0] += own
+            self.kinds[kind][1] += 1
 
     def write(self, nodeid: str, *, hypothesis: bool) -> None:
         """Add the line of a test, and begin anew."""
@@ -123,7 +120,7 @@ def _measure(recorder: Recorder, kind: str, place: str) -> None:
     def measured(*arguments: Any, **options: Any) -> Any:
         if current() is not main:
             return function(*arguments, **options)
-        return recorder.add("kind", kind, lambda: function(*arguments, **options))
+        return recorder.add(kind, lambda: function(*arguments, **options))
 
     setattr(owner, name, measured)
 

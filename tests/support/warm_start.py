@@ -1,8 +1,8 @@
 """Processes of tests are forked from one that has imported everything, which saves most of the time of a start.
 
 The supervisors of local clusters and their ranks run the product's own code, from the line on standard input on; only the interpreter's
-start and the imports are shared. What Python or a library reads once must be the same for all, so a start with other such variables is
-left to the product. So is every start on another system than Linux, and the tests of starting itself.
+start and the imports are shared. A start whose environment differs in a variable that Python or a library reads only once is left to the
+product. So is every start on another system than Linux, and the tests of starting itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -35,21 +36,13 @@ class ForkedProcess:
 
     def __init__(self, pid: int, exit_pipe: int, stdin: IO[bytes] | None) -> None:
         self.pid, self.stdin = pid, stdin
-        self._code: int | None = None
+        self.returncode: int | None = None
         self._exit_pipe = exit_pipe
         self._lock = threading.Lock()
 
-    @property
-    def returncode(self) -> int | None:
-        """The exit code, if it is known; whoever sets it waits for the process no more."""
-        return self._code
-
-    @returncode.setter
-    def returncode(self, code: int) -> None:
-        with self._lock:
-            if self._code is None:
-                self._code = code
-                os.close(self._exit_pipe)
+    def __del__(self) -> None:
+        """Close the pipe; earlier, another thread may still wait for it."""
+        os.close(self._exit_pipe)
 
     def poll(self) -> int | None:
         """Return the exit code, or None while it runs."""
@@ -63,16 +56,15 @@ class ForkedProcess:
         return code
 
     def _wait(self, timeout: float | None) -> int | None:
-        if self._code is None:
+        if self.returncode is None:
             ended = select.poll()
             ended.register(self._exit_pipe, select.POLLIN)
             has_ended = bool(ended.poll(None if timeout is None else timeout * 1000))
             with self._lock:
-                if has_ended and self._code is None:
+                if has_ended and self.returncode is None:
                     # Nothing is in the pipe if the process that would have written it has ended, too.
-                    self._code = int(os.read(self._exit_pipe, 32) or -signal.SIGKILL)
-                    os.close(self._exit_pipe)
-        return self._code
+                    self.returncode = int(os.read(self._exit_pipe, 32) or -signal.SIGKILL)
+        return self.returncode
 
     def terminate(self) -> None:
         """Send SIGTERM, unless it has ended."""
@@ -85,7 +77,8 @@ class ForkedProcess:
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # its exit code is on its way
+                os.kill(self.pid, number)
 
 
 class WarmProcess:
@@ -115,7 +108,7 @@ class WarmProcess:
         return self._process.pid
 
     def close(self) -> None:
-        """End it. What it has forked and is not detached ends with it."""
+        """End it. Supervisors that it has forked and that are not detached end with it."""
         os.close(self._lifeline)
         self._process.wait()
         self._folder.cleanup()

@@ -1,8 +1,9 @@
-"""Which worker runs which tests, with pytest-xdist: tests that start ranks run one after the other, in four groups.
+"""Which worker runs which tests, with pytest-xdist: tests that start ranks are in four groups, each in one worker.
 
-Many clusters at a time on two cores take more than twice as long as one after the other, because ranks that wait for each other are busy.
-So the tests on bare clusters are two groups of about the same time, each with a shared cluster of its own. Those of front ends and of
-made-up machines often wait, for a page, or for a lost network, and the machines exist only once. All other tests go where there is room.
+Ranks that wait for each other are busy, so that many clusters at a time take longer than one after the other. The tests on bare clusters
+are two groups of about the same time, because those are most of `make test`; each group has a shared cluster of its own. The tests of front
+ends and of made-up machines often wait, for a page, or for a lost network, and the machines exist only once. All other tests go where
+there is room.
 
 pytest-xdist has groups of its own for this (`--dist=loadgroup`), but with pytest 9.2 it ignores them (pytest-dev/pytest-xdist#1386).
 """

@@ -14,7 +14,7 @@ from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.launch.environment import rank_environment
 from mhnb.launchers import child_process
-from tests.support.leftovers import not_left_over
+from tests.support.leftovers import keep_for_session
 from tests.support.timeouts import (
     default_disconnect_timeout,
     default_kill_timeout,
@@ -75,8 +75,8 @@ def warm_supervisors(own_environment: None) -> Iterator[WarmProcess | None]:
         yield None
         return
     warm = WarmProcess("supervisor", {**os.environ, **rank_environment(os.environ, devices=None, simulated=True)})
-    with not_left_over(warm.pid):
-        yield warm
+    keep_for_session(warm.pid)
+    yield warm
     warm.close()
 
 

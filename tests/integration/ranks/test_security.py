@@ -75,6 +75,7 @@ def list_readable(home: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.cold_start  # the system shows the environment with which a process was started
 def test_no_process_shows_a_key(begin: Callable[..., Cluster], split_profile: str) -> None:
     """Neither a command line, which every user can read, nor an environment that a cell's subprocess inherits has a key."""
     cluster = begin("keys", profile=split_profile)

@@ -100,15 +100,6 @@ def test_sigterm_ends_a_rank(fresh: Callable[..., Cluster], init: bool) -> None:
     assert result[1].outcome == "died"
 
 
-def test_no_key_is_in_a_ranks_environment_or_arguments(cluster: Cluster) -> None:
-    """What a rank's subprocesses inherit contains no key of the cluster."""
-    key = cluster._resources.key.hex()
-    for pid in list_pids(cluster):
-        process = psutil.Process(pid)
-        assert key not in " ".join(process.cmdline())
-        assert key not in "".join(process.environ().values())
-
-
 def test_everything_listens_on_loopback_only(cluster: Cluster) -> None:
     """Nothing listens on another interface than loopback, because coordinator and controller have no real password."""
     listening = [
