@@ -58,6 +58,12 @@ CHROMIUM_ARGS = (
 TIMEOUT_S = 90.0
 App: TypeAlias = Literal["lab", "notebook"]
 """The front end: JupyterLab, or Jupyter Notebook 7. Both have the same commands."""
+_READ_STATUS = """path => {
+  const shell = jupyterapp.shell;
+  const found = [...shell.widgets('main')].find(one => one.context?.path === path);
+  if (found && shell.currentWidget !== found) shell.activateById(found.id);
+  return found?.context?.sessionContext?.session?.kernel?.status;
+}"""
 _OPTIONS: dict[App, tuple[str, ...]] = {
     "lab": ("--LabApp.expose_app_in_browser=True", "--LabApp.news_url=", "--LabApp.extension_manager=readonly"),
     "notebook": ("--JupyterNotebookApp.expose_app_in_browser=True",),
@@ -235,6 +241,7 @@ class LabPage:
         self.kernel_messages: list[KernelMessage] = []
         self.sent = 0
         self.pending: set[str] = set()
+        self._path = ""
         page.on("websocket", self._listen)
 
     def _listen(self, channel: WebSocket) -> None:
@@ -274,11 +281,19 @@ class LabPage:
         self.page.goto(f"{self.lab.url}/{'lab' if is_lab else f'notebooks/{path}'}?token={self.lab.token}&reset")
         self.page.wait_for_function("window.jupyterapp !== undefined", timeout=TIMEOUT_S * 1000)
         if is_lab:
+            # Before that, JupyterLab may still open its launcher, in front of the notebook.
+            self.page.evaluate("async () => { await jupyterapp.restored; return null }")
             preference = {} if kernel else {"shouldStart": False, "canStart": False, "autoStartDefault": False}
             self.command("docmanager:open", path=path, factory="Notebook", kernelPreference=preference)
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=TIMEOUT_S * 1000)
+        self._path = path
+        self._read_status()
         if kernel and idle:
             self.wait_idle()
+
+    def _read_status(self) -> Any:
+        """Return the status of the notebook's kernel, after the notebook was put in front if it was not."""
+        return self.page.evaluate(_READ_STATUS, self._path)
 
     def command(self, name: str, **arguments: object) -> None:
         """Execute a JupyterLab command and wait for its end."""
@@ -312,13 +327,10 @@ class LabPage:
 
         The prompts do not show this: after a cell that raises, JupyterLab clears those of the cells that are still to run.
         """
-        status = "jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status"
         try:
-            self._wait_until(
-                lambda: not self.pending and self.page.evaluate(status) == "idle", "the kernel is idle", limit_s
-            )
+            self._wait_until(lambda: not self.pending and self._read_status() == "idle", "the kernel is idle", limit_s)
         except TimeoutError as error:
-            seen = f"{len(self.pending)} cells are not ended, the kernel is {self.page.evaluate(status)}"
+            seen = f"{len(self.pending)} cells are not ended, the kernel is {self._read_status()}"
             dialogs = self.page.locator(".jp-Dialog").all_inner_texts()
             raise TimeoutError(f"{error}; {seen}, dialogs: {dialogs}") from error
 
