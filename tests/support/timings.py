@@ -30,7 +30,6 @@ _KINDS = {
     "subprocess": "subprocess:Popen.communicate subprocess:Popen.wait",
     "browser: start": "playwright.sync_api:BrowserType.launch",
     "browser: page": "playwright.sync_api:Browser.new_page playwright.sync_api:Page.goto",
-    "compile": "jax._src.compiler:compile_or_get_cached",
 }
 """The functions that count for each kind, as `module:name`. A module that is not installed is left out."""
 

@@ -1,8 +1,7 @@
 """The process behind `warm_start`: it imports what a kind of process needs, and forks one for each request.
 
 A request is one connection. It names the command to show, the arguments, the environment and the folder, and brings the descriptors,
-the last of which receives the exit code. The answer is the process id, or -1 if a
-variable that is read only once differs from this process's.
+the last of which receives the exit code. The answer is the process id, or -1 if a variable that is read only once is not as it is here.
 """
 
 from __future__ import annotations

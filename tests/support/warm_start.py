@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from tests.support import warm_process
 
-__all__ = ["ForkedProcess", "WarmProcess", "fork", "use_warm_supervisors", "warm_subprocess"]
+__all__ = ["ADDRESS", "ForkedProcess", "WarmProcess", "fork", "use_warm_supervisors", "warm_subprocess"]
 
 _SUPERVISOR = ["-P", "-m", "mhnb.rank.supervisor"]
 ADDRESS = "MHNB_WARM_SUPERVISORS"
