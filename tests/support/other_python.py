@@ -27,6 +27,11 @@ _PROBE = "import sys, venv; print(*sys.version_info[:2], sys.executable)"
 _NAMES = ("python3.13", "python3.12", "python3.14", "python3.11", "python3")
 
 
+def _find_uv() -> str | None:
+    """Find uv, which `make venv` may have installed beside this interpreter."""
+    return shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
+
+
 def _candidates() -> Iterator[str]:
     """Yield possible interpreters, the likeliest first; the probe checks whether they run."""
     if named := os.environ.get("MHNB_OTHER_PYTHON"):
@@ -34,7 +39,7 @@ def _candidates() -> Iterator[str]:
     yield from (path for name in _NAMES if (path := shutil.which(name)))
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from (str(path) for path in sorted(pyenv.glob("versions/3.*/bin/python")))
-    if uv := shutil.which("uv"):
+    if uv := _find_uv():
         wanted = "3.11" if sys.version_info >= _SECOND_LINE else ">=3.12"
         command = [uv, "python", "find", "--no-project", "--no-python-downloads", wanted]
         yield from subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")[:1]
@@ -93,13 +98,16 @@ def prepare() -> str:
     if found is None:
         return f"other Python: skipped, {why_absent()}"
     wanted = ["--quiet", "--constraint", str(PINS), "--editable", f"{ROOT}[dev]"]
-    if uv := shutil.which("uv"):
-        environ = {**os.environ, "UV_VENV_CLEAR": "1"}
-        subprocess.run([uv, "venv", "--quiet", "--python", found, str(ENVIRONMENT)], env=environ, check=True)
-        subprocess.run([uv, "pip", "install", "--python", str(interpreter()), *wanted], check=True)
-    else:
-        subprocess.run([found, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-        subprocess.run([str(interpreter()), "-m", "pip", "install", *wanted], check=True)
+    uv = _find_uv()
+    if (
+        uv is None
+        or subprocess.run(
+            [uv, "venv", "--quiet", "--clear", "--seed", "--python", found, ENVIRONMENT], check=False
+        ).returncode
+    ):
+        subprocess.run([found, "-m", "venv", "--clear", ENVIRONMENT], check=True)
+    if uv is None or subprocess.run([uv, "pip", "install", "--python", interpreter(), *wanted], check=False).returncode:
+        subprocess.run([interpreter(), "-m", "pip", "install", *wanted], check=True)
     (ENVIRONMENT / ".ready").write_text(_environment_digest())
     return f"other Python: made {ENVIRONMENT.name} from {found}"
 
