@@ -139,6 +139,7 @@ def fork(
         "environment": dict(environment),
         "cwd": str(Path.cwd()),
         "fds": list(fds),
+        "stands_by": False,
     }
     exit_read, exit_write = os.pipe()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
-from tests.support.leftovers import kill_new, processes_of
+from mhnb.core.launch.environment import rank_environment
+from mhnb.launchers import remote_command, ssh
+from tests.integration.ranks.conftest import warm_starts, warm_supervisors
+from tests.support.leftovers import keep_for_session, kill_new, processes_of
 from tests.support.source import ROOT
 from tests.support.timeouts import longer_interrupt_timeouts
 from tests.support.typed_lines import user
+from tests.support.warm_python import write
+from tests.support.warm_start import WarmProcess
 from tests.system.hosts.cluster import Begin
 from tests.system.hosts.hostnet import HostNet, wait_until
 
-__all__ = ["longer_interrupt_timeouts", "user"]
+__all__ = ["longer_interrupt_timeouts", "user", "warm_starts", "warm_supervisors"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,6 +64,28 @@ def net(made_up_net: HostNet, mhnb_home: Path) -> Iterator[HostNet]:
 
 def _remaining_processes(net: HostNet) -> dict[str, dict[int, str]]:
     return {host.name: pids for host in net if (pids := host.pids())}
+
+
+@pytest.fixture(scope="session")
+def warm_interpreter(made_up_net: HostNet, warm_supervisors: WarmProcess) -> Iterator[str]:
+    """An interpreter for machines, whose supervisors are forked.
+
+    One warm process has the environment of a login, the other that of the tests.
+    """
+    login = {name: os.environ[name] for name in ("HOME", "PATH")}
+    simulated = rank_environment({}, devices=None, simulated=True)
+    warm = WarmProcess("supervisor", {**login, "PYTHONPATH": str(ROOT), **simulated})
+    keep_for_session(warm.pid)
+    yield str(write(made_up_net.folder / "python", [warm.address, warm_supervisors.address]))
+    warm.close()
+
+
+@pytest.fixture(autouse=True)
+def warm_machines(request: pytest.FixtureRequest, warm_interpreter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let that be the machines' interpreter, unless the test is marked `cold_start` or names another."""
+    if request.node.get_closest_marker("cold_start") is None:
+        for launcher in (ssh, remote_command):
+            monkeypatch.setattr(launcher, "sys", SimpleNamespace(executable=warm_interpreter))
 
 
 @pytest.fixture

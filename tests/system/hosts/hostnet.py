@@ -174,11 +174,13 @@ class Host:
         return _run("nsenter", "-t", str(self._init), "-m", "-u", "-i", "-n", "-p", *words, stdin=stdin)
 
     def pids(self) -> dict[int, str]:
-        """Return the command line of each process except process 1 and the listening sshd, by process id on this machine."""
+        """Return the command line of each process except process 1, the listening sshd and the suite's own, by process id here."""
         found = {}
         for pid in _run("ip", "netns", "pids", self.netns, check=False).split():
             words = _command(int(pid))
-            if words and "unshare" not in words and str(_HERE / "init.py") not in words and "[listener]" not in words:
+            if words and not any(
+                each in words for each in ("unshare", str(_HERE / "init.py"), "[listener]", "warm_process.py")
+            ):
                 found[int(pid)] = words
         return found
 

@@ -48,6 +48,7 @@ def begin(net: HostNet, kubeconfig: Path, own_environment: None) -> Iterator[Beg
         cluster.stop()
 
 
+@pytest.mark.cold_start
 def test_ranks_run_in_their_pods(begin: Begin, net: HostNet) -> None:
     """Ranks run in the pods in order, a collective includes them, and a stop leaves no process in the pods."""
     cluster = begin()

@@ -68,6 +68,7 @@ def _visible(process: psutil.Process) -> str:
         return ""
 
 
+@pytest.mark.cold_start
 def test_rank_is_the_number_in_comm_world(begin: Begin) -> None:
     """Each rank is the process's number in Open MPI, and no secret is in any command line or environment."""
     cluster = begin()
@@ -104,6 +105,7 @@ def _mpiexec_options(net: HostNet) -> list[str]:
     return ["--mca", "oob_tcp_if_include", f"{net.prefix}.0/24", "--mca", "plm_rsh_args", f"-F {net.ssh_config}"]
 
 
+@pytest.mark.cold_start
 def test_cluster_over_machines(begin: Begin, net: HostNet) -> None:
     """With host names each machine has a supervisor, which mpiexec's own ssh starts."""
     mpiexec_options = _mpiexec_options(net)
@@ -136,6 +138,7 @@ def test_debugger_works_across_machines(
     wait_until(lambda: not any(host.pids() for host in net), "every machine is without a process of the test")
 
 
+@pytest.mark.cold_start
 def test_interrupted_start_leaves_no_process_and_no_key(begin: Begin, mhnb_home: Path) -> None:
     """Ctrl-C after the first report ends mpiexec and all its processes, and removes the file with the key."""
 
@@ -195,6 +198,7 @@ def test_refusal_of_mpiexec_is_reported(begin: Begin, net: HostNet) -> None:
             begin(1, extra=[])
 
 
+@pytest.mark.cold_start
 def test_killed_supervisor_makes_the_cluster_dead(begin: Begin) -> None:
     """A rank whose supervisor is killed makes the cluster dead, and the notification names its host."""
     cluster = begin(2)

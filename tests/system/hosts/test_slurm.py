@@ -109,6 +109,7 @@ def begin(slurm: Slurm) -> Iterator[Begin]:
         cluster.stop()
 
 
+@pytest.mark.cold_start
 def test_cluster_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet) -> None:
     """Each rank is a task on a machine of its own, and no secret is in any command line or environment."""
     cluster = begin(nodes=4, partition="short", time="10")

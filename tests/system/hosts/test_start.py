@@ -25,6 +25,7 @@ from tests.system.hosts.faults import jax_metadata
 from tests.system.hosts.hostnet import HostNet, wait_until
 
 
+@pytest.mark.cold_start
 def test_cluster_over_four_machines(net: HostNet, begin: Begin) -> None:
     """Ranks are on their hosts in order, and a collective includes them all."""
     cluster = begin()
@@ -165,6 +166,7 @@ def test_several_ranks_per_host(net: HostNet, begin: Begin) -> None:
     fresh.stop()
 
 
+@pytest.mark.cold_start
 def test_key_is_in_no_command_line_or_environment(net: HostNet, begin: Begin) -> None:
     """The key is in no command line, and in no environment that a subprocess of a cell inherits."""
     cluster = begin(2, 1)

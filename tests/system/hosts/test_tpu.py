@@ -12,6 +12,7 @@ from tests.system.hosts.hostnet import HostNet, wait_until
 from tests.system.hosts.tpu import PROJECT, TPU, ZONE, login_options, serve_tpu, why_absent
 
 
+@pytest.mark.cold_start
 @pytest.mark.parametrize("kept", [False, True], ids=["", "kept"])
 def test_tpu_workers_are_hosts_in_order(net: HostNet, tmp_path: Path, own_environment: None, kept: bool) -> None:  # noqa: FBT001
     """Each worker has one gcloud, started in parallel; a collective works, also after a detach; a stop leaves no process."""
