@@ -363,7 +363,6 @@ def test_pasted_initialize_gives_a_note_and_others_raise(cluster: Cluster) -> No
     assert "inspect.py" not in "".join(error.traceback)
 
 
-@pytest.mark.other_python
 def test_different_launches_taint_and_are_refused(fresh: Fresh, default_disconnect_timeout: None) -> None:
     """A cluster whose ranks launched different programs is tainted and refuses the next cell."""
     cluster = fresh(2, 1)

@@ -18,8 +18,6 @@ from tests.integration.ranks.test_hang_report import WAIT_S, run_in_thread, wait
 from tests.support.debug_adapter import DebugAdapterClient
 from tests.support.leftovers import no_leftovers
 
-pytestmark = pytest.mark.other_python
-
 HALTED = 2
 """The rank to which the debugger is attached."""
 MODULE = """
@@ -86,6 +84,7 @@ def texts(result: CellResult) -> list[str | None]:
     return [rank.text for rank in result]
 
 
+@pytest.mark.other_python
 def test_stops_at_a_breakpoint_in_a_module(listening: Listening) -> None:
     """The rank stops at a breakpoint in a module, where its variables can be read; then every rank has the right result."""
     with listening.attached(listening.module, MODULE_LINE) as client:
@@ -110,6 +109,7 @@ def test_stops_at_a_breakpoint_in_a_cell(listening: Listening) -> None:
         assert texts(running.result()) == RIGHT
 
 
+@pytest.mark.other_python
 @pytest.mark.test_all
 def test_hang_report_has_the_line_of_the_stopped_rank(listening: Listening) -> None:
     """While the rank is stopped, the hang report has its line: the thread that reports it still runs."""

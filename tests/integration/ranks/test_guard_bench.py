@@ -40,7 +40,7 @@ def ready(cluster: Cluster) -> Iterator[Cluster]:
 FIRST_KIND = next(iter(KINDS))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "guard"), [*((kind, "lockstep") for kind in KINDS), (FIRST_KIND, "off"), (FIRST_KIND, "parity")]
 )

@@ -379,7 +379,7 @@ def test_input_read_and_then_donated_is_compared(ready: Cluster) -> None:
     assert equal.notes == ()
 
 
-@pytest.mark.test_all
+@pytest.mark.soak
 def test_many_pending_inputs_are_compared(ready: Cluster) -> None:
     """If a launch has more pending inputs than the guard keeps, it waits for the rest."""
     ready.run("many = jax.jit(lambda x, *p: sum(e.mean() for e in p) * x.sum())\n" + DONATED).check()

@@ -38,7 +38,7 @@ def test_widget_on_a_rank_says_why_it_is_text(cluster: Cluster) -> None:
     assert "cannot reach a widget on a rank" in why
 
 
-@pytest.mark.test_all
+@pytest.mark.soak
 def test_plotly_figure_is_sent_as_data(cluster: Cluster) -> None:
     """A plotly figure is sent as its data, which a front end draws, and not with plotly's whole script of 5 MB per rank."""
     result = cluster.run("import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1, 2], name='load'))")

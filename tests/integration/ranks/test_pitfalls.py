@@ -319,7 +319,7 @@ params.sharding.devices_indices_map(params.shape)
 
 
 @pytest.mark.timeout(480)
-@pytest.mark.test_all
+@pytest.mark.soak
 def test_collective_on_one_rank_gets_a_hint(fresh: Fresh) -> None:
     """Row 10: the first use of some devices by only one of their ranks fails after half a minute, and the hint says why."""
     cluster = fresh(2, 2)

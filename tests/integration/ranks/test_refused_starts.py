@@ -22,11 +22,11 @@ _NETWORK_INTERFACE = (
 )
 
 
-@pytest.mark.sample(1)
 @NAMESPACES
 @pytest.mark.parametrize(
     "address", ["", "203.0.113.5 boxy", "192.0.2.7 boxy"], ids=["unresolved", "elsewhere", "the network"]
 )
+@pytest.mark.soak
 def test_local_cluster_does_not_depend_on_the_host_name(tmp_path: Path, address: str) -> None:
     """Whatever the machine's name resolves to, the ranks connect over loopback, and no port is open to the network."""
     (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{address}\n")
@@ -60,6 +60,7 @@ def test_missing_loopback_is_reported(tmp_path: Path, prepare: str, cause: str) 
 
 @NAMESPACES
 @pytest.mark.parametrize("limit", ["nr_inodes=3", "nr_inodes=30", "size=4k", "size=32k"])
+@pytest.mark.sample(1)
 def test_full_disk_is_reported(tmp_path: Path, limit: str) -> None:
     """If the folder of the runs has no inodes or blocks left, at once or for the ranks' files, the error says so."""
     home = tmp_path / "home"
@@ -83,6 +84,7 @@ def test_read_only_home_is_reported(tmp_path: Path) -> None:
 
 @NAMESPACES
 @pytest.mark.parametrize("options", ["ro", "size=4k"], ids=["read-only", "tiny"])
+@pytest.mark.soak
 def test_shared_memory_and_temporary_folder_are_not_needed(tmp_path: Path, options: str) -> None:
     """Without space in `/dev/shm` and in the temporary folder the ranks start and connect."""
     prepare = f"mount -t tmpfs -o {options} tmpfs /dev/shm; mkdir {tmp_path}/tmp; mount -t tmpfs -o {options} tmpfs {tmp_path}/tmp"
@@ -92,6 +94,7 @@ def test_shared_memory_and_temporary_folder_are_not_needed(tmp_path: Path, optio
 
 
 @NAMESPACES
+@pytest.mark.soak
 def test_home_on_a_world_writable_volume_works(tmp_path: Path) -> None:
     """The home folder may be on a volume that every user can write to.
 
@@ -105,6 +108,7 @@ def test_home_on_a_world_writable_volume_works(tmp_path: Path) -> None:
 
 
 @NAMESPACES
+@pytest.mark.soak
 def test_full_disk_for_the_ipython_profile_is_reported(tmp_path: Path) -> None:
     """If there is no space for IPython's profile, the error names the folder and the variable that selects another one.
 
@@ -122,6 +126,7 @@ def test_full_disk_for_the_ipython_profile_is_reported(tmp_path: Path) -> None:
 
 @LINUX
 @pytest.mark.parametrize("count", [16, 64, 100])
+@pytest.mark.sample(1)
 def test_low_limit_on_open_files_is_reported(tmp_path: Path, count: int) -> None:
     """A hard limit on open files at which the controller would fail, at once or when the ranks connect, starts nothing."""
     limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({count}, {count}))"
@@ -132,6 +137,7 @@ def test_low_limit_on_open_files_is_reported(tmp_path: Path, count: int) -> None
 
 
 @LINUX
+@pytest.mark.soak
 def test_soft_limit_on_open_files_is_raised(tmp_path: Path) -> None:
     """A soft limit that the shell sets and the system lets a process raise does not stop the ranks."""
     started = RestrictedMachine(tmp_path / "home").start("resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))")
@@ -140,6 +146,7 @@ def test_soft_limit_on_open_files_is_raised(tmp_path: Path) -> None:
 
 @LINUX
 @pytest.mark.parametrize("nbytes", [0, 100, 30_000])
+@pytest.mark.sample(1)
 def test_limit_on_file_sizes_is_reported(tmp_path: Path, nbytes: int) -> None:
     """A limit on file sizes starts nothing, because it would cut off the logs, the journal and the ranks' shared board."""
     started = RestrictedMachine(tmp_path / "home").start(
@@ -149,7 +156,7 @@ def test_limit_on_file_sizes_is_reported(tmp_path: Path, nbytes: int) -> None:
     assert f"a file can have at most {nbytes} bytes here (ulimit -f)" in started.text
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @NAMESPACES
 @pytest.mark.parametrize("count", [1, 2, 4, 12, 48])
 def test_limit_on_processes_is_reported(tmp_path: Path, count: int) -> None:
@@ -165,6 +172,7 @@ def test_limit_on_processes_is_reported(tmp_path: Path, count: int) -> None:
 
 @LINUX
 @pytest.mark.parametrize("mb", [300, 1024])
+@pytest.mark.sample(1)
 def test_limit_on_address_space_is_reported(tmp_path: Path, mb: int) -> None:
     """A limit on address space is named beside JAX's own words.
 
@@ -179,6 +187,7 @@ def test_limit_on_address_space_is_reported(tmp_path: Path, mb: int) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"), [("PYTHONHOME", "/nonexistent"), ("PYTHONIOENCODING", "nonsense"), ("PYTHONMALLOC", "none")]
 )
+@pytest.mark.sample(1)
 def test_variable_that_breaks_python_is_reported(tmp_path: Path, variable: str, value: str) -> None:
     """An environment variable with which Python does not start is named with its value.
 
@@ -209,10 +218,10 @@ def test_sitecustomize_that_ends_python_is_reported(tmp_path: Path, text: str, e
     assert "the cause and start again" in started.text
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "text", ["raise ValueError('broken')", "def f(:", "print('hello')"], ids=["raises", "syntax", "prints"]
 )
+@pytest.mark.soak
 def test_broken_sitecustomize_stops_nothing(tmp_path: Path, text: str) -> None:
     """A broken `sitecustomize` stops nothing: Python goes on without it, and so do the ranks."""
     (tmp_path / "sitecustomize.py").write_text(text)
@@ -229,8 +238,8 @@ def test_module_that_hides_a_standard_one_is_reported(tmp_path: Path) -> None:
     assert "my json" in started.text
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("file", ["ipython_config.py", "ipython_kernel_config.py", "startup/00.py"])
+@pytest.mark.soak
 def test_broken_ipython_profile_stops_nothing(tmp_path: Path, file: str) -> None:
     """A broken IPython profile stops nothing, because the ranks have a profile of their own."""
     path = tmp_path / "ipython" / "profile_default" / file
@@ -240,10 +249,10 @@ def test_broken_ipython_profile_stops_nothing(tmp_path: Path, file: str) -> None
     assert (started.kind, started.text) == ("", "3.0\n")
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "folder", ["/nonexistent", "a" * 120, "file"], ids=["missing", "too long for a socket", "a file"]
 )
+@pytest.mark.soak
 def test_unusable_temporary_folder_stops_nothing(tmp_path: Path, folder: str) -> None:
     """An unusable temporary folder stops nothing, because a local cluster has no file in it."""
     (tmp_path / "file").touch()
@@ -252,6 +261,7 @@ def test_unusable_temporary_folder_stops_nothing(tmp_path: Path, folder: str) ->
     assert (started.kind, started.text) == ("", "3.0\n")
 
 
+@pytest.mark.soak
 def test_home_too_long_for_a_socket_stops_nothing(tmp_path: Path) -> None:
     """A home folder stops nothing if the socket's path in it is longer than the system allows."""
     started = RestrictedMachine(tmp_path / ("a" * 120)).start()

@@ -236,6 +236,7 @@ _NOT_REPLAYED = "nothing to replay: no cell left the cluster clean"
     ids=["first", "later", "after an interrupt"],
 )
 @pytest.mark.test_all
+@pytest.mark.sample(1)
 def test_detached_cluster_is_interrupted_and_restarted(leftovers: None, before: str, cell: int, replayed: str) -> None:
     """Without a notebook, the shell attaches to the cluster, ends its cell or replaces its processes, and detaches again.
 

@@ -262,6 +262,7 @@ def test_rank_killed_while_starting_is_named() -> None:
 @pytest.mark.usefixtures("leftovers")
 @pytest.mark.parametrize("phase", ["spawned", "jax"])
 @pytest.mark.test_all
+@pytest.mark.sample(1)
 def test_rank_suspended_while_starting_is_named(phase: str) -> None:
     """A suspended process reaches no further phase; the other ranks wait for it in the same phase, and are not named."""
     stopped: list[int] = []
@@ -318,7 +319,6 @@ def test_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
     assert "early" in found
 
 
-@pytest.mark.other_python
 def test_stop_ends_stuck_ranks(fresh: Fresh) -> None:
     """A stop ends a rank in a C-level wait and one that ignores signals with the rest."""
     cluster = fresh(2, 1)

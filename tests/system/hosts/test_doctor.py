@@ -140,6 +140,7 @@ def test_changed_host_key_is_reported(doctor: Doctor, net: HostNet, tmp_path: Pa
 
 
 @pytest.mark.parametrize("fault", [Host.cut_power, Host.unplug_cable], ids=lambda fault: fault.__name__)
+@pytest.mark.sample(1)
 def test_machine_that_is_off_is_reported(doctor: Doctor, net: HostNet, fault: Callable[[Host], None]) -> None:
     """A machine that does not answer within the login's time limit is reported, and no other machine is."""
     fault(net[2])
@@ -217,6 +218,7 @@ def test_address_of_another_machine_is_refused(doctor: Doctor, net: HostNet) -> 
 
 
 @pytest.mark.parametrize(("verdict", "why"), [("drop", "no answer"), ("reject", "connection refused")])
+@pytest.mark.sample(1)
 def test_unreachable_notebook_is_reported(doctor: Doctor, net: HostNet, verdict: str, why: str) -> None:
     """A host that does not reach the notebook says so by its login, and the other hosts are checked."""
     net[2].block_outgoing(net.gateway, verdict)
@@ -226,6 +228,7 @@ def test_unreachable_notebook_is_reported(doctor: Doctor, net: HostNet, verdict:
 
 
 @pytest.mark.parametrize(("verdict", "why"), [("drop", "no answer"), ("reject", "connection refused")])
+@pytest.mark.sample(1)
 def test_blocked_coordinator_port_is_reported(doctor: Doctor, net: HostNet, verdict: str, why: str) -> None:
     """For a silent and for a rejecting firewall, the report says which hosts cannot reach which port, and what to open."""
     net[0].block_port(_PORT, verdict)

@@ -38,6 +38,7 @@ def test_cluster_survives_a_short_partition(net: HostNet, begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("fault", [Host.unplug_cable, Host.cut_power], ids=lambda f: f.__name__)
+@pytest.mark.sample(1)
 def test_silent_host_ends_the_cell(net: HostNet, begin: Begin, fault: Callable[[Host], None]) -> None:
     """A silent host ends the cell within the time limit, with the host's name, although no connection was closed."""
     cluster = begin(3, 1, host_timeout_s=SILENT_S)
@@ -56,7 +57,7 @@ def test_silent_host_ends_the_cell(net: HostNet, begin: Begin, fault: Callable[[
 SLEEP = "import time; time.sleep(300)"
 
 
-@pytest.mark.parametrize("busy", [True, False])
+@pytest.mark.parametrize("busy", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_killed_host_makes_the_cluster_dead_at_once(net: HostNet, begin: Begin, busy: bool) -> None:  # noqa: FBT001
     """If all processes of a host are killed, the cluster is dead at once, in or between cells, because connections close."""
     cluster = begin(3, 1)
@@ -95,6 +96,7 @@ def test_killed_rank_is_reported(net: HostNet, begin: Begin) -> None:
     ],
     ids=["20 % loss", "50 ms delay", "10 Mbit/s"],
 )
+@pytest.mark.sample(1)
 def test_collective_is_right_on_a_bad_network(net: HostNet, begin: Begin, worsen: Callable[[Host], None]) -> None:
     """On a slow or lossy network a collective still gives the right result."""
     worsen(net[1])

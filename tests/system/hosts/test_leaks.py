@@ -217,7 +217,7 @@ def test_second_ctrl_c_during_start_leaves_no_process(net: HostNet, own_environm
         assert notebook.wait(60) == 0
 
 
-@pytest.mark.parametrize("comes_back", [True, False])
+@pytest.mark.parametrize("comes_back", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_stop_after_a_detachable_host_was_lost(net: HostNet, begin: Begin, comes_back: bool) -> None:  # noqa: FBT001
     """A detachable host outlives a lost connection. A stop ends it if it can be reached again, else it names the host."""
     cluster = begin(2, 1, keep=True, host_timeout_s=5)

@@ -35,7 +35,7 @@ def select_reachable(ports: list[Port], *processes: str) -> list[Port]:
     return [port for port in ports if port.process in processes and not port.address.startswith("127.")]
 
 
-@pytest.mark.parametrize("encrypt", [True, False])
+@pytest.mark.parametrize("encrypt", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_noise_on_ports_does_not_affect_cells(net: HostNet, begin: Begin, tmp_path: Path, encrypt: bool) -> None:  # noqa: FBT001
     """Scans, noise and open connections on mhnb's ports do not change the running cell or later ones."""
     cluster = begin(2, 1, encrypt=encrypt)

@@ -188,7 +188,7 @@ def test_queue_position_is_shown_before_the_start(begin: Begin, busy: BlockingJo
     assert cluster.run("1").check().ok
 
 
-@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("keep", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_start_interrupted_in_the_queue_leaves_no_job(
     begin: Begin,
     slurm: Slurm,
@@ -206,6 +206,7 @@ def test_start_interrupted_in_the_queue_leaves_no_job(
     assert [job.split()[2] for job in slurm.jobs()] == ["busy"]
 
 
+@pytest.mark.cold_start
 def test_start_interrupted_with_first_task_up_leaves_no_job(begin: Begin, slurm: Slurm) -> None:
     """Ctrl-C after the first report cancels the job, with the other tasks still starting."""
 
@@ -230,7 +231,7 @@ def test_job_that_can_never_run_is_reported(begin: Begin) -> None:
         begin(2, partition="short", time="9-0", on_progress=interrupt_start)
 
 
-@pytest.mark.parametrize("when", ["running", "queued", "queued, to be kept"])
+@pytest.mark.parametrize("when", ["running", "queued", pytest.param("queued, to be kept", marks=pytest.mark.soak)])
 def test_killed_notebook_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, when: str) -> None:
     """kill -9 of the notebook ends the job, also a queued one with `keep`, because no cluster exists before the job begins."""
     program = _NOTEBOOK.replace('name="own"', f"name='own', keep={'kept' in when}")
@@ -314,6 +315,7 @@ def test_restart_keeps_the_job(begin: Begin, slurm: Slurm) -> None:
         assert waiting.wait(60) == 0
 
 
+@pytest.mark.cold_start
 def test_restart_after_cancelled_job_submits_a_new_one(begin: Begin, slurm: Slurm) -> None:
     """A restart after the job was cancelled submits a new job."""
     cluster = begin(2)
@@ -350,6 +352,7 @@ def test_start_inside_a_job_is_a_step(slurm: Slurm) -> None:
         ({"gpus_per_rank": 1}, "request fewer ranks, nodes, GPUs"),
     ],
 )
+@pytest.mark.sample(2)
 def test_refusal_of_slurm_is_reported(begin: Begin, options: dict[str, Any], said: str) -> None:
     """The error contains Slurm's message and what to do, and no job is left."""
     with pytest.raises(LaunchError, match=said):
@@ -382,6 +385,7 @@ def test_srun_without_salloc_is_reported(begin: Begin, tmp_path: Path) -> None:
         begin(2, srun=str(tmp_path / "srun"))
 
 
+@pytest.mark.cold_start
 def test_cancelled_job_makes_the_cluster_dead(begin: Begin, slurm: Slurm, tmp_path: Path) -> None:
     """A cancelled job makes the cluster dead, and the notification says so."""
     cluster = begin(2)

@@ -173,6 +173,7 @@ def test_missing_python_folder_or_mhnb_is_reported(start: SshStarter, net: HostN
 @pytest.mark.parametrize(
     ("fault", "kind"), [(lambda net: net[0].kill_all(), "lost"), (lambda net: net[0].cut_power(), "lost")], ids=["kill_all", "cut_power"]
 )  # fmt: skip
+@pytest.mark.sample(1)
 def test_lost_machine_ends_ssh(start: SshStarter, net: HostNet, fault: Callable[[HostNet], None], kind: str) -> None:
     """The end of the machine ends ssh with the cause, whether connections were closed or not."""
     process = start()
