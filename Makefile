@@ -15,8 +15,8 @@ CELLS ?= 600
 LEAVINGS ?= 100
 SEED ?= $(shell date +%s)
 
-# A worker for each processor, up to four; tests/support/workers.py says which tests never run beside each other.
-WORKERS = -n logical --maxprocesses 4
+# tests/support/workers.py says how many workers there are, and which tests never run beside each other.
+WORKERS = -n auto
 TIMINGS = build/timings.jsonl
 
 BIN = $(VENV)/bin

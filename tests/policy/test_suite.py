@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.leftovers import no_leftovers, processes_of
 from tests.support.source import ROOT
-from tests.support.workers import FRONT_ENDS, MACHINES, MORE_RANKS, RANKS, find_group
+from tests.support.workers import FRONT_ENDS, MACHINES, MORE_MACHINES, MORE_RANKS, RANKS, find_group
 from tests.system.hosts import hostnet
 
 _SAMPLE_PARTS = """
@@ -101,7 +101,7 @@ def test_tests_with_ranks_are_in_groups(request: pytest.FixtureRequest) -> None:
     """Every collected test that starts ranks is in one of the groups."""
     for item in request.session.items:
         if {"ranks", "browser", "hosts"} & {mark.name for mark in item.iter_markers()}:
-            assert find_group(item.nodeid) in (RANKS, MORE_RANKS, FRONT_ENDS, MACHINES), item.nodeid
+            assert find_group(item.nodeid) in (RANKS, MORE_RANKS, FRONT_ENDS, MACHINES, MORE_MACHINES), item.nodeid
 
 
 def test_a_group_has_one_worker(tmp_path: Path) -> None:
