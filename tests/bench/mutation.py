@@ -76,7 +76,8 @@ class _Finder(ast.NodeVisitor):
         self.faults: list[Fault] = []
 
     def _replace(self, kind: str, node: ast.expr | ast.stmt, new: str) -> None:
-        if node.lineno == node.end_lineno:
+        # Two equal arguments can be swapped without a change.
+        if node.lineno == node.end_lineno and new != ast.unparse(node):
             # Offsets of the syntax tree are bytes.
             line = self._lines[node.lineno - 1].encode()
             changed = (line[: node.col_offset] + new.encode() + line[node.end_col_offset :]).decode()
@@ -134,7 +135,7 @@ class _Finder(ast.NodeVisitor):
         elif isinstance(node.value, int):
             self._replace("bound", node, str(node.value + 1))
         elif isinstance(node.value, float):
-            self._replace("constant", node, str(node.value * 10))
+            self._replace("constant", node, str(node.value * 10 or 1.0))
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Leave texts as they are: Python 3.11 does not know the places in them."""

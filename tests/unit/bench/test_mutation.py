@@ -15,6 +15,8 @@ from tests.bench.mutation import Fault, apply, find_faults
         ("f(a < 2, b)", ["pass", "f(b, a < 2)", "f(a <= 2, b)", "f(a < 3, b)"]),
         ("x = y is None", ["x = y is not None"]),
         ("x: int = 0.5", ["x: int = 5.0"]),
+        ("x = f(a, a)", []),
+        ("x = 0.0", ["x = 1.0"]),
         ("assert x == 1", []),
         ("'a text'", []),
         ("x = f'{y == 1}'", []),
