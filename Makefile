@@ -81,8 +81,8 @@ test: $(READY) ## the promises, on real ranks of this machine: run it before you
 test-all: $(READY) other-python ## what `make test` leaves: real hosts, Slurm, MPI, the browser, the lessons, the other Python
 	$(RUN) pytest $(WORKERS) -m "test_all and not soak" $(PYTEST)
 
-quick: $(READY) ## the tests that start no cluster, and those that read the source: run it while you write
-	$(RUN) pytest $(WORKERS) -m "not (ranks or soak)" mhnb tests/unit tests/policy tests/support $(PYTEST)
+quick: $(READY) ## the fast tests, which start no cluster, and those that read the source: run it while you write
+	$(RUN) pytest $(WORKERS) -m "not (ranks or slow or soak)" mhnb tests/unit tests/policy tests/support $(PYTEST)
 
 timings: $(READY) ## run `make test`, and print where its time goes: by kind of cost, fixture, folder, file and test
 	@mkdir -p build && rm -f $(TIMINGS)

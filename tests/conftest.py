@@ -26,7 +26,9 @@ pytest_plugins = [
 ]
 
 # A stall of a loaded machine is not a defect of the code under test.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "suite", max_examples=40, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("suite")
 
 _DIRECTORY_VARIABLES = (

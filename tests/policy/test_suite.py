@@ -81,6 +81,7 @@ def test_an_absent_part_is_skipped_with_its_reason(tmp_path: Path) -> None:
         ("nobody-knows", (), "names unknown parts"),
     ],
 )
+@pytest.mark.slow
 def test_required_part_without_a_passed_test_fails(
     tmp_path: Path, required: str, arguments: tuple[str, ...], said: str
 ) -> None:
@@ -91,6 +92,7 @@ def test_required_part_without_a_passed_test_fails(
 
 
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "1")], ids=["alone", "xdist"])
+@pytest.mark.slow
 def test_a_required_part_that_passes_is_enough(tmp_path: Path, workers: tuple[str, ...]) -> None:
     """A run in which the required part's test passes succeeds, in one process and with workers."""
     done = _run_sample_tests(tmp_path, "here", "-k", "test_here", *workers)
@@ -104,6 +106,7 @@ def test_tests_with_ranks_are_in_groups(request: pytest.FixtureRequest) -> None:
             assert find_group(item.nodeid) in (RANKS, MORE_RANKS, FRONT_ENDS, MACHINES, MORE_MACHINES), item.nodeid
 
 
+@pytest.mark.slow
 def test_a_group_has_one_worker(tmp_path: Path) -> None:
     """Of two workers one runs all tests of a group, in whatever files they are."""
     test = "def test_it(worker_id, number): print('in', __name__, worker_id)"
@@ -137,6 +140,7 @@ def test_slow(): pass
     [(("-m", "not soak"), ["0", "3"], 3), (("-m", "soak"), ["1", "2", "4", "5"], 5), ((), [*"012345"], 8)],
     ids=["make test", "make soak", "by hand"],
 )
+@pytest.mark.slow
 def test_some_cases_are_left_to_make_soak(
     tmp_path: Path, options: tuple[str, ...], cases: list[str], count: int
 ) -> None:
@@ -235,6 +239,7 @@ def test_after(): pass
 """
 
 
+@pytest.mark.slow
 def test_a_hanging_teardown_of_a_failed_test_ends(tmp_path: Path) -> None:
     """After a failure, pytest-timeout has no limit any more: each finalizer gets one, and the tests go on."""
     (tmp_path / "test_made_up.py").write_text(_HANGING_TEARDOWNS)
@@ -244,6 +249,7 @@ def test_a_hanging_teardown_of_a_failed_test_ends(tmp_path: Path) -> None:
     assert done.stdout.count("this test, which had failed before, took too long") >= 2
 
 
+@pytest.mark.slow
 def test_a_teardown_stuck_in_c_code_ends_with_its_tracebacks(tmp_path: Path) -> None:
     """Where no Python code runs any more, the process ends, and the threads are printed."""
     stuck = "def inner():\n    yield\n    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})\n    threading.Event().wait()\n"

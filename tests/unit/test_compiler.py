@@ -19,6 +19,8 @@ from mhnb.view.sharding.plan import Explorer, PlanInput
 from tests.support.source import ROOT
 from tests.support.view_samples import StrictPage
 
+pytestmark = pytest.mark.slow
+
 GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
 
 

@@ -85,6 +85,7 @@ def test_code_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.slow
 def test_real_bash_completes(tmp_path: Path) -> None:
     """In a bash that has evaluated the code, a line is completed by `mhnb` itself."""
     (tmp_path / "bin").mkdir()

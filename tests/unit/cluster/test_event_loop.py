@@ -271,6 +271,7 @@ def test_request_cannot_be_cancelled(start_loop: Callable[[InProcessTransport], 
     assert not rig.reader.request(0, "names", {}).cancel()
 
 
+@pytest.mark.slow
 def test_progress_of_a_start_is_reported(start_loop: Callable[[InProcessTransport], Rig]) -> None:
     """Progress is reported from the first moment and about every second, even without a message from any rank."""
     rig = start_loop(InProcessTransport())

@@ -70,6 +70,7 @@ def test_stop_waits_until_supervisors_disconnect(message: StopHost | Heartbeat) 
     assert set(link._peers) == (set() if isinstance(message, StopHost) else set(ends))
 
 
+@pytest.mark.slow
 def test_wait_for_disconnects_is_limited() -> None:
     """The wait is limited, because the host may have lost its power at this moment."""
     watch = HostMonitor(InProcessTransport(), [FakeHost()])
@@ -160,6 +161,7 @@ def test_host_that_connects_during_a_stop_is_stopped() -> None:
     assert late.receive(WAIT_S) == StopHost()
 
 
+@pytest.mark.slow
 def test_detached_host_that_could_not_be_stopped_is_named() -> None:
     """A detached host that could not be stopped is named, because nothing else would end it."""
     watch, link, _, clock = monitor_one_host()

@@ -219,6 +219,7 @@ def test_missing_login_files_are_refused() -> None:
         ("--profile kubernetes --address 127.0.0.1", "expected the pods' name with {} for the number"),
     ],
 )
+@pytest.mark.slow
 def test_invalid_doctor_options_are_refused(line: str, said: str) -> None:
     """The error has the flag, its value and what was expected, as for `start`, and no login happens."""
     doctor = argparse.ArgumentParser()

@@ -241,6 +241,7 @@ def test_coordinators_port_in_use_is_found(supervisors: Supervisors) -> None:
     assert any("alpha cannot listen at" in finding.text for finding in report.failures)
 
 
+@pytest.mark.slow
 def test_silent_host_is_reported(supervisors: Supervisors, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that reported and then gives no answer is named, and the other one is checked."""
     monkeypatch.setattr(preflight, "_FACTS_S", 2.0)
@@ -286,6 +287,7 @@ def test_closed_checks_release_their_ports(supervisors: Supervisors) -> None:
 
 
 @pytest.mark.parametrize("check", ["clock", "listen", "connect"])
+@pytest.mark.slow
 def test_unanswered_check_is_a_failure(supervisors: Supervisors, monkeypatch: pytest.MonkeyPatch, check: str) -> None:
     """A host that answers some checks and not others has not passed."""
     monkeypatch.setattr(preflight, "_ANSWER_S", 1.0)

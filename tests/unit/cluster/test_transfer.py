@@ -27,6 +27,7 @@ def ranks() -> Iterator[PipedRanks]:
 @pytest.mark.parametrize(
     "axes", ["", "'data'", "'model'", "'data', 'model'", "None, 'data'", "None, ('data', 'model')"]
 )
+@pytest.mark.slow
 def test_global_array_is_assembled(ranks: PipedRanks, axes: str) -> None:
     """Parts on one rank and copies on both ranks give the one array."""
     ranks.run(f"whole = put(np.arange(32, dtype='f4').reshape(4, 8), {axes})")
@@ -164,6 +165,7 @@ def test_error_names_only_ways_that_work(ranks: PipedRanks, source: str, expecte
         transfer.pull(ranks, ["part"], **({"each": True} if "each" in way else {"ranks": [int(way[-1])]}))
 
 
+@pytest.mark.slow
 def test_ranks_with_the_whole_array_are_named() -> None:
     """With an array on ranks 0-1 and None on rank 2, the ranks of the array are named first, then rank 2."""
     with PipedRanks(3, devices=2) as three:
@@ -398,6 +400,7 @@ answer = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
 @pytest.mark.parametrize("axes", ["'data'", "None, 'data'"])
+@pytest.mark.slow
 def test_a_pull_needs_little_more_than_the_value(ranks: PipedRanks, axes: str) -> None:
     """The notebook needs the array and a few chunks; the ranks need nothing more, because they send what they hold."""
     ranks.run(
@@ -415,6 +418,7 @@ def test_a_pull_needs_little_more_than_the_value(ranks: PipedRanks, axes: str) -
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+@pytest.mark.slow
 def test_a_push_needs_little_more_than_the_value(ranks: PipedRanks) -> None:
     """Each rank needs the array and a few chunks; the notebook needs nothing more than the value it has."""
     value = np.ones(NBYTES // 8)

@@ -122,7 +122,8 @@ def test_any_bytes_are_refused_as_a_message(text: bytes) -> None:
 
 
 @given(st.sampled_from(MESSAGES), st.data())
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
+@pytest.mark.slow
 def test_message_with_any_field_value_is_valid_or_refused(message: Message, data: st.DataObject) -> None:
     """An accepted message has fields of their declared types, and does not change when it is encoded again."""
     body = json.loads(encode(message)[0])
@@ -159,7 +160,8 @@ def inner_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
 
 
 @given(st.sampled_from(MESSAGES), st.data())
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
+@pytest.mark.slow
 def test_any_accepted_message_is_handled(message: Message, data: st.DataObject) -> None:
     """Output, samples and the end of a cell that the decoder accepts break neither the cell nor its hang report."""
     wire = json.loads(encode(message)[0])
@@ -195,7 +197,8 @@ AGREEMENT_MESSAGES: list[list[bytes]] = [
 
 
 @given(st.sampled_from(AGREEMENT_MESSAGES), texts, st.data())
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
+@pytest.mark.slow
 def test_any_proposal_or_decision_is_valid_or_refused(frames: list[bytes], text: bytes, data: st.DataObject) -> None:
     """An invalid message about a launch ends at most the sending host's connection."""
     row = json.loads(frames[0])

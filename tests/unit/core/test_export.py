@@ -385,6 +385,7 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert str(source) in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_incomplete_process_settings_are_refused(tmp_path: Path) -> None:
     """A count without an address would start something that the user did not intend."""
     script = tmp_path / "train.py"

@@ -84,6 +84,7 @@ def child_names(pid: int) -> list[str]:
         return []  # one has ended in between
 
 
+@pytest.mark.slow
 def test_task_that_reads_a_file_waits_too(tmp_path: Path) -> None:
     """mpiexec passes no input on: the end of the file that a task reads is not the end of its wait."""
     start = tmp_path / "mpi.start"

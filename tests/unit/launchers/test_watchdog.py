@@ -89,6 +89,7 @@ def test_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert mark.exists()
 
 
+@pytest.mark.slow
 def test_command_with_keep_outlives_its_owner() -> None:
     """With `keep` the command outlives its owner once the owner has written the marker."""
     watchdog = _start_watchdog(["sleep", "600"], keep=True)

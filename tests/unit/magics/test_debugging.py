@@ -317,6 +317,7 @@ def test_other_guard_keeps_the_breakpoints(shell: InteractiveShell, cluster: Fak
     assert cluster.last == (None, "lockstep", DebugRequest(None, (Breakpoint(2),)))
 
 
+@pytest.mark.slow
 def test_failed_cell_uses_the_breakpoints_up(shell: InteractiveShell, cluster: FakeCluster) -> None:
     """They belonged to that cell. Those that another thread has set meanwhile are for the next."""
     session = session_of(shell)

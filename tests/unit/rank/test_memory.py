@@ -165,6 +165,7 @@ def test_value_that_cannot_be_searched_is_a_note() -> None:
     assert "x" in named(found)
 
 
+@pytest.mark.slow
 def test_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of too many values only the first are searched, and the report says so; arrays are listed up to a limit."""
     monkeypatch.setattr(memory, "_MAX_NODES", 10)

@@ -79,6 +79,7 @@ def test_last_heartbeat_before_disconnect_counts(supervise: Callable[[list[int]]
         assert receive(link, Heartbeat).outlives_notebook
 
 
+@pytest.mark.slow
 def test_recording_of_a_rank_is_sent(supervise: Callable[[list[int]], Supervised], tmp_path: Path) -> None:
     """The file of a rank, whose process may have ended, comes as it is; without one, or for another host's rank, the reason comes."""
     recorder = FlightRecorder()

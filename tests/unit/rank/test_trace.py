@@ -250,6 +250,7 @@ assert len(list(folder.rglob("*.xplane.pb"))) == 3
 
 
 @pytest.mark.other_python
+@pytest.mark.slow
 def test_profile_is_read_by_the_monotonic_clock(tmp_path: Path) -> None:
     """Operations, the user's own annotations and their times, from a real profile."""
     done = subprocess.run([sys.executable, "-c", PROFILE, tmp_path], capture_output=True, text=True, check=False)

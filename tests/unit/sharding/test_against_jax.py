@@ -30,6 +30,7 @@ def failures() -> dict[str, str]:
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.slow
 def test_agrees_with_jax(failures: dict[str, str], check: str) -> None:
     """Each check of tests/unit/sharding/against_jax.py passes."""
     assert check not in failures, failures[check]

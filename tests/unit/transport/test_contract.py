@@ -231,6 +231,7 @@ def test_socket_file_is_private_and_removed_on_close(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_large_messages_to_busy_peer_arrive_complete(rig: Rig) -> None:
     """The notebook never waits for a rank that does not read, and sends the unsent bytes later."""
     end = rig.connect("r0")

@@ -101,6 +101,7 @@ def test_panel_shows_later_cells_and_closes_its_widget() -> None:
     assert widget.comm is None
 
 
+@pytest.mark.slow
 def test_panel_names_the_logs_of_the_shown_ranks() -> None:
     """After a restart these are the logs of the new processes, not of those for which the panel was opened."""
     screen = NotebookScreen(Shell())

@@ -95,6 +95,7 @@ def test_a_bad_host_file_is_refused(text: str, said: str) -> None:
         st.none() | st.integers(1, 65535),
     )
 )
+@pytest.mark.slow
 def test_host_round_trip(host: HostName) -> None:
     """`parse_host` reverses `format_host`."""
     assert parse_host(format_host(host)) == host

@@ -350,6 +350,7 @@ def test_an_exponent_is_part_of_its_number(text: str) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", [" ", "1,000", "1,", " -", "1. ", "1min ", "%|", "%| ", "1e", "9", "\x1b["])
+@pytest.mark.slow
 def test_long_run_is_parsed_in_linear_time(piece: str) -> None:
     """A search that restarts at each blank of a run takes quadratic time, which would be hours here."""
     text = f"x{piece * 200_000}y 1 loops"

@@ -211,6 +211,7 @@ def test_displays_stay_when_text_is_dropped() -> None:
     assert shown == ["old", *["more"] * 40]
 
 
+@pytest.mark.slow
 def test_progress_bar_does_not_grow() -> None:
     """A line that is overwritten endlessly counts as one line, and nothing of it is left out."""
     accumulator = OutputAccumulator()

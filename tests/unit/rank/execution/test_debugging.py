@@ -204,6 +204,7 @@ def test_breakpoints_are_listed_by_the_cells_name(rank: CellProcess) -> None:
 
 
 @pytest.mark.parametrize("lines", [["!{}"], ["interact", "{}\n", "exit()"]], ids=["a command", "the interpreter"])
+@pytest.mark.slow
 def test_output_at_the_prompt_has_the_limits_of_a_cell(rank: CellProcess, lines: list[str]) -> None:
     """A loop that prints 100 MB at the prompt sends its beginning, its end, and how much was left out."""
     loop = "for i in range(500_000): print(i, 'x' * 200)"

@@ -42,6 +42,7 @@ def test_error_is_printed_if_ipython_cannot_show_it(
     assert capsys.readouterr().err == "line 1\nValueError: told\n"
 
 
+@pytest.mark.slow
 def test_cells_run_without_the_private_names(tmp_path: Path) -> None:
     """Without all of them, values and errors arrive as ever, and the rank's log says what is missing."""
     with CellProcess(tmp_path, preload=["tests.support.shell_without_private_names"]) as rank:

@@ -230,6 +230,7 @@ def test_carriage_returns(rank: CellProcess) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+@pytest.mark.slow
 def test_figures(rank: CellProcess) -> None:
     """A figure that a cell leaves open is shown once, at the end of the cell, as a picture."""
     result = rank.run(
@@ -241,6 +242,7 @@ def test_figures(rank: CellProcess) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+@pytest.mark.slow
 def test_figures_after_an_early_import(tmp_path: Path) -> None:
     """Figures are shown even if the inline backend was imported before the shell existed, as in a supervisor."""
     with CellProcess(tmp_path, preload=["matplotlib_inline.backend_inline"]) as rank:
@@ -448,6 +450,7 @@ _META = "class Meta(type):\n    {does}\nclass Odd(Exception, metaclass=Meta): pa
         ),
     ],
 )
+@pytest.mark.slow
 def test_error_of_a_misbehaving_class_is_shown(own_rank: CellProcess, makes: str) -> None:
     """Name, text and line are those of the raised error, nothing else is shown, and the next cell runs."""
     result = own_rank.run(f"{makes}raise Odd('no')")
@@ -497,6 +500,7 @@ def test_endless_str_can_be_interrupted(own_rank: CellProcess) -> None:
         ("def f(): f()\nf()", "RecursionError"),
     ],
 )
+@pytest.mark.slow
 def test_long_chains_and_groups_are_shortened(own_rank: CellProcess, source: str, ename: str) -> None:
     """The traceback stays small, with or without a cycle, and begins with the raised error."""
     result = own_rank.run(source)
@@ -581,6 +585,7 @@ def test_error_is_read_despite_hooks(own_rank: CellProcess, sets: str, said_by_h
         ),
     ],
 )
+@pytest.mark.slow
 def test_error_with_an_unreadable_scope_is_shown(own_rank: CellProcess, source: str, line: int) -> None:
     """A scope that raises, or a function that the cell replaced, removes only the hints from the error."""
     own_rank.run("import jax, numpy")
@@ -749,6 +754,7 @@ SLEEP = "import time\nprint('started')\ntime.sleep(600)"
         "while True: print('started')",
     ],
 )
+@pytest.mark.slow
 def test_interrupt_ends_the_cell(tmp_path: Path, source: str) -> None:
     """SIGINT ends a cell that computes, sleeps, awaits, prints or waits for its launches; the next one runs."""
     with CellProcess(tmp_path) as rank:
@@ -778,6 +784,7 @@ raise KeyboardInterrupt"""
     assert own_rank.run("waiting = int\nasked = False\nfinished").result == "1"
 
 
+@pytest.mark.slow
 def test_wait_after_an_interrupt_is_not_a_collective(own_rank: CellProcess, tmp_path: Path) -> None:
     """A rank that waits for launches it gave up must not be disconnected, because one long step may take that long."""
     flag = tmp_path / "seen"
@@ -857,6 +864,7 @@ AWAITS_AND_CATCHES_INTERRUPT = CATCHES_INTERRUPT.replace(
 
 
 @pytest.mark.parametrize("source", [CATCHES_INTERRUPT, AWAITS_AND_CATCHES_INTERRUPT], ids=["python", "await"])
+@pytest.mark.slow
 def test_delivered_interrupt_is_reported_and_counts_once(own_rank: CellProcess, tmp_path: Path, source: str) -> None:
     """The notebook repeats an interrupt until its delivery is reported: repeats until then are the same one, later ones new."""
     flag = tmp_path / "later"
@@ -915,6 +923,7 @@ def test_interrupt_works_after_a_cell_replaced_the_handler(rank: CellProcess) ->
 
 
 @pytest.mark.parametrize("source", ["x = 1", "print('x')", "import asyncio; await asyncio.sleep(0)", "1 / 0"])
+@pytest.mark.slow
 def test_interrupt_at_any_moment_is_survived(own_rank: CellProcess, source: str) -> None:
     """Whenever SIGINT comes, each cell is answered exactly once and the rank stays alive."""
     own_rank.run("pass")

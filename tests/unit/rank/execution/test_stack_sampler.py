@@ -13,6 +13,8 @@ from mhnb.core.messages import CellEnded, RankStatus, ThreadStatus
 from mhnb.rank.execution.stack_sampler import _find_call, read_call
 from tests.support.cell_process import CellProcess
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellProcess]:

@@ -179,6 +179,7 @@ def test_loop_far_ahead_of_its_inputs_is_compared() -> None:
     assert rows_differ(loop_rows(ready_at=34, last=7), loop_rows(ready_at=35, last=8))
 
 
+@pytest.mark.slow
 def test_inputs_beyond_the_limit_are_waited_for() -> None:
     """Inputs beyond the limit are waited for before the launch, so that nothing is missing at the end of the cell."""
     rows = []
@@ -545,6 +546,7 @@ assert _read_value(jnp.asarray(big), np.float32).is_sampled is False
 """
 
 
+@pytest.mark.slow
 def test_pieces_span_the_whole_array() -> None:
     """Pieces are cut on the device, even while a program is traced; what is in the host's memory is read completely."""
     ran = subprocess.run([sys.executable, "-c", SAMPLE_PIECES], capture_output=True, text=True, check=False)

@@ -22,6 +22,8 @@ from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_bloc
 from mhnb.rank.guard.local_agreement import CELL_ENDED, FAST_POLLS, Participant
 from mhnb.rank.guard.shared_board import BoardSlot, Entry, SharedBoard, create_board
 
+pytestmark = pytest.mark.slow
+
 OK = ENDINGS.index("ok")
 MOST_RANKS = 3
 

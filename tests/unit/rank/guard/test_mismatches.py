@@ -94,6 +94,7 @@ def test_mismatch_of_an_earlier_cell_does_not_count(cell_mismatches: Mismatches)
     assert (cell_mismatches.take_shown(), cell_mismatches.take_ignored_refusals()) == (None, [])
 
 
+@pytest.mark.slow
 def test_mismatches_are_not_kept_alive(cell_mismatches: Mismatches) -> None:
     """A mismatch is not kept alive, because its frames hold the arrays of the cell, and a loop may catch many."""
     alive = weakref.ref(record_mismatch(cell_mismatches))

@@ -166,6 +166,7 @@ def test_abandoned_launch_abandons_local_arrays() -> None:
 
 
 @pytest.mark.other_python
+@pytest.mark.slow
 def test_jax_lists_the_newest_first() -> None:
     """Older arrays are not polled again because of this order of JAX's list, which holds for arrays of other threads too."""
     program = """

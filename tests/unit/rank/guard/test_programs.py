@@ -57,6 +57,7 @@ def digests(request: pytest.FixtureRequest) -> list[dict[str, str]]:
 
 
 @pytest.mark.timeout(540)
+@pytest.mark.slow
 def test_program_is_the_same_in_every_process(digests: list[dict[str, str]]) -> None:
     """No program of JAX, optax, flax or this suite contains text that differs between processes."""
     one, two = digests
@@ -65,6 +66,7 @@ def test_program_is_the_same_in_every_process(digests: list[dict[str, str]]) -> 
 
 
 @pytest.mark.timeout(540)
+@pytest.mark.slow
 def test_different_programs_have_different_digests(digests: list[dict[str, str]]) -> None:
     """Programs that differ only in what they call back, or in how they are partitioned, are different programs."""
     by_name = digests[0]
@@ -75,6 +77,7 @@ def test_different_programs_have_different_digests(digests: list[dict[str, str]]
 
 @pytest.mark.timeout(540)
 @pytest.mark.requires_part("flax")
+@pytest.mark.slow
 def test_programs_of_flax_are_in_the_corpus(digests: list[dict[str, str]]) -> None:
     """Where flax is installed, its programs are compared too."""
     assert sum(name.startswith("flax") for name in digests[0]) >= 9

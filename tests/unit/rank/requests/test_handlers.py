@@ -274,6 +274,7 @@ def test_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
         ("object()", "object"),
     ],
 )
+@pytest.mark.slow
 def test_other_values_are_described_briefly(rank: PipedRanks, source: str, kind: str) -> None:
     """Numbers and text are shown up to a limit, containers by their size, and arrays never by their content."""
     rank.run(f"described = {source}")
@@ -332,6 +333,7 @@ _RAISING = _NODE.format(body="raise LookupError('no')")
 
 
 @pytest.mark.parametrize("source", [_CYCLE, _DEEP, _SHARED, _UNSORTABLE, _ENDLESS, _RENEWED, _RAISING])
+@pytest.mark.slow
 def test_value_that_cannot_be_flattened_leaves_the_recursion_limit(rank: PipedRanks, source: str) -> None:
     """Vars, check, pull, memory, layout and collectives never hand JAX a value in which its flattening fails."""
     rank.run(f"{source}\ndef f(x): return x")

@@ -59,6 +59,7 @@ def test_page_has_every_difference() -> None:
     assert [tag for tag, _ in page.tags].count("img") == 2
 
 
+@pytest.mark.slow
 def test_size_of_differences_is_bounded() -> None:
     """Thousands of differences are cut in the fold, where the log is named."""
     html = format_cell_html(loop_with_odd_rank(6000))

@@ -286,6 +286,7 @@ def test_a_tab_that_differs_is_marked() -> None:
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("ranks", [1, 64])
 @pytest.mark.sample(1)
+@pytest.mark.slow
 def test_stored_size_is_bounded(ranks: int, view: View) -> None:
     """All blocks together stay below the limit whatever was printed, and the log file is named with its path."""
     page = "x" * 79 + "\n"
@@ -296,12 +297,14 @@ def test_stored_size_is_bounded(ranks: int, view: View) -> None:
     assert "log" in StrictPage(html).text
 
 
+@pytest.mark.slow
 def test_numbers_of_many_lines_are_bounded_too() -> None:
     """HTML of 64 ranks and 1,000 lines, each with a number of its own, stays below the limit."""
     said = [[out("".join(f"step {n} loss {(n * rank) % 97}.5\n" for n in range(1000)))] for rank in range(64)]
     assert len(format_cell_html(cell(*said), locations=LOCATIONS)) < 1.2 * MAX_CELL_NBYTES
 
 
+@pytest.mark.slow
 def test_much_text_is_not_stored_twice() -> None:
     """Each rank's own text is stored only if it is short; otherwise the log files are named."""
     html = format_cell_html(
@@ -495,6 +498,7 @@ def test_long_line_with_many_differences_is_cut_on_both_sides() -> None:
         ("", '<code style="user-select:all" title="a click selects it">/nb/logs/rank0.log</code>'),
     ],
 )
+@pytest.mark.slow
 def test_log_is_a_jupyterlab_link_or_a_path_to_copy(folder: str, written: str) -> None:
     """A browser opens no file from a server's page, so there is no `file:` link."""
     locations = RankLocations(logs={0: "/nb/logs/rank0.log"}, notebook_dir=folder)

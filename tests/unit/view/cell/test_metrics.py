@@ -222,6 +222,7 @@ def test_huge_and_tiny_numbers_are_drawn() -> None:
     assert all(value is None or math.isfinite(value) for value in chart.curve.medians)
 
 
+@pytest.mark.slow
 def test_many_points_of_many_ranks_are_bounded() -> None:
     """A card of 64 ranks with 12 metrics of 3,000 points stays small, and each metric beyond the charts is named."""
     metrics = log_points(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ _NUMBERS = st.sampled_from(["0", "1", "2", "10", "0.5", "-1.5", "nan", "1e-5"])
     st.integers(1, 20),
     st.data(),
 )
+@pytest.mark.slow
 def test_lines_of_each_rank_can_be_rebuilt(blocks: list[tuple[str, int]], ranks: int, data: st.DataObject) -> None:
     """Whatever repeats, no line, number or rank is lost or put in another's position."""
     forms = [form for form, count in blocks for _ in range(count)]

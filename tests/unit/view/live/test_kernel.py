@@ -15,6 +15,8 @@ from nbclient import NotebookClient
 from tests.support.lab import wait_until
 from tests.support.view_samples import StrictPage
 
+pytestmark = pytest.mark.slow
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
 SETUP = """
 from mhnb.view.live.view import CellView

@@ -121,6 +121,7 @@ def test_rank_that_is_ahead_is_not_an_outlier() -> None:
         assert "≠" not in data["text/html"] + data["text/plain"]
 
 
+@pytest.mark.slow
 def test_draft_is_renewed_only_for_new_output() -> None:
     """The clock alone does not renew the draft, and renewals of all output become rarer the longer a cell runs."""
     screen = show(running(0.2), *[running(5 + at / 10) for at in range(600)])
@@ -210,6 +211,7 @@ def test_draft_shows_a_failed_rank() -> None:
     assert "ValueError" in data["text/plain"]
 
 
+@pytest.mark.slow
 def test_draft_of_long_output_has_beginning_and_end() -> None:
     """The draft has a limit, because the thread that waits for the ranks builds it."""
     much: list[Output] = [out("".join(f"line {i}\n" for i in range(200_000)))]

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from mhnb.core.output.folding import group_outputs
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.output.template import Slot
@@ -75,6 +77,7 @@ def test_own_rank_in_the_line_does_not_split_ranks_at_different_steps() -> None:
     assert block.ranks == (0, 1, 2, 3)
 
 
+@pytest.mark.slow
 def test_drawn_lines_stay_the_same() -> None:
     """The lines in regular distances only ever become fewer, so that the curve keeps its form while more arrive."""
     result, history, before = loop(600, odd=None), RepeatedHistory(), set[int]()
@@ -190,6 +193,7 @@ def test_frame_has_the_rows_of_the_stored_form() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_frame_of_a_loop_is_small() -> None:
     """A frame of many lines, ranks or fields fits the bytes that may be sent."""
     for result in (loop(2000), loop(60, ranks=64), equal_loop(500, ranks=16)):

@@ -179,6 +179,7 @@ def test_each_leading_dim_has_a_slider() -> None:
         ({"a": 4096}, "P()", ()),
     ],
 )
+@pytest.mark.slow
 def test_report_of_4096_devices_is_small(axes: dict[str, int], spec: str, shape: tuple[int, ...]) -> None:
     """HTML and SVG are below 200 KB, and the text is below 160 lines."""
     layout = Layout.of(shape, MeshShape.row_major(axes, devices_per_host=1), spec)
