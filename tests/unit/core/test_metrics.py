@@ -102,6 +102,8 @@ def test_metric_that_only_one_rank_logs_is_missing_on_the_others() -> None:
     """Ranks that have never logged the metric count too, because all ranks of the cell should agree on it."""
     metrics = log_points(lambda r: [("a", 1, 1.0)] if r == 0 else [], same=True)
     assert metrics.all_notes == ("a: ranks 1-3 did not log step 1",)
+    all_but_one = log_points(lambda r: [("a", 1, 1.0)] if r != 3 else [], same=True)
+    assert all_but_one.all_notes == ("a: rank 3 did not log step 1",)
 
 
 def test_successive_points_of_one_step_are_compared_in_order() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.messages import Heartbeat, HostUp, HubExited, PhaseReached, RankSpawned, StartFailed
+from mhnb.core.messages import Heartbeat, HostUp, HubExited, PhaseReached, RankReady, RankSpawned, StartFailed
 from mhnb.core.state.rank_registry import RankRegistry
 
 
@@ -86,6 +86,18 @@ def test_takeover_timeout_ends_no_process(registry: RankRegistry) -> None:
     unknown = str(registry.timeout_error(20.0))
     assert unknown.startswith("attaching to the cluster took longer than 20 s: rank 0 (a, pid 100), rank 1")
     assert "all processes were stopped" not in unknown
+
+
+def test_ranks_that_do_not_answer_a_takeover_may_be_busy() -> None:
+    """They answer between cells. One that is suspended, or has come further, explains the wait itself."""
+    registry = RankRegistry(["a", "a", "b"], ["a.log", "a.log", "b.log"], [0, 0, 1])
+    registry.mark_takeover("kept.7")
+    for rank in range(3):
+        registry.update(RankSpawned(rank, 100 + rank))
+    registry.update(RankReady(0, {}))
+    assert registry.find_busy() == (1, 2)
+    registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
+    assert registry.find_busy() == ()
 
 
 def test_failed_start_names_the_halted_rank(registry: RankRegistry) -> None:

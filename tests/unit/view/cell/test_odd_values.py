@@ -71,6 +71,8 @@ def test_each_odd_rank_has_its_first_difference() -> None:
     lines = [f"line {word}" for word in ("one", "two", "three", "four")]
     said = [[out("\n".join([*lines, "end odd" if rank == 1 else "end same"]))] for rank in range(4)]
     assert find_odd_ranks(summarise_cell(cell(*said))) == {1: "end odd ← same elsewhere"}
+    words = [[out("\n".join([*lines, "a odd b strange c" if rank == 1 else "a same b usual c"]))] for rank in range(4)]
+    assert find_odd_ranks(summarise_cell(cell(*words))) == {1: "a odd b strange c ← a same b usual c elsewhere"}
     added = [[out("\n".join([*lines, *(["more"] if rank == 1 else [])]))] for rank in range(4)]
     assert find_odd_ranks(summarise_cell(cell(*added))) == {1: "+ more"}
     (text,) = find_odd_ranks(summarise_cell(loop())).values()
