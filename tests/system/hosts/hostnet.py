@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 __all__ = ["NAMES", "Host", "HostNet", "wait_until", "why_absent"]
 
 NAMES = ("alpha", "beta", "gamma", "delta")
@@ -176,12 +178,12 @@ class Host:
     def pids(self) -> dict[int, str]:
         """Return the command line of each process except process 1, the listening sshd and the suite's own, by process id here."""
         found = {}
-        for pid in _run("ip", "netns", "pids", self.netns, check=False).split():
-            words = _command(int(pid))
+        for pid in _list_pids(self.netns):
+            words = _command(pid)
             if words and not any(
                 each in words for each in ("unshare", str(_HERE / "init.py"), "[listener]", "warm_process.py")
             ):
-                found[int(pid)] = words
+                found[pid] = words
         return found
 
     # -- faults
@@ -204,7 +206,7 @@ class Host:
         self._altered = True
         os.kill(self._init, signal.SIGKILL)
         self._outer.wait()
-        wait_until(lambda: not _run("ip", "netns", "pids", self.netns, check=False).split(), f"{self.name} is dead")
+        wait_until(lambda: not _list_pids(self.netns), f"{self.name} is dead")
 
     def kill_programs(self) -> None:
         """Kill the processes except process 1 and the listening sshd; the machine stays on."""
@@ -318,6 +320,20 @@ class Host:
         self.heal()
 
 
+def _list_pids(netns: str) -> list[int]:
+    """Return the processes in a named network, which may not exist. `ip netns pids` would be a process for each look."""
+    try:
+        wanted = Path("/run/netns", netns).stat().st_ino
+    except FileNotFoundError:
+        return []
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):  # it has ended, or is the system's own
+            if Path(f"/proc/{pid}/ns/net").stat().st_ino == wanted:
+                found.append(pid)
+    return found
+
+
 def _command(pid: int) -> str:
     """Return the command line of a running process; empty string if it has ended or is a zombie."""
     try:
@@ -421,9 +437,9 @@ class HostNet:
     def _wipe(self) -> None:
         """Remove what an earlier, killed session with this number left, or what this session leaves at its end."""
         for host in self.hosts:
-            for pid in _run("ip", "netns", "pids", host.netns, check=False).split():
+            for pid in _list_pids(host.netns):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
             if Path(f"/run/netns/{host.netns}").exists():
                 _run("ip", "netns", "del", host.netns)
         devices = [line.split(":")[1].strip().split("@")[0] for line in _run("ip", "-o", "link").splitlines()]
