@@ -25,7 +25,8 @@ pytest_plugins = [
     "tests.support.workers",
 ]
 
-# A stall of a loaded machine is not a defect of the code under test.
+# A stall of a loaded machine is not a defect of the code under test. Each run tries other examples; where the variable CI is set,
+# Hypothesis by itself would try the same ones for ever.
 settings.register_profile(
     "suite", max_examples=40, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -141,7 +141,7 @@ def _enter_namespaces(process: int) -> None:
         theirs = f"/proc/{process}/ns/{name}"
         if Path(theirs).readlink() == Path(f"/proc/self/ns/{name}").readlink():
             continue
-        with open(theirs, "rb") as file:  # noqa: PTH123
+        with Path(theirs).open("rb") as file:
             if libc.setns(file.fileno(), 0) != 0:
                 raise OSError(ctypes.get_errno(), f"setns {theirs}")
 

@@ -15,9 +15,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["main", "write"]
+__all__ = ["SUPERVISOR", "main", "write"]
 
-_SUPERVISOR = ["-P", "-m", "mhnb.rank.supervisor"]
+SUPERVISOR = ["-P", "-m", "mhnb.rank.supervisor"]
 _TEXT = """\
 #!/bin/sh
 exec {quoted} -ISc {program} "$@"
@@ -59,7 +59,7 @@ def _stand_for_fork(address: str, command: list[str]) -> None:
         "command": command,
         "arguments": [],
         "environment": dict(os.environ),
-        "cwd": os.getcwd(),  # noqa: PTH109 - it would import nothing less
+        "cwd": str(Path.cwd()),
         "fds": [0, 1, 2],
         "stands_by": True,
     }
@@ -87,7 +87,7 @@ def _stand_for_fork(address: str, command: list[str]) -> None:
 def main(python: str, addresses: list[str]) -> None:
     """Be the interpreter."""
     words = [python, *sys.argv[1:]]
-    if sys.argv[1:] == _SUPERVISOR:
+    if sys.argv[1:] == SUPERVISOR:
         for address in addresses:
             _stand_for_fork(address, words)
     os.execv(python, words)  # noqa: S606 - a program is what this one becomes

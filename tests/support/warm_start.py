@@ -23,10 +23,10 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from tests.support import warm_process
+from tests.support.warm_python import SUPERVISOR
 
 __all__ = ["ADDRESS", "ForkedProcess", "WarmProcess", "fork", "use_warm_supervisors", "warm_subprocess"]
 
-_SUPERVISOR = ["-P", "-m", "mhnb.rank.supervisor"]
 ADDRESS = "MHNB_WARM_SUPERVISORS"
 """The variable with the address of the process from which supervisors are forked; programs of tests inherit it."""
 
@@ -155,7 +155,7 @@ def fork(
 
 def warm_popen(command: Sequence[str], **options: Any) -> ForkedProcess | subprocess.Popen[bytes]:
     """Do what `subprocess.Popen` does, with a fork if a supervisor is to start."""
-    if list(command[1:]) == _SUPERVISOR:
+    if list(command[1:]) == SUPERVISOR:
         stdin_read, stdin_write = os.pipe()
         stdin, log = os.fdopen(stdin_write, "wb"), options["stdout"].fileno()
         fds = {0: stdin_read, 1: log, 2: log}

@@ -3,8 +3,8 @@
 Ranks that wait for each other are busy, so that many clusters at a time take longer than one after the other: tests that start ranks are
 in five groups, each in one worker. The tests on bare clusters are two groups of about the same time, because those are most of `make test`;
 each has a shared cluster of its own. The tests of made-up machines are two groups, too, and each makes its own machines.
-The tests of front ends and of machines often wait, for a page, or for a lost network, so that `make test-all` has a worker more than there
-are processors. All other tests go where there is room.
+The tests of front ends and of machines sometimes wait, for a page, or for a lost network: `make test-all` has a worker more than there are
+processors. All other tests go where there is room.
 
 pytest-xdist has groups of its own for this (`--dist=loadgroup`), but with pytest 9.2 it ignores them (pytest-dev/pytest-xdist#1386).
 """

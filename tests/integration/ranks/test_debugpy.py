@@ -97,6 +97,7 @@ def test_stops_at_a_breakpoint_in_a_module(listening: Listening) -> None:
         assert texts(running.result()) == RIGHT
 
 
+@pytest.mark.other_python
 def test_stops_at_a_breakpoint_in_a_cell(listening: Listening) -> None:
     """The rank stops at a breakpoint in a cell, whose file name is mhnb's number of it; global variables can be read."""
     file = f"<cell {listening.cluster.run('None').seq + 1}>"
@@ -109,7 +110,6 @@ def test_stops_at_a_breakpoint_in_a_cell(listening: Listening) -> None:
         assert texts(running.result()) == RIGHT
 
 
-@pytest.mark.other_python
 @pytest.mark.test_all
 def test_hang_report_has_the_line_of_the_stopped_rank(listening: Listening) -> None:
     """While the rank is stopped, the hang report has its line: the thread that reports it still runs."""
@@ -126,6 +126,7 @@ def test_hang_report_has_the_line_of_the_stopped_rank(listening: Listening) -> N
     assert (report.absent, report.lines[HALTED]) == ((HALTED,), 1)
 
 
+@pytest.mark.other_python
 def test_detaching_continues_the_rank(listening: Listening) -> None:
     """A debugger that detaches continues the stopped rank, and the next cell does not stop."""
     with listening.attached(listening.module, MODULE_LINE) as client:
