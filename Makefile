@@ -41,7 +41,7 @@ venv: $(READY) ## make the environment alone, for developers
 INSTALLED = --quiet --constraint $(PINS) --editable '.[$(1)]'
 define install
 @uv=$$(command -v uv || echo "$(BIN)/uv"); \
-if [ ! -x "$$uv" ] && ! $(RUN) pip config list | grep -qE '[.]index.url=|no.index='; then \
+if [ ! -x "$$uv" ] && ! $(RUN) pip config list | grep -E '[.]index.url=|no.index=' >/dev/null; then \
   $(RUN) pip install --quiet --disable-pip-version-check uv || true; \
 fi; \
 if [ ! -x "$$uv" ] || ! "$$uv" pip install --python "$(BIN)/python" $(INSTALLED); then \
