@@ -14,9 +14,9 @@ from mhnb.sharding.layout import Layout, LayoutTree, format_device_count
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Reshard, plan_reshard
 from mhnb.view.html import RankLocations, new_uid
-from mhnb.view.sharding.layout import format_layout_html, format_layout_svg, format_layout_text
-from mhnb.view.sharding.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
-from mhnb.view.sharding.plan import format_reshard_html, format_reshard_text
+from mhnb.view.reports.layout import format_layout_html, format_layout_svg, format_layout_text
+from mhnb.view.reports.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
+from mhnb.view.reports.plan import format_reshard_html, format_reshard_text
 
 
 class _Displayable:

@@ -55,7 +55,7 @@ def report_values(report: PreflightReport) -> dict[str, Any]:
 def run(args: argparse.Namespace) -> int:
     """Run the checks, print the report, and return 1 if a start would fail."""
     from mhnb.cluster.preflight import run_doctor
-    from mhnb.view.tables.reports import format_preflight_text
+    from mhnb.view.reports.reports import format_preflight_text
 
     report = run_doctor(args, on_queue_status=lambda position: print(f"mhnb doctor: {position}", file=sys.stderr))
     print(json.dumps(report_values(report), indent=2) if args.json else format_preflight_text(report))

@@ -31,7 +31,7 @@ def add_flight_arguments(parser: argparse.ArgumentParser) -> None:
 def print_flight(args: argparse.Namespace) -> int:
     """Print how the recorded events compare, or the last events of some ranks."""
     from mhnb.cluster.flight import find_recorded_runs, has_all_recordings, read_run, write_report
-    from mhnb.view.tables.flight import format_flight_text, format_flights_text
+    from mhnb.view.reports.flight import format_flight_text, format_flights_text
 
     runs = find_recorded_runs(os.environ, args.name)
     if not runs:

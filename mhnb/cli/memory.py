@@ -37,7 +37,7 @@ def add_memory_arguments(parser: argparse.ArgumentParser) -> None:
 def print_memory(args: argparse.Namespace) -> int:
     """Print what the memory of a cluster holds."""
     from mhnb.cluster.memory import unpack_report
-    from mhnb.view.tables.memory import format_memory_text
+    from mhnb.view.reports.memory import format_memory_text
 
     top = parse_top(args.top)
     record = find_cluster(args.name)

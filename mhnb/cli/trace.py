@@ -27,7 +27,7 @@ def print_trace(args: argparse.Namespace) -> int:
     """Print where the time of a traced cell went, and how to look at its timeline."""
     from mhnb.cluster.flight import find_recorded_runs
     from mhnb.system.trace import read_summaries, write_page
-    from mhnb.view.tables.trace import format_open_text, format_trace_page, format_trace_text
+    from mhnb.view.reports.trace import format_open_text, format_trace_page, format_trace_text
 
     runs = find_recorded_runs(os.environ, args.name)
     if not runs:

@@ -78,14 +78,14 @@ class MetricTable:
 
     def _repr_html_(self) -> str:
         """Format the charts of all cells."""
-        from mhnb.view.tables.metrics import format_metrics_html
+        from mhnb.view.reports.metrics import format_metrics_html
 
         return format_metrics_html(self.metrics)
 
 
 def format_for_shell(table: MetricTable) -> tuple[str, dict[str, str]]:
     """Return the charts as text for a shell, and all points as CSV."""
-    from mhnb.view.tables.metrics import format_metrics_text
+    from mhnb.view.reports.metrics import format_metrics_text
 
     # A name of the user's may have half a character, which no file has.
     text = format_csv(table.metrics).encode("utf-8", "backslashreplace").decode()

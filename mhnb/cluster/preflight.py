@@ -45,7 +45,7 @@ from mhnb.errors import HostUnfit, HostUnreachable, LaunchError, MhnbError, Pref
 from mhnb.launchers.base import Host
 from mhnb.system.host_checks import CONNECT_S, CONNECTIONS_AT_ONCE, Listener, collect_facts, find_version
 from mhnb.system.run_dir import find_cwd, make_run_dir, remove_keys
-from mhnb.view.tables.reports import format_preflight_text
+from mhnb.view.reports.reports import format_preflight_text
 
 _FACTS_S, _ANSWER_S = 30.0, 20.0
 _STOP_S = 10.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mhnb.cluster.cluster import Cluster
 from mhnb.types import DeviceRef
-from mhnb.view.tables.start import StartSummary
+from mhnb.view.reports.start import StartSummary
 
 NOT_INITIALISED = "JAX is not initialised; run jax.distributed.initialize() without arguments in a %%mhjax cell"
 """Note on a cluster that was started with `--no-init`."""

@@ -23,7 +23,7 @@ from mhnb.errors import InvalidRequest
 from mhnb.magics.session import Command, Session, uses_result
 from mhnb.magics.settings import VIEWS
 from mhnb.sharding.layout import format_nbytes
-from mhnb.view.tables import show
+from mhnb.view.reports import show
 
 
 def _pull(session: Session, args: argparse.Namespace) -> Any:

@@ -22,7 +22,7 @@ from mhnb.cluster.preflight import run_doctor
 from mhnb.errors import ClusterError
 from mhnb.magics.session import Command, Session
 from mhnb.sharding.layout import format_nbytes
-from mhnb.view.tables.show import show_preflight
+from mhnb.view.reports.show import show_preflight
 
 _MAX_NAMES = 6
 _PIP_COMMANDS = ("check", "download", "freeze", "install", "list", "show", "uninstall")

@@ -12,7 +12,7 @@ from mhnb.cluster.flight import write_report
 from mhnb.core.arguments import unquote
 from mhnb.core.ranks import parse_ranks
 from mhnb.magics.session import Command, Session
-from mhnb.view.tables.show import show_flight, show_stragglers
+from mhnb.view.reports.show import show_flight, show_stragglers
 
 
 def _flight(session: Session, args: argparse.Namespace) -> None:

@@ -35,8 +35,8 @@ from mhnb.magics.session import (
 from mhnb.magics.settings import Mhjax
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
-from mhnb.view.tables import show
-from mhnb.view.tables.reports import format_hang_text
+from mhnb.view.reports import show
+from mhnb.view.reports.reports import format_hang_text
 
 
 def add_start_command_flags(parser: MagicArgumentParser) -> None:

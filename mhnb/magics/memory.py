@@ -10,7 +10,7 @@ from mhnb.cluster import manager
 from mhnb.core.arguments import int_argument
 from mhnb.core.memory import DEFAULT_TOP, parse_top
 from mhnb.magics.session import Command, Session
-from mhnb.view.tables.show import show_memory
+from mhnb.view.reports.show import show_memory
 
 
 def _memory(session: Session, args: argparse.Namespace) -> None:

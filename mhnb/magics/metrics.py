@@ -15,7 +15,7 @@ from mhnb.cluster.metrics import MetricTable, write_csv
 from mhnb.core.arguments import unquote
 from mhnb.core.cell_name import parse_cell_argument
 from mhnb.magics.session import Command, Session, uses_result
-from mhnb.view.tables.show import show_metrics
+from mhnb.view.reports.show import show_metrics
 
 
 def _metrics(session: Session, args: argparse.Namespace) -> Any:

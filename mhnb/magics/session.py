@@ -41,13 +41,13 @@ from mhnb.types import RankError, RankInfo
 from mhnb.view.cell.failures import are_not_yet, find_failures, format_raised_error
 from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations, new_uid
-from mhnb.view.lesson import find_answer
 from mhnb.view.live.results_panel import ResultPanel
 from mhnb.view.live.view import CellView
 from mhnb.view.live.wait_line import WaitLine
+from mhnb.view.reports.lesson import find_answer
+from mhnb.view.reports.show import show_collectives, show_trace
+from mhnb.view.reports.tables import Status
 from mhnb.view.screen import detect_screen, hide_traceback
-from mhnb.view.tables.show import show_collectives, show_trace
-from mhnb.view.tables.tables import Status
 
 if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster

@@ -31,10 +31,9 @@ from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_p
 from mhnb.view.html import RankLocations, new_uid, wrap_html
 from mhnb.view.live.placeholder import hide_missing_widget
 from mhnb.view.mime import format_pre
-from mhnb.view.screen import Screen, detect_screen
-from mhnb.view.sharding.layout import format_layout_html, format_layout_text
-from mhnb.view.sharding.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
-from mhnb.view.sharding.plan import (
+from mhnb.view.reports.layout import format_layout_html, format_layout_text
+from mhnb.view.reports.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
+from mhnb.view.reports.plan import (
     Explorer,
     PlanInput,
     format_plan_html,
@@ -42,7 +41,8 @@ from mhnb.view.sharding.plan import (
     format_reshard_html,
     format_reshard_text,
 )
-from mhnb.view.tables.show import show_collectives
+from mhnb.view.reports.show import show_collectives
+from mhnb.view.screen import Screen, detect_screen
 
 
 def _layout(session: Session, args: argparse.Namespace) -> None:

@@ -13,8 +13,8 @@ from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.trace import TraceReport
 from mhnb.magics.session import Command, Session
 from mhnb.system.trace import write_page
-from mhnb.view.tables.show import show_trace
-from mhnb.view.tables.trace import format_open_text, format_trace_page
+from mhnb.view.reports.show import show_trace
+from mhnb.view.reports.trace import format_open_text, format_trace_page
 
 
 def _trace(session: Session, args: argparse.Namespace) -> None:

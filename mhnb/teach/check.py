@@ -24,7 +24,7 @@ from mhnb.sharding.boxes import box_of_index, format_box
 from mhnb.sharding.report import Collective
 from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer, find_task
 from mhnb.teach.progress import AnswerRecord, read_lesson_state, show, title_of, try_write_record
-from mhnb.view.lesson import (
+from mhnb.view.reports.lesson import (
     Difference,
     DifferenceRow,
     format_answer_html,
@@ -242,8 +242,8 @@ def _draw_jax_value(name: str, value: Any) -> str:
     import jax
 
     from mhnb.adapters.jax_arrays import read_layout, read_mesh
-    from mhnb.view.sharding.layout import format_layout_text
-    from mhnb.view.sharding.mesh import format_mesh_text
+    from mhnb.view.reports.layout import format_layout_text
+    from mhnb.view.reports.mesh import format_mesh_text
 
     if isinstance(value, jax.sharding.Mesh):
         return format_mesh_text(read_mesh(value))

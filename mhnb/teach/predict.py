@@ -15,8 +15,15 @@ from mhnb.errors import InvalidRequest
 from mhnb.teach.check import current_process
 from mhnb.teach.exercise import Prediction, find_task, is_correct_guess
 from mhnb.teach.progress import AnswerRecord, read_lesson_state, read_records, show, try_write_record
-from mhnb.view.lesson import MISSED_SIGN, RIGHT_SIGN, Tone, format_bar_html, format_bar_text, format_prediction_html
-from mhnb.view.lesson import wrap_lesson_html as wrap
+from mhnb.view.reports.lesson import (
+    MISSED_SIGN,
+    RIGHT_SIGN,
+    Tone,
+    format_bar_html,
+    format_bar_text,
+    format_prediction_html,
+)
+from mhnb.view.reports.lesson import wrap_lesson_html as wrap
 
 StoreGuess = Callable[[Prediction, Any], "Card"]
 """Stores a guess and returns the feedback."""

@@ -22,7 +22,7 @@ from mhnb.system.run_dir import make_home, state_home
 from mhnb.teach.exercise import RENAMED, Exercise, Prediction, current_name, tasks
 from mhnb.teach.lessons import LESSONS
 from mhnb.view.html import new_uid, wrap_html
-from mhnb.view.lesson import (
+from mhnb.view.reports.lesson import (
     LessonState,
     TaskLine,
     TaskState,

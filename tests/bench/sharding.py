@@ -53,7 +53,7 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from mhnb.adapters.jax_arrays import read_layout
-    from mhnb.view.sharding.layout import format_layout_html, format_layout_text
+    from mhnb.view.reports.layout import format_layout_html, format_layout_text
 
     side = 1 << (count.bit_length() // 2)
     mesh = Mesh(np.array(jax.devices()[:count]).reshape(count // side, side), ("data", "model"))
@@ -163,7 +163,7 @@ def _measure_plan(rounds: int) -> None:
     from mhnb.compiler import CompileClient
     from mhnb.magics.sharding import render_plan
     from mhnb.sharding.plan import example_arrays
-    from mhnb.view.sharding.plan import PlanInput
+    from mhnb.view.reports.plan import PlanInput
 
     arrays = example_arrays("mlp", ("data", "model"))
     with CompileClient() as compiler:

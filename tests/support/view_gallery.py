@@ -42,16 +42,16 @@ from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
 from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
-from mhnb.view.sharding.layout import format_layout_html
-from mhnb.view.sharding.mesh import format_mesh_html
-from mhnb.view.sharding.plan import format_plan_html, format_reshard_html
-from mhnb.view.tables.flight import format_flight_html, format_flights_html, format_stragglers_html
-from mhnb.view.tables.memory import format_memory_html
-from mhnb.view.tables.metrics import format_metrics_html
-from mhnb.view.tables.reports import format_collectives_html, format_hang_html, format_preflight_html
-from mhnb.view.tables.start import StartSummary, format_start_html, format_summary_html
-from mhnb.view.tables.tables import Status, format_check_html, format_status_html, format_vars_html
-from mhnb.view.tables.trace import format_trace_html
+from mhnb.view.reports.flight import format_flight_html, format_flights_html, format_stragglers_html
+from mhnb.view.reports.layout import format_layout_html
+from mhnb.view.reports.memory import format_memory_html
+from mhnb.view.reports.mesh import format_mesh_html
+from mhnb.view.reports.metrics import format_metrics_html
+from mhnb.view.reports.plan import format_plan_html, format_reshard_html
+from mhnb.view.reports.reports import format_collectives_html, format_hang_html, format_preflight_html
+from mhnb.view.reports.start import StartSummary, format_start_html, format_summary_html
+from mhnb.view.reports.tables import Status, format_check_html, format_status_html, format_vars_html
+from mhnb.view.reports.trace import format_trace_html
 from tests.support.metric_samples import training_cell
 from tests.support.view_samples import (
     after_a_failure,

@@ -15,7 +15,8 @@ from mhnb.core.hang_report import HangReport, RankLocation
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.types import Outcome, Output, RankError
 from mhnb.view.cell.html import format_cell_html
-from mhnb.view.lesson import (
+from mhnb.view.live.frame import LiveFrame, frame_to_html
+from mhnb.view.reports.lesson import (
     Difference,
     LessonState,
     TaskLine,
@@ -27,7 +28,6 @@ from mhnb.view.lesson import (
     format_right_html,
     wrap_lesson_html,
 )
-from mhnb.view.live.frame import LiveFrame, frame_to_html
 from mhnb.view.screen import LiveWidget, Region
 
 FRAME = "\x1b[36mCell\x1b[39m \x1b[32mIn[1], line 3\x1b[39m\n----> 3 x = x.reshape(7, -1)\n"

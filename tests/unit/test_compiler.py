@@ -15,7 +15,7 @@ from mhnb.magics.sharding import render_plan
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.plan import PlannedArray, example_arrays, make_plan, parse_planned
-from mhnb.view.sharding.plan import Explorer, PlanInput
+from mhnb.view.reports.plan import Explorer, PlanInput
 from tests.support.source import ROOT
 from tests.support.view_samples import StrictPage
 
@@ -140,7 +140,7 @@ def test_too_many_devices_are_refused(compiler: CompileClient) -> None:
 def test_notebook_process_does_not_import_jax() -> None:
     """A fresh process that renders a plan with collectives does not import JAX."""
     program = (
-        "import sys\nfrom mhnb.magics.sharding import render_plan\nfrom mhnb.view.sharding.plan import PlanInput\n"
+        "import sys\nfrom mhnb.magics.sharding import render_plan\nfrom mhnb.view.reports.plan import PlanInput\n"
         "from mhnb.compiler import close_shared\n"
         "print('all-reduce' in render_plan(PlanInput(program='lambda x, w: (x @ w).sum()')).text, 'jaxlib' in sys.modules)\n"
         "close_shared()"

@@ -59,7 +59,6 @@ from mhnb.view.html import (
     format_strip_item_style,
     wrap_in_scroller,
 )
-from mhnb.view.lesson import find_answer, format_answer_html
 from mhnb.view.mime import (
     STDERR_STYLE,
     format_log_html,
@@ -68,6 +67,7 @@ from mhnb.view.mime import (
     output_to_html,
     read_image_width,
 )
+from mhnb.view.reports.lesson import find_answer, format_answer_html
 
 _MAX_TABLE_SLOTS, _MAX_TABLE_RANKS = 12, 16
 _STEPS_PER_LINE = 64

@@ -22,7 +22,7 @@ from mhnb.types import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import format_lines
 from mhnb.view.html import NOT_YET, join_words
-from mhnb.view.lesson import find_answer
+from mhnb.view.reports.lesson import find_answer
 
 _FRAME = re.compile(r"\s*(?:File (?P<path>.+?):\d+|Cell (?:In\[\d+\]|\d+), line )")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")

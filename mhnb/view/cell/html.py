@@ -53,9 +53,9 @@ from mhnb.view.html import (
     host_color,
     wrap_html,
 )
-from mhnb.view.lesson import NOT_YET_SIGN, DifferenceRow, format_not_yet_html, parse_difference
 from mhnb.view.mime import format_log_html, format_pre, is_image, plain_nbytes
-from mhnb.view.tables.memory import format_shortage_html
+from mhnb.view.reports.lesson import NOT_YET_SIGN, DifferenceRow, format_not_yet_html, parse_difference
+from mhnb.view.reports.memory import format_shortage_html
 
 _JUMP_SCRIPT = (
     "(function(b,n,t){var c=b.closest('.jp-Cell'),a=c&&[].slice.call(c.querySelectorAll('.jp-InputArea .cm-line')),"

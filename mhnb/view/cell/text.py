@@ -54,9 +54,9 @@ from mhnb.view.cell.failures import (
 from mhnb.view.cell.metrics import format_card_lines
 from mhnb.view.cell.summary import Block, CellSummary, summarise_cell
 from mhnb.view.html import RankLocations, join_words
-from mhnb.view.lesson import format_difference, parse_difference
 from mhnb.view.mime import output_to_text
-from mhnb.view.tables.memory import format_shortage_text
+from mhnb.view.reports.lesson import format_difference, parse_difference
+from mhnb.view.reports.memory import format_shortage_text
 
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""

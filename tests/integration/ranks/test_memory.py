@@ -14,7 +14,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import describe_ranks
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.tables.memory import format_memory_text
+from mhnb.view.reports.memory import format_memory_text
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np

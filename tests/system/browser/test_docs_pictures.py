@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.core.trace import TraceReport, build_timeline, match_collectives, measure_ranks
 from mhnb.system.trace import write_timeline
-from mhnb.view.tables.trace import format_trace_page
+from mhnb.view.reports.trace import format_trace_page
 from tests.support.lab import open_chromium
 from tests.support.source import ROOT
 from tests.support.view_gallery import open_page, trace_sources

@@ -10,7 +10,7 @@ import pytest
 
 from mhnb.core.trace import TraceReport
 from mhnb.system.trace import write_timeline
-from mhnb.view.tables.trace import format_trace_page
+from mhnb.view.reports.trace import format_trace_page
 from tests.support.lab import open_chromium
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.metrics import MAX_CHARTS, MetricChart, build_card, format_card_html, format_card_lines
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.live.frame import build_frame, format_running_text, frame_parts
-from mhnb.view.tables.metrics import NO_POINTS, format_metrics_html, format_metrics_text
+from mhnb.view.reports.metrics import NO_POINTS, format_metrics_html, format_metrics_text
 from tests.support.metric_samples import log_curve, log_points, training_cell
 from tests.support.view_samples import StrictPage, cell, failed, out
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from html import unescape
 
 from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
-from mhnb.view.tables.reports import format_preflight_html, format_preflight_text
+from mhnb.view.reports.reports import format_preflight_html, format_preflight_text
 
 _REPORT = PreflightReport(
     ("host0", "host1", "host2"),

@@ -24,7 +24,7 @@ from mhnb.core.flight import (
 from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
 from mhnb.core.stragglers import Lateness, RankLateness, describe_standing_out
 from mhnb.view.html import QUIET_STYLE, format_seconds, wrap_html
-from mhnb.view.tables.tables import format_table_html, format_table_text
+from mhnb.view.reports.tables import format_table_html, format_table_text
 
 _EVENT_HEADER = ("time", "event", "cell", "line", "launch", "program", "ranks")
 _SHOWN_EVENTS = 40

@@ -11,9 +11,9 @@ from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.plan import plan_reshard
 from mhnb.view.html import RankLocations
-from mhnb.view.sharding.layout import format_layout_html, format_layout_svg, format_layout_text
-from mhnb.view.sharding.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
-from mhnb.view.sharding.plan import format_reshard_html, format_reshard_text
+from mhnb.view.reports.layout import format_layout_html, format_layout_svg, format_layout_text
+from mhnb.view.reports.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
+from mhnb.view.reports.plan import format_reshard_html, format_reshard_text
 from tests.support.view_samples import StrictPage
 
 GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)

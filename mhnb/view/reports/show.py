@@ -27,8 +27,7 @@ from mhnb.types import StartProgress
 from mhnb.view.html import format_seconds, new_uid, wrap_html
 from mhnb.view.live.widget import warm_up
 from mhnb.view.mime import format_pre
-from mhnb.view.screen import Region, Screen, detect_screen
-from mhnb.view.tables.flight import (
+from mhnb.view.reports.flight import (
     format_flight_html,
     format_flight_text,
     format_flights_html,
@@ -36,15 +35,15 @@ from mhnb.view.tables.flight import (
     format_stragglers_html,
     format_stragglers_text,
 )
-from mhnb.view.tables.memory import format_memory_html, format_memory_text
-from mhnb.view.tables.metrics import format_metrics_html, format_metrics_text
-from mhnb.view.tables.reports import (
+from mhnb.view.reports.memory import format_memory_html, format_memory_text
+from mhnb.view.reports.metrics import format_metrics_html, format_metrics_text
+from mhnb.view.reports.reports import (
     format_collectives_html,
     format_collectives_text,
     format_preflight_html,
     format_preflight_text,
 )
-from mhnb.view.tables.start import (
+from mhnb.view.reports.start import (
     StartSummary,
     format_failed_start,
     format_start_html,
@@ -52,7 +51,7 @@ from mhnb.view.tables.start import (
     format_summary_html,
     format_summary_text,
 )
-from mhnb.view.tables.tables import (
+from mhnb.view.reports.tables import (
     Status,
     format_check_html,
     format_check_text,
@@ -61,7 +60,8 @@ from mhnb.view.tables.tables import (
     format_vars_html,
     format_vars_text,
 )
-from mhnb.view.tables.trace import format_trace_html, format_trace_text
+from mhnb.view.reports.trace import format_trace_html, format_trace_text
+from mhnb.view.screen import Region, Screen, detect_screen
 
 
 class _ReplaceableDisplay:

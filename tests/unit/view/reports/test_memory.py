@@ -11,7 +11,7 @@ from mhnb.core.memory import AllocationFailure, ArrayMemory, DeviceMemory, Memor
 from mhnb.core.output.results import CellResult
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.tables.memory import format_memory_html, format_memory_text, format_shortage_html, format_shortage_text
+from mhnb.view.reports.memory import format_memory_html, format_memory_text, format_shortage_html, format_shortage_text
 from tests.support.view_samples import cell, failed
 
 HOSTILE = "x['<script>alert(1)</script>']"

@@ -10,7 +10,7 @@ import pytest
 
 from mhnb.core.flight import FlightEvent, FlightHeader, FlightReport, RankFlight, build_report
 from mhnb.core.stragglers import Lateness, RankLateness
-from mhnb.view.tables.flight import (
+from mhnb.view.reports.flight import (
     draw_delays,
     format_flight_html,
     format_flight_text,

@@ -10,7 +10,7 @@ from mhnb.core.output.results import RankResult
 from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.lesson import (
+from mhnb.view.reports.lesson import (
     Difference,
     format_bar_html,
     format_bar_text,

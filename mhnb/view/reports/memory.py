@@ -23,7 +23,7 @@ from mhnb.core.variables import format_array
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.html import QUIET_STYLE, join_words, wrap_html
 from mhnb.view.mime import format_pre
-from mhnb.view.tables.tables import format_table_html, format_table_text
+from mhnb.view.reports.tables import format_table_html, format_table_text
 
 _Table = tuple[Sequence[str], list[Sequence[str]]]
 _DEVICE_HEADER = ("ranks", "memory of", "in use", "peak", "limit", "whole card", "")

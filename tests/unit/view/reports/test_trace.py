@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from mhnb.core.trace import STATES, CollectiveTimes, RankTimes, TraceReport
-from mhnb.view.tables.trace import COLORS, format_open_text, format_trace_html, format_trace_page, format_trace_text
+from mhnb.view.reports.trace import COLORS, format_open_text, format_trace_html, format_trace_page, format_trace_text
 
 
 def row(rank: int, **fields: object) -> RankTimes:

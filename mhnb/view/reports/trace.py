@@ -18,7 +18,7 @@ from typing import Final
 from mhnb.core.ranks import pluralize
 from mhnb.core.trace import STATES, CollectiveTimes, RankTimes, State, TraceReport, describe_traced
 from mhnb.view.html import QUIET_STYLE, format_seconds, wrap_html
-from mhnb.view.tables.tables import format_table_html, format_table_text
+from mhnb.view.reports.tables import format_table_html, format_table_text
 
 COLORS: Final[dict[State, str]] = {
     "compute": "#0072b2",

@@ -11,9 +11,9 @@ from mhnb.core.journal import CellRecord
 from mhnb.core.replay import ReplayPlan, ReplayStep
 from mhnb.types import PHASES, DeviceRef, Phase, RankInfo, StartProgress
 from mhnb.view.html import name_hosts
-from mhnb.view.tables import show
-from mhnb.view.tables.show import ProgressLine, ReplayLine, StartDisplay, TransferLine
-from mhnb.view.tables.start import (
+from mhnb.view.reports import show
+from mhnb.view.reports.show import ProgressLine, ReplayLine, StartDisplay, TransferLine
+from mhnb.view.reports.start import (
     StartSummary,
     format_failed_start,
     format_start_html,

@@ -10,8 +10,8 @@ import pytest
 
 from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.types import DeviceRef, RankInfo
-from mhnb.view.tables.show import show_status, show_vars
-from mhnb.view.tables.tables import (
+from mhnb.view.reports.show import show_status, show_vars
+from mhnb.view.reports.tables import (
     Status,
     format_status_html,
     format_status_text,

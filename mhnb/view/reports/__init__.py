@@ -1,0 +1,1 @@
+"""What is shown beside the outputs of cells: one module per report, each of which builds a document."""

@@ -1,1 +1,0 @@
-"""Format layouts, meshes and plans as tables and maps."""

@@ -1,1 +1,0 @@
-"""Tables and reports outside of cells: the start, the status, the variables, the hang report, the preflight report."""
