@@ -1,0 +1,110 @@
+"""A document as text and as HTML: each part in both forms, what only one form has, and text of users."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.view.document import (
+    Code,
+    Document,
+    Drawing,
+    Fold,
+    Group,
+    InHtml,
+    InText,
+    Line,
+    Part,
+    Section,
+    Table,
+    Tone,
+    without_empty_columns,
+)
+from mhnb.view.print_html import print_html, print_parts
+from mhnb.view.print_text import print_text
+
+EVIL = "<script>alert('&')</script>"
+ROWS = Table(["rank", "host"], [["0", "host0"], ["10", "host1"]])
+CELL = "padding:1px 10px 1px 0"
+
+FORMS: dict[str, tuple[Document, str, str]] = {
+    "a line": ([Line("two words")], "two words", "<div>two words</div>"),
+    "an empty line": ([Line("")], "", "<div></div>"),
+    "lines": ([Line("a"), Line("b", indent=1)], "a\n  b", '<div>a</div><div style="padding-left:1.5em">b</div>'),
+    "code": (
+        [Code("x = 1\n\nif x:\n    y", indent=4)],
+        "    x = 1\n    \n    if x:\n        y",
+        (
+            '<div class="jp-RenderedText" style="padding:0"><pre style="font-family:monospace;margin:0;white-space:pre-wrap;'
+            'word-break:normal;overflow-wrap:anywhere">x = 1\n&#10;if x:\n    y</pre></div>'
+        ),
+    ),
+    "a table": (
+        [ROWS],
+        "rank  host\n   0  host0\n  10  host1",
+        (
+            '<div tabindex="0" style="overflow-x:auto"><table style="border-collapse:collapse;margin:2px 0">'
+            f'<tr><th style="text-align:right;{CELL}">rank</th><th style="text-align:left;{CELL}">host</th></tr>'
+            f'<tr><td style="text-align:right;{CELL}">0</td><td style="text-align:left;{CELL};white-space:nowrap">host0</td></tr>'
+            f'<tr><td style="text-align:right;{CELL};white-space:nowrap">10</td><td style="text-align:left;{CELL}">host1</td></tr>'
+            "</table></div>"
+        ),
+    ),
+    "a fold": (
+        [Fold("2 more", [Line("a")], is_open=True)],
+        "a",
+        '<details open><summary style="cursor:pointer;opacity:.65">2 more</summary><div>a</div></details>',
+    ),
+    "a group": ([Group([Line("a"), Line("b", indent=1)])], "  a\n    b", print_parts([Line("a"), Line("b", indent=1)])),
+    "a section": ([Section([Line("a")])], "a", print_html([Line("a")])),
+    "a drawing": ([Drawing("<svg/>")], "", "<svg/>"),
+    "text only": ([InText([Line("a")])], "a", ""),
+    "HTML only": ([InHtml([Line("a")])], "", "<div>a</div>"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_part_has_two_forms(name: str) -> None:
+    """Each part is printed as text and as HTML."""
+    document, text, html = FORMS[name]
+    assert (print_text(document), print_parts(document)) == (text, html)
+
+
+TONES: dict[Tone, tuple[str, str]] = {
+    "heading": ("a", "<div><b>a</b></div>"),
+    "bad heading": ("a", '<div class="mhnb-bad"><b>a</b></div>'),
+    "bad": ("a", '<div class="mhnb-bad">a</div>'),
+    "quiet": ("a", '<div style="opacity:.65">a</div>'),
+    "caption": ("a:", '<div style="opacity:.65">a</div>'),
+    "advice": ("  a", '<div style="opacity:.65;padding-left:1em;white-space:pre-wrap">a</div>'),
+}
+
+
+@pytest.mark.parametrize("tone", TONES)
+def test_line_has_a_tone(tone: Tone) -> None:
+    """The tone of a line is seen in HTML, and that of some also in text."""
+    document = [Line("a", tone)]
+    assert (print_text(document), print_parts(document)) == TONES[tone]
+
+
+@pytest.mark.parametrize(
+    "part", [Line(EVIL), Line(EVIL, "advice"), Table([EVIL], [[EVIL]]), Code(EVIL), Fold(EVIL, [Line(EVIL)])]
+)
+def test_text_of_users_is_escaped(part: Part) -> None:
+    """Names, messages and files of users are text wherever they stand, and the text form has them as they are."""
+    assert "<script" not in print_html([part])
+    assert "&lt;script&gt;" in print_html([part])
+    assert EVIL in print_text([part])
+
+
+def test_long_cells_may_wrap() -> None:
+    """A long cell may break inside a word, its row is aligned at the top, and a header without text is no heading."""
+    html = print_parts([Table(["name", ""], [["a", "x" * 33]])])
+    assert "vertical-align:top;overflow-wrap:anywhere;min-width:8em" in html
+    assert html.count("<th") == 1
+
+
+def test_columns_without_a_value_are_left_out() -> None:
+    """Only those that are optional."""
+    assert without_empty_columns(["a", "b", "c"], [["1", "", ""], ["2", "", "3"]], ["b", "c"]) == Table(
+        ["a", "c"], [["1", ""], ["2", "3"]]
+    )
