@@ -31,7 +31,8 @@ def add_flight_arguments(parser: argparse.ArgumentParser) -> None:
 def print_flight(args: argparse.Namespace) -> int:
     """Print how the recorded events compare, or the last events of some ranks."""
     from mhnb.cluster.flight import find_recorded_runs, has_all_recordings, read_run, write_report
-    from mhnb.view.reports.flight import format_flight_text, format_flights_text
+    from mhnb.view.print_text import print_text
+    from mhnb.view.reports.flight import build_flight, build_flights
 
     runs = find_recorded_runs(os.environ, args.name)
     if not runs:
@@ -47,7 +48,7 @@ def print_flight(args: argparse.Namespace) -> int:
     if args.json is not None:
         print(write_report(report, Path(args.json).expanduser()))
     elif args.rank is not None:
-        print(format_flights_text(report, parse_ranks(args.rank, count, argument="--rank")))
+        print(print_text(build_flights(report, parse_ranks(args.rank, count, argument="--rank"))))
     else:
-        print(format_flight_text(report))
+        print(print_text(build_flight(report)))
     return 0

@@ -37,7 +37,8 @@ def add_memory_arguments(parser: argparse.ArgumentParser) -> None:
 def print_memory(args: argparse.Namespace) -> int:
     """Print what the memory of a cluster holds."""
     from mhnb.cluster.memory import unpack_report
-    from mhnb.view.reports.memory import format_memory_text
+    from mhnb.view.print_text import print_text
+    from mhnb.view.reports.memory import build_memory
 
     top = parse_top(args.top)
     record = find_cluster(args.name)
@@ -52,5 +53,5 @@ def print_memory(args: argparse.Namespace) -> int:
         print(f"mhnb memory {args.name}: {why}", file=sys.stderr)
         return 1
     report = unpack_report(answer.values)
-    print(json.dumps(report_values(report), indent=2) if args.json else format_memory_text(report, top))
+    print(json.dumps(report_values(report), indent=2) if args.json else print_text(build_memory(report, top)))
     return 0

@@ -27,7 +27,8 @@ def print_trace(args: argparse.Namespace) -> int:
     """Print where the time of a traced cell went, and how to look at its timeline."""
     from mhnb.cluster.flight import find_recorded_runs
     from mhnb.system.trace import read_summaries, write_page
-    from mhnb.view.reports.trace import format_open_text, format_trace_page, format_trace_text
+    from mhnb.view.print_text import print_text
+    from mhnb.view.reports.trace import build_trace, format_open_text, format_trace_page
 
     runs = find_recorded_runs(os.environ, args.name)
     if not runs:
@@ -38,7 +39,7 @@ def print_trace(args: argparse.Namespace) -> int:
             f"mhnb trace {args.name}: no cell of it was traced\n  Fix: %%mhjax --trace, as the first line of a cell"
         )
     report = _choose(args.name, args.cell, reports)
-    print(format_trace_text(report, is_shell=True))
+    print(print_text(build_trace(report, is_shell=True)))
     page = write_page(report.path, partial(format_trace_page, report))
     print(format_open_text(report, str(page), has_xprof=shutil.which("xprof") is not None))
     if others := [other.cell_name for other in reports if other is not report]:

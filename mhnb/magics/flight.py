@@ -12,7 +12,8 @@ from mhnb.cluster.flight import write_report
 from mhnb.core.arguments import unquote
 from mhnb.core.ranks import parse_ranks
 from mhnb.magics.session import Command, Session
-from mhnb.view.reports.show import show_flight, show_stragglers
+from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
+from mhnb.view.screen import show_document
 
 
 def _flight(session: Session, args: argparse.Namespace) -> None:
@@ -22,7 +23,7 @@ def _flight(session: Session, args: argparse.Namespace) -> None:
     if args.json is not None:
         print(f"mhjax · {write_report(report, Path(unquote(args.json)).expanduser())}")
     else:
-        show_flight(report, ranks)
+        show_document(build_flight(report) if ranks is None else build_flights(report, ranks))
 
 
 def _flight_flags(parser: MagicArgumentParser) -> None:
@@ -36,7 +37,7 @@ def _stragglers(session: Session, args: argparse.Namespace) -> None:
     if lateness is None:
         print("mhjax · no launch of several ranks under lockstep is recorded")
     else:
-        show_stragglers(lateness)
+        show_document(build_stragglers(lateness))
 
 
 def _stragglers_flags(parser: MagicArgumentParser) -> None:

@@ -10,12 +10,13 @@ from mhnb.cluster import manager
 from mhnb.core.arguments import int_argument
 from mhnb.core.memory import DEFAULT_TOP, parse_top
 from mhnb.magics.session import Command, Session
-from mhnb.view.reports.show import show_memory
+from mhnb.view.reports.memory import build_memory
+from mhnb.view.screen import show_document
 
 
 def _memory(session: Session, args: argparse.Namespace) -> None:
     top = parse_top(args.top)
-    show_memory(manager.latest().memory(ranks=args.ranks), top)
+    show_document(build_memory(manager.latest().memory(ranks=args.ranks), top))
 
 
 def _memory_flags(parser: MagicArgumentParser) -> None:

@@ -45,9 +45,10 @@ from mhnb.view.live.results_panel import ResultPanel
 from mhnb.view.live.view import CellView
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.reports.lesson import find_answer
-from mhnb.view.reports.show import show_collectives, show_trace
+from mhnb.view.reports.show import show_collectives
 from mhnb.view.reports.tables import Status
-from mhnb.view.screen import detect_screen, hide_traceback
+from mhnb.view.reports.trace import build_trace
+from mhnb.view.screen import detect_screen, hide_traceback, show_document
 
 if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster
@@ -133,6 +134,10 @@ def show_launched_collectives(cluster: Cluster, result: CellResult) -> None:
 
 
 # -- lessons
+
+
+def _show_trace(report: TraceReport) -> None:
+    show_document(build_trace(report))
 
 
 def show_lesson_bar(result: CellResult) -> None:
@@ -300,7 +305,7 @@ class Session:
         if flags.collectives:
             show_launched_collectives(cluster, result)
         if result.trace is not None:
-            _call_safely(show_trace, result.trace)
+            _call_safely(_show_trace, result.trace)
         if result.failed:
             self.failures[cluster] = result
         self.store_result(cluster, result)

@@ -13,8 +13,8 @@ from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.trace import TraceReport
 from mhnb.magics.session import Command, Session
 from mhnb.system.trace import write_page
-from mhnb.view.reports.show import show_trace
-from mhnb.view.reports.trace import format_open_text, format_trace_page
+from mhnb.view.reports.trace import build_trace, format_open_text, format_trace_page
+from mhnb.view.screen import show_document
 
 
 def _trace(session: Session, args: argparse.Namespace) -> None:
@@ -28,7 +28,7 @@ def _trace(session: Session, args: argparse.Namespace) -> None:
     is_open = words[:1] == ["open"]
     report = _find_trace(session, words[1:] if is_open else words)
     if not is_open:
-        show_trace(report)
+        show_document(build_trace(report))
     elif report.path:
         page = write_page(report.path, partial(format_trace_page, report))
         print(format_open_text(report, str(page), has_xprof=shutil.which("xprof") is not None))

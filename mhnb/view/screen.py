@@ -13,10 +13,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeAlias
 
+from mhnb.view.document import Document
+from mhnb.view.html import new_uid
 from mhnb.view.live.frame import ByteBudget, LiveFrame, changed_parts, frame_parts, frame_to_html
 from mhnb.view.live.placeholder import placeholder_id
 from mhnb.view.live.reload import PageConnector, find_connector
 from mhnb.view.live.widget import handle_messages_while_blocked, make_live_widget
+from mhnb.view.print_html import print_html
+from mhnb.view.print_text import print_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -384,6 +388,12 @@ def detect_screen() -> Screen:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return TextScreen() if getattr(shell, "kernel", None) is None else NotebookScreen(shell)
+
+
+def show_document(document: Document, screen: Screen | None = None) -> None:
+    """Show a document in a display of its own; by default in the current cell."""
+    data = {"text/html": print_html(document), "text/plain": print_text(document)}
+    (screen or detect_screen()).show(data, new_uid())
 
 
 # -- an error that a view has shown

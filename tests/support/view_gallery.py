@@ -42,16 +42,17 @@ from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
 from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
-from mhnb.view.reports.flight import format_flight_html, format_flights_html, format_stragglers_html
+from mhnb.view.print_html import print_html
+from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
 from mhnb.view.reports.layout import format_layout_html
-from mhnb.view.reports.memory import format_memory_html
+from mhnb.view.reports.memory import build_memory
 from mhnb.view.reports.mesh import format_mesh_html
 from mhnb.view.reports.metrics import format_metrics_html
 from mhnb.view.reports.plan import format_plan_html, format_reshard_html
 from mhnb.view.reports.reports import format_collectives_html, format_hang_html, format_preflight_html
 from mhnb.view.reports.start import StartSummary, format_start_html, format_summary_html
 from mhnb.view.reports.tables import Status, format_check_html, format_status_html, format_vars_html
-from mhnb.view.reports.trace import format_trace_html
+from mhnb.view.reports.trace import build_trace
 from tests.support.metric_samples import training_cell
 from tests.support.view_samples import (
     after_a_failure,
@@ -224,11 +225,11 @@ def _table_views(count: int) -> dict[str, str]:
         "check": format_check_html(checks),
         "preflight": format_preflight_html(preflight),
         "a hang": wrap_html(format_hang_html(_report(count), name="demo")) if count > 1 else "",
-        "flight recorder": format_flight_html(_recorded(count)) if count > 1 else "",
-        "events of a rank": format_flights_html(_recorded(count), (0,)) if count > 1 else "",
-        "memory": format_memory_html(_memory(count)),
-        "stragglers": format_stragglers_html(_lateness(count)) if count > 1 else "",
-        "trace": format_trace_html(_traced(count)) if count > 1 else "",
+        "flight recorder": print_html(build_flight(_recorded(count))) if count > 1 else "",
+        "events of a rank": print_html(build_flights(_recorded(count), (0,))) if count > 1 else "",
+        "memory": print_html(build_memory(_memory(count))),
+        "stragglers": print_html(build_stragglers(_lateness(count))) if count > 1 else "",
+        "trace": print_html(build_trace(_traced(count))) if count > 1 else "",
         "metrics of all cells": format_metrics_html(training_cell(count).metrics),
     }
 

@@ -54,8 +54,9 @@ from mhnb.view.html import (
     wrap_html,
 )
 from mhnb.view.mime import format_log_html, format_pre, is_image, plain_nbytes
+from mhnb.view.print_html import print_parts
 from mhnb.view.reports.lesson import NOT_YET_SIGN, DifferenceRow, format_not_yet_html, parse_difference
-from mhnb.view.reports.memory import format_shortage_html
+from mhnb.view.reports.memory import build_shortage
 
 _JUMP_SCRIPT = (
     "(function(b,n,t){var c=b.closest('.jp-Cell'),a=c&&[].slice.call(c.querySelectorAll('.jp-InputArea .cm-line')),"
@@ -95,7 +96,7 @@ def format_failure_report(
         _format_failure(f, result.name, locations, first=at == 0, is_labelled=len(failed) > 1)
         for at, f in enumerate(cell_summary.own_failures)
     ]
-    shortages = format_shortage_html(cell_summary.shortages)
+    shortages = print_parts(build_shortage(cell_summary.shortages))
     heading = _format_failure_heading(cell_summary, locations)
     return (
         f'<div style="margin-bottom:4px;border-left:4px solid {FAILED_COLOR};padding-left:8px">'

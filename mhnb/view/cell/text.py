@@ -55,8 +55,9 @@ from mhnb.view.cell.metrics import format_card_lines
 from mhnb.view.cell.summary import Block, CellSummary, summarise_cell
 from mhnb.view.html import RankLocations, join_words
 from mhnb.view.mime import output_to_text
+from mhnb.view.print_text import print_lines
 from mhnb.view.reports.lesson import format_difference, parse_difference
-from mhnb.view.reports.memory import format_shortage_text
+from mhnb.view.reports.memory import build_shortage
 
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
@@ -135,7 +136,7 @@ def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str
             yield f"  {painter(_BOLD, describe_ranks(failure.ranks))}:{kind}"
         yield from (f"  {line}" for line in lines)
         yield from _format_trace(failure, color=painter.color)
-    yield from (f"  {line}" for line in format_shortage_text(cell_summary.shortages))
+    yield from (f"  {line}" for line in print_lines(build_shortage(cell_summary.shortages)))
     yield from _format_waiting(cell_summary, painter)
     yield from _format_notes(cell_summary, painter)
 

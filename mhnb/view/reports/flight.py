@@ -1,4 +1,4 @@
-"""Show the flight recorder's report and the lateness of ranks, as text and as HTML with a small chart.
+"""The reports of the flight recorder, and of the lateness of ranks with a small chart.
 
 The chart is SVG without scripts: how late each rank came to each launch. A table beside it has the same facts for those who do not
 see it.
@@ -23,8 +23,8 @@ from mhnb.core.flight import (
 )
 from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
 from mhnb.core.stragglers import Lateness, RankLateness, describe_standing_out
-from mhnb.view.html import QUIET_STYLE, format_seconds, wrap_html
-from mhnb.view.reports.tables import format_table_html, format_table_text
+from mhnb.view.document import Document, Drawing, InHtml, InText, Line, Section, Table, Tone
+from mhnb.view.html import format_seconds
 
 _EVENT_HEADER = ("time", "event", "cell", "line", "launch", "program", "ranks")
 _SHOWN_EVENTS = 40
@@ -34,36 +34,15 @@ _SHOWN_EVENTS = 40
 # -- the report of all ranks
 
 
-def format_flight_text(report: FlightReport) -> str:
-    """Format what all ranks recorded as text: where they first differed, who came last, and the last event of each."""
-    header, rows = _last_events(report)
-    return "\n".join(
-        [
-            _format_heading(report),
-            *_format_divergences(report),
-            *_format_notes(report),
-            "last event of each rank:",
-            format_table_text(header, rows),
-        ]
-    )
-
-
-def format_flight_html(report: FlightReport) -> str:
-    """Format what all ranks recorded as HTML."""
-    style = ' class="mhnb-bad"' if any(divergence.has_ended for divergence in report.divergences) else ""
-    lines = [
-        f"<div><b>{escape(_format_heading(report), quote=False)}</b></div>",
-        *(_format_difference_html(line, style) for line in _format_divergences(report)),
-        *(f"<div>{escape(line, quote=False)}</div>" for line in _format_notes(report)),
-        f'<div style="{QUIET_STYLE}">last event of each rank</div>',
+def build_flight(report: FlightReport) -> Document:
+    """Build what all ranks recorded: where they first differed, who came last, and the last event of each."""
+    return [
+        Line(_format_heading(report), "heading"),
+        *_list_divergences(report),
+        *map(Line, _format_notes(report)),
+        Line("last event of each rank", "caption"),
+        _last_events(report),
     ]
-    return wrap_html("".join(lines) + format_table_html(*_last_events(report)))
-
-
-def _format_difference_html(line: str, style: str) -> str:
-    if line.startswith("  "):
-        style = ' style="padding-left:1.5em"'
-    return f"<div{style}>{escape(line.strip(), quote=False)}</div>"
 
 
 def _format_heading(report: FlightReport) -> str:
@@ -71,24 +50,25 @@ def _format_heading(report: FlightReport) -> str:
     return f"{report.name} · flight recorder · {pluralize(len(report.flights), 'rank')} · {pluralize(count, 'event')}"
 
 
-def _format_divergences(report: FlightReport) -> list[str]:
-    """Format the first difference, and that of the last cell with one: the last is what a hang or a death came from."""
+def _list_divergences(report: FlightReport) -> list[Line]:
+    """List the first difference, and that of the last cell with one: the last is what a hang or a death came from."""
     if not report.divergences:
-        return ["the ranks launched the same programs, as far as they are recorded"]
+        return [Line("the ranks launched the same programs, as far as they are recorded")]
     first, *others = report.divergences
-    lines = _format_divergence(report, first, "first difference: ")
+    tone: Tone = "bad" if any(divergence.has_ended for divergence in report.divergences) else "plain"
+    lines = _list_sides(report, first, "first difference: ", tone)
     if len(others) > 1:
-        lines.append(f"… and in {pluralize(len(others) - 1, 'other cell')}")
-    return lines + (_format_divergence(report, others[-1], "last difference: ") if others else [])
+        lines.append(Line(f"… and in {pluralize(len(others) - 1, 'other cell')}", tone))
+    return lines + (_list_sides(report, others[-1], "last difference: ", tone) if others else [])
 
 
-def _format_divergence(report: FlightReport, divergence: Divergence, which: str) -> list[str]:
+def _list_sides(report: FlightReport, divergence: Divergence, which: str, tone: Tone) -> list[Line]:
     cell, ranks = report.name_cell(divergence.cell), describe_ranks(divergence.participants)
     # Where a rank has not ended the cell, it may still come, and nothing has differed yet.
     launch = f"launch {divergence.launch} of {ranks}"
     return [
-        f"{which}{cell}, {launch}" if divergence.has_ended else f"{cell} has not ended. At {launch}:",
-        *(f"  {describe_ranks(side.ranks)}: {_describe_side(side)}" for side in divergence.sides),
+        Line(f"{which}{cell}, {launch}" if divergence.has_ended else f"{cell} has not ended. At {launch}:", tone),
+        *(Line(f"{describe_ranks(side.ranks)}: {_describe_side(side)}", indent=1) for side in divergence.sides),
     ]
 
 
@@ -125,14 +105,14 @@ def _describe_last(lateness: Lateness) -> str:
     return f"{', '.join(counts)}{more}; no rank stands out"
 
 
-def _last_events(report: FlightReport) -> tuple[Sequence[str], list[Sequence[str]]]:
+def _last_events(report: FlightReport) -> Table:
     rows: list[Sequence[str]] = []
     for flight in report.flights:
         if flight.events:
             rows.append((str(flight.rank), *_event_cells(flight, flight.events[-1], report.name_cell)))
         else:
             rows.append((str(flight.rank), "", "no event", *[""] * (len(_EVENT_HEADER) - 2)))
-    return ("rank", *_EVENT_HEADER), rows
+    return Table(("rank", *_EVENT_HEADER), rows)
 
 
 def _event_cells(flight: RankFlight, event: FlightEvent, name_cell: NameCell) -> tuple[str, ...]:
@@ -151,41 +131,20 @@ def _event_cells(flight: RankFlight, event: FlightEvent, name_cell: NameCell) ->
 # -- the events of one rank
 
 
-def format_flights_text(report: FlightReport, ranks: Sequence[int]) -> str:
-    """Format the last events of some ranks as text."""
-    chosen = [flight for flight in report.flights if flight.rank in ranks]
-    return "\n".join(format_rank_flight_text(flight, report.name_cell) for flight in chosen)
+def build_flights(report: FlightReport, ranks: Sequence[int]) -> Document:
+    """Build the last events of some ranks."""
+    return [Section(build_rank_flight(one, report.name_cell)) for one in report.flights if one.rank in ranks]
 
 
-def format_flights_html(report: FlightReport, ranks: Sequence[int]) -> str:
-    """Format the last events of some ranks as HTML."""
-    chosen = [flight for flight in report.flights if flight.rank in ranks]
-    return "".join(format_rank_flight_html(flight, report.name_cell) for flight in chosen)
-
-
-def format_rank_flight_text(flight: RankFlight, name_cell: NameCell) -> str:
-    """Format the last events of one rank as text."""
+def build_rank_flight(flight: RankFlight, name_cell: NameCell) -> Document:
+    """Build the last events of one rank."""
     if not flight.events:
-        return f"rank {flight.rank}: {flight.problem or 'no event'}"
-    return "\n".join([_format_rank_heading(flight), format_table_text(*_rank_table(flight, name_cell))])
-
-
-def format_rank_flight_html(flight: RankFlight, name_cell: NameCell) -> str:
-    """Format the last events of one rank as HTML."""
-    if not flight.events:
-        return wrap_html(escape(format_rank_flight_text(flight, name_cell), quote=False))
-    heading = f"<div><b>{escape(_format_rank_heading(flight), quote=False)}</b></div>"
-    return wrap_html(heading + format_table_html(*_rank_table(flight, name_cell)))
-
-
-def _format_rank_heading(flight: RankFlight) -> str:
+        return [Line(f"rank {flight.rank}: {flight.problem or 'no event'}")]
     earlier = max(0, len(flight.events) - _SHOWN_EVENTS)
     more = f" · {pluralize(earlier, 'earlier event')}: --json FILE" if earlier else ""
-    return f"rank {flight.rank} · {pluralize(len(flight.events), 'event')}{more}"
-
-
-def _rank_table(flight: RankFlight, name_cell: NameCell) -> tuple[Sequence[str], list[Sequence[str]]]:
-    return _EVENT_HEADER, [_event_cells(flight, event, name_cell) for event in flight.events[-_SHOWN_EVENTS:]]
+    rows = [_event_cells(flight, event, name_cell) for event in flight.events[-_SHOWN_EVENTS:]]
+    heading = f"rank {flight.rank} · {pluralize(len(flight.events), 'event')}{more}"
+    return [Line(heading, "heading"), Table(_EVENT_HEADER, rows)]
 
 
 # -- lateness
@@ -194,24 +153,16 @@ def _rank_table(flight: RankFlight, name_cell: NameCell) -> tuple[Sequence[str],
 _LATENESS_HEADER = ("rank", "came last", "others waited", "share", "longest")
 
 
-def format_stragglers_text(lateness: Lateness) -> str:
-    """Format the lateness of the ranks as text, with a bar for each rank's share."""
-    header, rows = _lateness_table(lateness)
-    bars = [(*row, _format_bar(each.share)) for row, each in zip(rows, lateness.ranks, strict=True)]
-    return "\n".join(
-        [
-            _describe_launches(lateness),
-            *_lateness_notes(lateness),
-            format_table_text((*header, ""), bars),
-        ]
-    )
-
-
-def format_stragglers_html(lateness: Lateness) -> str:
-    """Format the lateness of the ranks as HTML, with a chart of each launch."""
-    lines = [f"<div><b>{escape(_describe_launches(lateness), quote=False)}</b></div>"]
-    lines += [f"<div>{escape(note, quote=False)}</div>" for note in _lateness_notes(lateness)]
-    return wrap_html("".join(lines) + format_table_html(*_lateness_table(lateness)) + draw_delays(lateness))
+def build_stragglers(lateness: Lateness) -> Document:
+    """Build the lateness of the ranks: a table with, as text, a bar for each rank's share, and a chart of each launch."""
+    rows = [_lateness_cells(row) for row in lateness.ranks]
+    bars = [(*cells, _format_bar(row.share)) for cells, row in zip(rows, lateness.ranks, strict=True)]
+    return [
+        Line(_describe_launches(lateness), "heading"),
+        *map(Line, _lateness_notes(lateness)),
+        InText([Table((*_LATENESS_HEADER, ""), bars)]),
+        InHtml([Table(_LATENESS_HEADER, rows), Drawing(draw_delays(lateness))]),
+    ]
 
 
 def _describe_launches(lateness: Lateness) -> str:
@@ -226,10 +177,6 @@ def _lateness_notes(lateness: Lateness) -> list[str]:
     if lateness.dropped_count:
         notes.append(f"{lateness.dropped_count} earlier launches are left out")
     return notes
-
-
-def _lateness_table(lateness: Lateness) -> tuple[Sequence[str], list[Sequence[str]]]:
-    return _LATENESS_HEADER, [_lateness_cells(row) for row in lateness.ranks]
 
 
 def _lateness_cells(row: RankLateness) -> tuple[str, ...]:

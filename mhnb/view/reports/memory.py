@@ -1,4 +1,4 @@
-"""Show what the memory of the ranks' devices holds, as text and as HTML.
+"""What the memory of the ranks' devices holds.
 
 That is the report of `%mhjax memory`, and the card of a failed allocation.
 """
@@ -6,7 +6,6 @@ That is the report of `%mhjax memory`, and the card of a failed allocation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
 from mhnb.core.memory import (
     DEFAULT_TOP,
@@ -21,11 +20,9 @@ from mhnb.core.memory import (
 from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
 from mhnb.core.variables import format_array
 from mhnb.sharding.layout import format_nbytes
-from mhnb.view.html import QUIET_STYLE, join_words, wrap_html
-from mhnb.view.mime import format_pre
-from mhnb.view.reports.tables import format_table_html, format_table_text
+from mhnb.view.document import Code, Document, Group, Line, Part, Table, without_empty_columns
+from mhnb.view.html import join_words
 
-_Table = tuple[Sequence[str], list[Sequence[str]]]
 _DEVICE_HEADER = ("ranks", "memory of", "in use", "peak", "limit", "whole card", "")
 _ARRAY_HEADER = ("array", "type", "a device", "in all", "spec", "waste", "made by", "differs")
 _OPTIONAL_COLUMNS = frozenset(("peak", "limit", "whole card", "", "spec", "waste", "made by", "differs"))
@@ -41,30 +38,22 @@ FAILURE_TOP = 8
 # -- the report of all ranks
 
 
-def format_memory_text(report: MemoryReport, top: int = DEFAULT_TOP) -> str:
-    """Format the report as text: the devices and processes, then the largest arrays."""
-    lines = [_format_heading(report), *report.notes, *_table_text(_device_table(report.devices))]
-    if report.arrays:
-        lines += ["the largest arrays, by their bytes on a device:", *_table_text(_array_table(report.arrays[:top]))]
-    return "\n".join([*lines, *_format_rest(report, top), *_format_advice([row.array for row in report.arrays])])
-
-
-def format_memory_html(report: MemoryReport, top: int = DEFAULT_TOP) -> str:
-    """Format the report as HTML."""
-    parts = [f"<div><b>{escape(_format_heading(report), quote=False)}</b></div>"]
-    parts += [_format_quiet(note) for note in report.notes]
+def build_memory(report: MemoryReport, top: int = DEFAULT_TOP) -> Document:
+    """Build the report: the devices and processes, then the `top` largest arrays."""
+    parts: list[Part] = [Line(_format_heading(report), "heading"), *_quiet(report.notes)]
     if report.devices:
-        parts.append(format_table_html(*_device_table(report.devices)))
+        parts.append(_build_devices(report.devices))
     if report.arrays:
-        parts.append(_format_quiet("the largest arrays, by their bytes on a device"))
-        parts.append(format_table_html(*_array_table(report.arrays[:top])))
-    parts += [_format_quiet(line) for line in _format_rest(report, top)]
-    parts += [_advice_html(list(_format_advice([row.array for row in report.arrays])))]
-    return wrap_html("".join(parts))
+        parts += [
+            Line("the largest arrays, by their bytes on a device", "caption"),
+            _build_arrays(report.arrays[:top]),
+        ]
+    rest = _format_rest(report.arrays[top:], *report.more)
+    return [*parts, *_quiet(rest), *_build_advice([row.array for row in report.arrays])]
 
 
-def _format_quiet(line: str) -> str:
-    return f'<div style="{QUIET_STYLE}">{escape(line, quote=False)}</div>'
+def _quiet(lines: Sequence[str]) -> list[Line]:
+    return [Line(line, "quiet") for line in lines]
 
 
 def _format_heading(report: MemoryReport) -> str:
@@ -73,36 +62,17 @@ def _format_heading(report: MemoryReport) -> str:
     return f"{report.name} · memory · {describe_ranks(report.ranks)} · {arrays}"
 
 
-def _format_rest(report: MemoryReport, top: int) -> list[str]:
-    rest = report.arrays[top:]
-    count = sum(row.array.count for row in rest) + report.more[0]
-    nbytes = sum(row.nbytes_per_device for row in rest) + report.more[1]
-    return (
-        [f"{count} more {'array' if count == 1 else 'arrays'}, {format_nbytes(nbytes)} in all on a device"]
-        if count
-        else []
-    )
-
-
-def _table_text(table: _Table) -> list[str]:
-    header, rows = table
-    return format_table_text(header, rows).splitlines() if rows else []
-
-
-def _without_empty_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> _Table:
-    shown = [
-        column
-        for column, name in enumerate(header)
-        if name not in _OPTIONAL_COLUMNS or any(row[column] for row in rows)
-    ]
-    return [header[column] for column in shown], [[row[column] for column in shown] for row in rows]
+def _format_rest(rest: Sequence[ArrayRow], more_count: int, more_nbytes: int) -> list[str]:
+    count = sum(row.array.count for row in rest) + more_count
+    nbytes = sum(row.nbytes_per_device for row in rest) + more_nbytes
+    return [f"{pluralize(count, 'more array')}, {format_nbytes(nbytes)} in all on a device"] if count else []
 
 
 # -- devices
 
 
-def _device_table(devices: Sequence[DeviceRow]) -> _Table:
-    return _without_empty_columns(_DEVICE_HEADER, [_device_cells(row) for row in devices])
+def _build_devices(devices: Sequence[DeviceRow]) -> Table:
+    return without_empty_columns(_DEVICE_HEADER, [_device_cells(row) for row in devices], _OPTIONAL_COLUMNS)
 
 
 def _device_cells(row: DeviceRow) -> tuple[str, ...]:
@@ -132,8 +102,8 @@ def _name_devices(row: DeviceRow) -> str:
 # -- arrays
 
 
-def _array_table(arrays: Sequence[ArrayRow]) -> _Table:
-    return _without_empty_columns(_ARRAY_HEADER, [_array_cells(row) for row in arrays])
+def _build_arrays(arrays: Sequence[ArrayRow]) -> Table:
+    return without_empty_columns(_ARRAY_HEADER, [_array_cells(row) for row in arrays], _OPTIONAL_COLUMNS)
 
 
 def _array_cells(row: ArrayRow) -> tuple[str, ...]:
@@ -183,8 +153,8 @@ def _format_maker(array: ArrayMemory) -> str:
 # -- what could be sharded
 
 
-def _format_advice(arrays: Sequence[ArrayMemory]) -> Iterator[str]:
-    """Yield a sentence about the array whose replicas take the most on each device, and a line of code that shards it, if any does."""
+def _build_advice(arrays: Sequence[ArrayMemory]) -> Iterator[Part]:
+    """Build a sentence about the array whose replicas take the most on each device, and a line of code that shards it, if any does."""
     advice = suggest_sharding(arrays)
     if advice is None:
         return
@@ -193,66 +163,40 @@ def _format_advice(arrays: Sequence[ArrayMemory]) -> Iterator[str]:
     sentence = f"→ {advice.name}: {has}. Sharded along {advice.axis!r}, it would take {saved} less on each device"
     made = f"; shard it where it is made{f': {advice.place}' if advice.place else ''}"
     keepers = f", once {join_words(advice.keepers)} {'do' if len(advice.keepers) > 1 else 'does'} not hold it any more"
-    yield f"{sentence}{keepers if advice.code and advice.keepers else ''}{':' if advice.code else made}"
+    yield Line(f"{sentence}{keepers if advice.code and advice.keepers else ''}{':' if advice.code else made}")
     if advice.code:
-        yield f"    {advice.code}"
+        yield Code(advice.code, indent=4)
 
 
 _NO_ADVICE = "→ no named array here has replicas along a mesh axis that divides one of its dims"
 
 
-def _advice_html(lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
-    sentence, *code = lines
-    return f"<div>{escape(sentence, quote=False)}</div>{''.join(format_pre(line.strip()) for line in code)}"
-
-
 # -- the card of a failed allocation
 
 
-def format_shortage_text(groups: Sequence[FailureGroup]) -> Iterator[str]:
-    """Yield the lines of the card: what was asked for, the devices, the largest arrays, and what could be sharded."""
+def build_shortage(groups: Sequence[FailureGroup]) -> Document:
+    """Build the card: what was asked for, the devices, the largest arrays, and what could be sharded."""
+    parts: list[Part] = []
     for group in groups[:_MAX_CARDS]:
-        yield _format_shortage_heading(group, is_only=len(groups) == 1)
-        yield from (f"  {line}" for line in group.notes)
-        if group.failure.problem:
-            yield f"  {group.failure.problem}"
-            continue
-        yield from (f"  {line}" for line in _table_text(_device_table(group.devices)))
-        rows = _merge_own_arrays(group)
-        yield from (f"  {line}" for line in _table_text(_array_table(rows[:FAILURE_TOP])))
-        yield from (f"  {line}" for line in _format_shortage_end(group, rows))
-    yield from _format_other_groups(groups)
-
-
-def format_shortage_html(groups: Sequence[FailureGroup]) -> str:
-    """Format the card as HTML, without an outer element."""
-    cards = [_format_one_shortage(group, is_only=len(groups) == 1) for group in groups[:_MAX_CARDS]]
-    return "".join([*cards, *map(_format_quiet, _format_other_groups(groups))])
-
-
-def _format_other_groups(groups: Sequence[FailureGroup]) -> list[str]:
-    """Name the ranks whose reports are not shown."""
+        parts.append(Line(_format_shortage_heading(group, is_only=len(groups) == 1), "heading"))
+        parts.append(Group(_build_one_shortage(group)))
     ranks = [rank for group in groups[_MAX_CARDS:] for rank in group.ranks]
-    return [f"an allocation also failed on {describe_ranks(ranks)}, with other arrays in memory"] if ranks else []
+    more = [f"an allocation also failed on {describe_ranks(ranks)}, with other arrays in memory"] if ranks else []
+    return [*parts, *_quiet(more)]
 
 
-def _format_one_shortage(group: FailureGroup, *, is_only: bool) -> str:
-    parts = [f"<div><b>{escape(_format_shortage_heading(group, is_only=is_only), quote=False)}</b></div>"]
-    parts += [_format_quiet(line) for line in group.notes]
+def _build_one_shortage(group: FailureGroup) -> Document:
+    notes = _quiet(group.notes)
     if group.failure.problem:
-        return "".join([*parts, _format_quiet(group.failure.problem)])
-    rows = _merge_own_arrays(group)
-    for table in (_device_table(group.devices), _array_table(rows[:FAILURE_TOP])):
-        if table[1]:
-            parts.append(format_table_html(*table))
-    lines = list(_format_shortage_end(group, rows))
-    advice = [line for line in lines if line.startswith(("→", "    "))]
-    parts += [_format_quiet(line) for line in lines if line not in advice]
-    is_general = advice == [_NO_ADVICE]
-    parts += ["".join(map(_format_quiet, advice)) if is_general else _advice_html(advice)]
-    return "".join(parts)
+        return [*notes, Line(group.failure.problem, "quiet")]
+    memory = group.failure.memory
+    rows = merge_arrays({group.ranks[0]: memory.arrays})
+    tables = [table for table in (_build_devices(group.devices), _build_arrays(rows[:FAILURE_TOP])) if table.rows]
+    rest = _format_rest(rows[FAILURE_TOP:], memory.more_count, memory.more_nbytes)
+    if not rows:
+        return [*notes, *tables, *_quiet([*rest, "no live arrays"])]
+    advice = list(_build_advice(memory.arrays)) or _quiet([_NO_ADVICE])
+    return [*notes, *tables, *_quiet(rest), *advice]
 
 
 def _format_shortage_heading(group: FailureGroup, *, is_only: bool) -> str:
@@ -261,21 +205,3 @@ def _format_shortage_heading(group: FailureGroup, *, is_only: bool) -> str:
     asked = "" if failure.requested is None else f" · {format_nbytes(failure.requested)} was asked for"
     ranks = "" if is_only and len(group.ranks) == 1 else f" on {describe_ranks(group.ranks)}"
     return f"{where} when the allocation failed{ranks}{asked}"
-
-
-def _merge_own_arrays(group: FailureGroup) -> Sequence[ArrayRow]:
-    return merge_arrays({group.ranks[0]: group.failure.memory.arrays})
-
-
-def _format_shortage_end(group: FailureGroup, rows: Sequence[ArrayRow]) -> Iterator[str]:
-    memory = group.failure.memory
-    rest = rows[FAILURE_TOP:]
-    count = sum(row.array.count for row in rest) + memory.more_count
-    nbytes = sum(row.nbytes_per_device for row in rest) + memory.more_nbytes
-    if count:
-        yield f"{count} more {'array' if count == 1 else 'arrays'}, {format_nbytes(nbytes)} in all on a device"
-    if not rows:
-        yield "no live arrays"
-        return
-    advice = list(_format_advice(memory.arrays))
-    yield from advice or [_NO_ADVICE]

@@ -12,14 +12,10 @@ from dataclasses import replace
 from html import escape
 from typing import Self
 
-from mhnb.core.flight import FlightReport
 from mhnb.core.guard.value_check import CheckRow
-from mhnb.core.memory import MemoryReport
 from mhnb.core.metrics import Metrics
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.core.replay import ReplayStep, format_step
-from mhnb.core.stragglers import Lateness
-from mhnb.core.trace import TraceReport
 from mhnb.core.variables import VariableRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Report
@@ -27,15 +23,6 @@ from mhnb.types import StartProgress
 from mhnb.view.html import format_seconds, new_uid, wrap_html
 from mhnb.view.live.widget import warm_up
 from mhnb.view.mime import format_pre
-from mhnb.view.reports.flight import (
-    format_flight_html,
-    format_flight_text,
-    format_flights_html,
-    format_flights_text,
-    format_stragglers_html,
-    format_stragglers_text,
-)
-from mhnb.view.reports.memory import format_memory_html, format_memory_text
 from mhnb.view.reports.metrics import format_metrics_html, format_metrics_text
 from mhnb.view.reports.reports import (
     format_collectives_html,
@@ -60,7 +47,6 @@ from mhnb.view.reports.tables import (
     format_vars_html,
     format_vars_text,
 )
-from mhnb.view.reports.trace import format_trace_html, format_trace_text
 from mhnb.view.screen import Region, Screen, detect_screen
 
 
@@ -275,32 +261,7 @@ def show_preflight(report: PreflightReport, screen: Screen | None = None) -> Non
     (screen or detect_screen()).show(data, new_uid())
 
 
-def show_flight(report: FlightReport, ranks: Sequence[int] | None = None, screen: Screen | None = None) -> None:
-    """Show how the recorded events of the ranks compare; or the last events of the given ranks."""
-    html = format_flight_html(report) if ranks is None else format_flights_html(report, ranks)
-    text = format_flight_text(report) if ranks is None else format_flights_text(report, ranks)
-    (screen or detect_screen()).show({"text/html": html, "text/plain": text}, new_uid())
-
-
 def show_metrics(metrics: Metrics, *, each: bool = False, screen: Screen | None = None) -> None:
     """Show a chart of each metric; in a terminal a line, and with `each` also a line for each rank."""
     data = {"text/html": format_metrics_html(metrics), "text/plain": format_metrics_text(metrics, each=each)}
-    (screen or detect_screen()).show(data, new_uid())
-
-
-def show_stragglers(lateness: Lateness, screen: Screen | None = None) -> None:
-    """Show how late the ranks came to launches."""
-    data = {"text/html": format_stragglers_html(lateness), "text/plain": format_stragglers_text(lateness)}
-    (screen or detect_screen()).show(data, new_uid())
-
-
-def show_trace(report: TraceReport, screen: Screen | None = None) -> None:
-    """Show where the time of a traced cell went, and where its timeline is."""
-    data = {"text/html": format_trace_html(report), "text/plain": format_trace_text(report)}
-    (screen or detect_screen()).show(data, new_uid())
-
-
-def show_memory(report: MemoryReport, top: int, screen: Screen | None = None) -> None:
-    """Show what the memory of the ranks' devices holds, with so many of the largest arrays."""
-    data = {"text/html": format_memory_html(report, top), "text/plain": format_memory_text(report, top)}
     (screen or detect_screen()).show(data, new_uid())

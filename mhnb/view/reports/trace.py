@@ -1,4 +1,4 @@
-"""Show where the time of a traced cell went on each rank, as text and as HTML with a picture, and how its timeline is opened.
+"""Where the time of a traced cell went on each rank, and how its timeline is opened.
 
 The picture is an image of its own, because an untrusted notebook drops elements of SVG from HTML. It does not know the page's theme,
 so its colors are visible on both white and black; the table beside it has the sums.
@@ -17,8 +17,8 @@ from typing import Final
 
 from mhnb.core.ranks import pluralize
 from mhnb.core.trace import STATES, CollectiveTimes, RankTimes, State, TraceReport, describe_traced
-from mhnb.view.html import QUIET_STYLE, format_seconds, wrap_html
-from mhnb.view.reports.tables import format_table_html, format_table_text
+from mhnb.view.document import Document, Drawing, InHtml, InText, Line, Part, Table
+from mhnb.view.html import QUIET_STYLE, format_seconds
 
 COLORS: Final[dict[State, str]] = {
     "compute": "#0072b2",
@@ -47,41 +47,25 @@ def _list_states(report: TraceReport) -> list[State]:
     return [state for state in STATES if state != "not recorded" or any(row.unrecorded_s for row in report.ranks)]
 
 
-def _rank_table(report: TraceReport) -> tuple[Sequence[str], list[Sequence[str]]]:
-    states = _list_states(report)
-    return ("rank", *states, "total"), [_rank_cells(row, states) for row in report.ranks]
-
-
-def format_trace_text(report: TraceReport, *, is_shell: bool = False) -> str:
-    """Format where the time of each rank went as text, with a bar of the states of each rank.
+def build_trace(report: TraceReport, *, is_shell: bool = False) -> Document:
+    """Build where the time of each rank went: a picture of all ranks, or a bar of characters for each, and the sums.
 
     Args:
         report: of the trace.
         is_shell: whether it is printed in a shell, which has no `%mhjax`.
     """
-    parts = [_format_heading(report)]
+    parts: list[Part] = [Line(_format_heading(report), "heading")]
+    states = _list_states(report)
     if any(row.states for row in report.ranks):
-        legend = "   ".join(f"{_MARKS[state]} {state}" for state in _list_states(report))
-        parts += [legend, *_format_bars(report)]
+        legend = "   ".join(f"{_MARKS[state]} {state}" for state in states)
+        parts.append(InText([Line(legend), *map(Line, _format_bars(report))]))
+        parts.append(InHtml([Drawing(_format_legend(states) + _format_picture(report))]))
     if report.ranks:
-        parts.append(format_table_text(*_rank_table(report)))
+        parts.append(Table(("rank", *states, "total"), [_rank_cells(row, states) for row in report.ranks]))
     if report.collectives:
-        parts.append(format_table_text(*_collectives_table(report)))
-    return "\n".join([*parts, *report.notes, *_format_end(report)[: 1 if is_shell else None]])
-
-
-def format_trace_html(report: TraceReport) -> str:
-    """Format where the time of each rank went as HTML, with a picture of all ranks."""
-    parts = [f"<div><b>{escape(_format_heading(report), quote=False)}</b></div>"]
-    if any(row.states for row in report.ranks):
-        parts += [_format_legend(_list_states(report)), _format_picture(report)]
-    if report.ranks:
-        parts.append(format_table_html(*_rank_table(report)))
-    if report.collectives:
-        parts.append(format_table_html(*_collectives_table(report)))
-    parts += [f"<div>{escape(note, quote=False)}</div>" for note in report.notes]
-    parts += [f'<div style="{QUIET_STYLE}">{escape(line, quote=False)}</div>' for line in _format_end(report)]
-    return wrap_html("".join(parts))
+        parts.append(_build_collectives(report))
+    ends = [Line(line, "quiet") for line in _format_end(report)]
+    return [*parts, *map(Line, report.notes), *ends[: 1 if is_shell else None]]
 
 
 def _format_heading(report: TraceReport) -> str:
@@ -105,7 +89,7 @@ def _format_part(row: RankTimes, state: State) -> str:
     return f"{format_seconds(seconds)} ({seconds / row.wall_s:.0%})"
 
 
-def _collectives_table(report: TraceReport) -> tuple[Sequence[str], list[Sequence[str]]]:
+def _build_collectives(report: TraceReport) -> Table:
     shown = report.collectives[:_SHOWN_COLLECTIVES]
     rows: list[Sequence[str]] = [_collective_cells(row) for row in shown]
     if rest := report.collectives[_SHOWN_COLLECTIVES:]:
@@ -113,7 +97,7 @@ def _collectives_table(report: TraceReport) -> tuple[Sequence[str], list[Sequenc
         count = str(sum(row.count for row in rest))
         name = pluralize(len(rest), "other collective")
         rows.append((name, "", count, format_seconds(total_s), format_seconds(waiting_s), ""))
-    return _COLLECTIVES_HEADER, rows
+    return Table(_COLLECTIVES_HEADER, rows)
 
 
 def _collective_cells(row: CollectiveTimes) -> tuple[str, ...]:

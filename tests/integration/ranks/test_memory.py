@@ -14,7 +14,8 @@ from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import describe_ranks
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.reports.memory import format_memory_text
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.memory import build_memory
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np
@@ -103,7 +104,7 @@ def test_devices_are_summed_and_compared(ready: Cluster) -> None:
     assert [(row.ranks, row.ordinals) for row in report.devices if row.is_outlier and row.ordinals] == [((2,), (0,))]
     assert report.notes[0] == NO_STATISTICS
     assert all((memory.host_nbytes or 0) > 50 << 20 for memory in report.ranks.values())
-    assert format_memory_text(report).splitlines()[1] == NO_STATISTICS
+    assert print_text(build_memory(report)).splitlines()[1] == NO_STATISTICS
 
 
 def test_report_of_some_ranks(ready: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""The flight recorder's report and the lateness of ranks, as text and as HTML with a chart."""
+"""The flight recorder's report and the lateness of ranks, and its chart."""
 
 from __future__ import annotations
 
@@ -10,15 +10,9 @@ import pytest
 
 from mhnb.core.flight import FlightEvent, FlightHeader, FlightReport, RankFlight, build_report
 from mhnb.core.stragglers import Lateness, RankLateness
-from mhnb.view.reports.flight import (
-    draw_delays,
-    format_flight_html,
-    format_flight_text,
-    format_flights_html,
-    format_flights_text,
-    format_stragglers_html,
-    format_stragglers_text,
-)
+from mhnb.view.document import Line
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers, draw_delays
 
 HEADER = FlightHeader(0, 1, 2, 77, "alpha", "clock", 1_000_000_000_000_000_000, 0)
 MS = 1_000_000
@@ -48,7 +42,7 @@ def report() -> FlightReport:
 
 def test_text_has_the_difference_and_the_last_events(report: FlightReport) -> None:
     """The first difference comes first, with what each side did; then a row for each rank."""
-    lines = format_flight_text(report).splitlines()
+    lines = print_text(build_flight(report)).splitlines()
     assert lines[:4] == [
         "main · flight recorder · 2 ranks · 6 events",
         "first difference: In [5], launch 2 of ranks 0-1",
@@ -60,6 +54,7 @@ def test_text_has_the_difference_and_the_last_events(report: FlightReport) -> No
     assert rows[0] == ["rank", "time", "event", "cell", "line", "launch", "program", "ranks"]
     assert [rows[1][0], *rows[1][2:]] == ["0", "proposal", "In [5]", "8", "2", "jit(step)", "0-1"]
     assert re.fullmatch(r"\d\d:\d\d:\d\d\.750", rows[1][1])
+    assert Line("first difference: In [5], launch 2 of ranks 0-1", "bad") in build_flight(report)
 
 
 def test_first_and_last_difference_are_shown() -> None:
@@ -69,7 +64,7 @@ def test_first_and_last_difference_are_shown() -> None:
         RankFlight(rank, HEADER, tuple(e for b in begins for e in (b, launch(b.number, cell=b.cell, fingerprint=rank))))
         for rank in (0, 1)
     ]
-    lines = format_flight_text(build_report("main", flights)).splitlines()
+    lines = print_text(build_flight(build_report("main", flights))).splitlines()
     assert [line for line in lines if "cell" in line][:3] == [
         "first difference: cell 1, launch 1 of ranks 0-1",
         "… and in 1 other cell",
@@ -81,7 +76,7 @@ def test_cell_that_has_not_ended_is_no_difference_yet() -> None:
     """A rank that has not ended the cell may yet reach the launch of the others."""
     waits = RankFlight(0, HEADER, (BEGIN, launch(2), launch(3, "proposal", launch=2, line=8)))
     report = build_report("main", [waits, RankFlight(1, HEADER, (BEGIN, launch(2)))])
-    assert format_flight_text(report).splitlines()[1:4] == [
+    assert print_text(build_flight(report)).splitlines()[1:4] == [
         "In [5] has not ended. At launch 2 of ranks 0-1:",
         "  rank 0: waited for agreement on jit(step), line 8",
         "  rank 1: had not reached it; last: launched jit(step), line 7",
@@ -91,7 +86,7 @@ def test_cell_that_has_not_ended_is_no_difference_yet() -> None:
 def test_ranks_in_step_are_said_to_be(report: FlightReport) -> None:
     """Without a difference one sentence says so."""
     same = build_report("main", [RankFlight(rank, HEADER, (BEGIN, launch(2))) for rank in (0, 1)])
-    assert "the ranks launched the same programs, as far as they are recorded" in format_flight_text(same)
+    assert "the ranks launched the same programs, as far as they are recorded" in print_text(build_flight(same))
 
 
 def test_what_is_missing_is_mentioned() -> None:
@@ -100,30 +95,20 @@ def test_what_is_missing_is_mentioned() -> None:
         RankFlight(0, HEADER, tuple(event(n, "cell", cell=n, program=f"In [{n}] off") for n in range(1, 9))),
         RankFlight(1, problem="its recording is on another machine"),
     ]
-    text = format_flight_text(build_report("main", flights))
+    text = print_text(build_flight(build_report("main", flights)))
     names = "In [1], In [2], In [3], In [4], In [5] and 3 more"
     assert f"launches of {names} were not recorded (--guard off)" in text
     assert "rank 1: its recording is on another machine" in text
-
-
-def test_html_has_what_the_text_has(report: FlightReport) -> None:
-    """Every word of the text is in the HTML, and the difference is marked."""
-    html = format_flight_html(report)
-    said = re.sub(r"<[^>]+>", " ", html)
-    assert [word for word in format_flight_text(report).split() if word.rstrip(":") not in said] == []
-    assert '<div class="mhnb-bad">first difference' in html
 
 
 def test_events_of_one_rank_are_listed() -> None:
     """The last 40 events are listed, and the file is named that has the others."""
     events = tuple(launch(number, launch=number) for number in range(1, 51))
     report = build_report("main", [RankFlight(0, HEADER, events), RankFlight(1, problem="lost")])
-    lines = format_flights_text(report, [0]).splitlines()
+    lines = print_text(build_flights(report, [0])).splitlines()
     assert lines[0] == "rank 0 · 50 events · 10 earlier events: --json FILE"
     assert len(lines) == 42
-    assert format_flights_text(report, [1]) == "rank 1: lost"
-    assert "10 earlier events" in format_flights_html(report, [0, 1])
-    assert "rank 1: lost" in format_flights_html(report, [0, 1])
+    assert print_text(build_flights(report, [1])) == "rank 1: lost"
 
 
 # -- lateness
@@ -138,7 +123,7 @@ def make_lateness(named: tuple[int, ...] = (1,)) -> Lateness:
 
 def test_stragglers_as_text() -> None:
     """The rank that stands out has a sentence, and every rank a row with a bar of its share."""
-    assert format_stragglers_text(make_lateness()).splitlines() == [
+    assert print_text(build_stragglers(make_lateness())).splitlines() == [
         "In [5] · 3 launches of several ranks in 0.20 s",
         "rank 1 came last at 2 of 3 launches; the others waited 0.1 s, 50% of the time",
         "rank  came last  others waited  share  longest",
@@ -149,8 +134,8 @@ def test_stragglers_as_text() -> None:
 
 def test_no_rank_stands_out() -> None:
     """Then the sentence says so, and nothing is marked."""
-    assert format_stragglers_text(make_lateness(())).splitlines()[1] == "no rank stands out"
-    assert 'class="mhnb-bad"' not in format_stragglers_html(make_lateness(()))
+    assert print_text(build_stragglers(make_lateness(()))).splitlines()[1] == "no rank stands out"
+    assert 'class="mhnb-bad"' not in draw_delays(make_lateness(()))
 
 
 def test_chart_is_accessible_and_marks_the_late_rank() -> None:
@@ -196,5 +181,4 @@ def test_left_out_launches_and_errors_are_mentioned() -> None:
         _Case(Lateness(3, 0.2, base.ranks, clock_error_s=0.0021), "times of different hosts may be wrong by 2.1 ms"),
         _Case(Lateness(3, 0.2, base.ranks, dropped_count=7), "7 earlier launches are left out"),
     ):
-        assert case.said in format_stragglers_text(case.lateness)
-        assert case.said in format_stragglers_html(case.lateness)
+        assert case.said in print_text(build_stragglers(case.lateness))

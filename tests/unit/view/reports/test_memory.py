@@ -1,4 +1,4 @@
-"""The report of `%mhjax memory` and the card of a failed allocation, as text and as HTML."""
+"""The report of `%mhjax memory` and the card of a failed allocation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mhnb.core.memory import AllocationFailure, ArrayMemory, DeviceMemory, Memor
 from mhnb.core.output.results import CellResult
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.reports.memory import format_memory_html, format_memory_text, format_shortage_html, format_shortage_text
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.memory import build_memory, build_shortage
 from tests.support.view_samples import cell, failed
 
-HOSTILE = "x['<script>alert(1)</script>']"
 MESH = (("data", 2),)
 W = ArrayMemory(
     ("w", "params['w']"),
@@ -57,7 +57,7 @@ def rows_of(text: str) -> dict[str, list[str]]:
 
 def test_text_has_devices_then_arrays(report: MemoryReport) -> None:
     """One row for what agrees, the outlier marked; arrays with names, sizes, spec, waste, the line, and which ranks differ."""
-    text = format_memory_text(report)
+    text = print_text(build_memory(report))
     assert text.splitlines()[0] == "main · memory · ranks 0-2 · 6 arrays"
     assert "device 0 (H100)" in text
     outlier = next(line for line in text.splitlines() if "unlike most others" in line)
@@ -73,7 +73,7 @@ def test_text_has_devices_then_arrays(report: MemoryReport) -> None:
 
 def test_text_ends_with_what_could_be_sharded(report: MemoryReport) -> None:
     """The array, what it would save, and the line of code."""
-    assert format_memory_text(report).splitlines()[-2:] == [
+    assert print_text(build_memory(report)).splitlines()[-2:] == [
         "→ w: each device has a full copy. Sharded along 'data', it would take 512.0 KiB less on each device:",
         "    w = params['w'] = jax.device_put(w, jax.sharding.NamedSharding(w.sharding.mesh, jax.sharding.PartitionSpec('data')))",
     ]
@@ -82,7 +82,7 @@ def test_text_ends_with_what_could_be_sharded(report: MemoryReport) -> None:
 def test_columns_without_a_value_are_left_out() -> None:
     """Without statistics there is no peak and no limit; without differences no column for them."""
     memory = RankMemory((DeviceMemory(0, "cpu", 288, is_sum=True),), (LOOSE,))
-    lines = format_memory_text(MemoryReport("main", {0: memory})).splitlines()
+    lines = print_text(build_memory(MemoryReport("main", {0: memory}))).splitlines()
     assert lines[1].startswith("CPU devices report no memory statistics: ")
     assert lines[2].split() == ["ranks", "memory", "of", "in", "use"]
     assert lines[-2].split() == ["array", "type", "a", "device", "in", "all", "spec"]
@@ -90,31 +90,17 @@ def test_columns_without_a_value_are_left_out() -> None:
 
 def test_smaller_arrays_are_one_line(report: MemoryReport) -> None:
     """`--top` limits the rows; the rest is counted, with what the ranks did not list."""
-    text = format_memory_text(report, 2)
+    text = print_text(build_memory(report, 2))
     assert "4 more arrays, 352 B in all on a device" in text
     assert "h in function f" not in text
     longer = MemoryReport("main", {0: structs.replace(report.ranks[0], more_count=10, more_nbytes=1000)})
-    assert "14 more arrays, 1.3 KiB in all on a device" in format_memory_text(longer, 2)
-    assert "more array" not in format_memory_text(report, 4)
-
-
-def test_html_has_the_same_facts(report: MemoryReport) -> None:
-    """Every cell of the text is in the HTML."""
-    html = format_memory_html(report)
-    for word in (
-        "main · memory",
-        "device 0 (H100)",
-        "w (also params['w'])",
-        "In [3], line 2",
-        "missing on rank 2",
-        "unlike most",
-    ):
-        assert word in html
+    assert "14 more arrays, 1.3 KiB in all on a device" in print_text(build_memory(longer, 2))
+    assert "more array" not in print_text(build_memory(report, 4))
 
 
 def test_empty_report_says_so() -> None:
     """Ranks that hold no arrays have no table of them."""
-    text = format_memory_text(MemoryReport("main", {0: rank_memory()}))
+    text = print_text(build_memory(MemoryReport("main", {0: rank_memory()})))
     assert "no arrays" in text
     assert "the largest arrays" not in text
 
@@ -158,51 +144,33 @@ def test_card_is_in_the_stored_html() -> None:
 
 
 def test_many_different_reports_are_not_all_shown() -> None:
-    """The ranks of the others are named, in the text and in the HTML."""
+    """The ranks of the others are named."""
     shown = [structs.replace(FAILURE, requested=nbytes) for nbytes in range(1, 8)]
     groups = group_failures(dict(enumerate(shown)))
-    text, html = "\n".join(format_shortage_text(groups)), format_shortage_html(groups)
-    for form in (text, html):
-        assert form.count("when the allocation failed") == 4
-        assert "an allocation also failed on ranks 4-6, with other arrays in memory" in form
+    text = print_text(build_shortage(groups))
+    assert text.count("when the allocation failed") == 4
+    assert "an allocation also failed on ranks 4-6, with other arrays in memory" in text
 
 
 def test_card_says_when_the_arrays_could_not_be_listed() -> None:
     """A failure of the report itself is one line with its reason."""
     broken = AllocationFailure(problem="the arrays in memory could not be listed: MemoryError")
     (group,) = group_failures({0: broken})
-    lines = list(format_shortage_text([group]))
+    lines = print_text(build_shortage([group])).splitlines()
     assert lines == ["device memory when the allocation failed", f"  {broken.problem}"]
-    assert broken.problem in format_shortage_html([group])
 
 
 def test_card_says_that_nothing_could_be_sharded() -> None:
     """An array without a mesh is no candidate, and the card says that there is none."""
     (group,) = group_failures({0: AllocationFailure(is_host=True, memory=rank_memory(H))})
-    lines = list(format_shortage_text([group]))
+    lines = print_text(build_shortage([group])).splitlines()
     assert lines[0] == "host memory when the allocation failed"
     assert lines[-1].strip() == "→ no named array here has replicas along a mesh axis that divides one of its dims"
     (empty,) = group_failures({0: AllocationFailure(memory=rank_memory())})
-    assert list(format_shortage_text([empty]))[-1].strip() == "no live arrays"
+    assert print_text(build_shortage([empty])).splitlines()[-1].strip() == "no live arrays"
 
 
 def test_cell_that_ended_well_has_no_card() -> None:
     """An error that was shown and did not end the cell, such as one of a `__repr__`, has no card."""
     result = replace(failed_cell(FAILURE).ranks[0], outcome="ok")
     assert "allocation" not in format_cell_text(cell(result))
-
-
-def test_names_of_users_are_text() -> None:
-    """A key of a dict, a file and a program are escaped in HTML, in the report and in the card."""
-    hostile = structs.replace(W, names=(HOSTILE, HOSTILE + "['b']"), program="jit(<b>)", place="<i>.py:3")
-    memory = structs.replace(rank_memory(hostile), problems=("<u>no</u>",))
-    (group,) = group_failures({0: AllocationFailure(memory=memory)})
-    broken = group_failures({0: AllocationFailure(problem="<s>no</s>")})
-    for html in (
-        format_memory_html(MemoryReport("<em>", {0: memory})),
-        format_shortage_html([group]),
-        format_shortage_html(broken),
-    ):
-        for tag in ("<script", "<b>)", "<i>", "<u>", "<em>", "<s>"):
-            assert tag not in html
-    assert "&lt;script&gt;" in format_shortage_html([group])
