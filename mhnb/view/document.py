@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 Tone: TypeAlias = Literal["plain", "heading", "bad heading", "bad", "quiet", "caption", "advice"]
 """How a line is meant. A caption stands above a table; advice is quiet, below what it is about, and may have several lines."""
@@ -22,14 +22,42 @@ class Line:
     tone: Tone = "plain"
     indent: int = 0
     """How many steps it stands to the right of other lines."""
+    aside: str = ""
+    """Words beside a heading that are no part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table that is more than text."""
+
+    text: str
+    is_strong: bool = False
+    detail: str = ""
+    """What a click shows, where the form is HTML."""
+    is_open: bool = False
+    """Whether the detail is shown from the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells below a header; columns of numbers are aligned to the right."""
+    """Rows of cells below a header."""
 
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str | Cell]]
+    numbers: frozenset[int] | None = None
+    """Columns that are aligned to the right; None for those in which every cell begins with a digit. If they are given, only the first
+    column may wrap."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadedRows:
+    """Rows of text, a few below each heading, and a last line."""
+
+    groups: Sequence[tuple[str, Sequence[str]]]
+    ending: Sequence[str]
+    """Words of the last line, none of which is broken, so that a command can be copied."""
+    bad_heading: str = ""
+    """The heading whose rows are in the color of errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +83,14 @@ class Group:
     """Parts below a heading: indented where the form is text."""
 
     parts: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Parts beside a line in the color of an alarm, or a calm one."""
+
+    parts: Document
+    is_alarm: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +121,13 @@ class InHtml:
     parts: Document
 
 
-Part: TypeAlias = Line | Table | Code | Fold | Group | Section | Drawing | InText | InHtml
+Part: TypeAlias = Line | Table | HeadedRows | Code | Fold | Group | Frame | Section | Drawing | InText | InHtml
 Document: TypeAlias = Sequence[Part]
+
+
+def read_cell(cell: str | Cell) -> str:
+    """Return the text of a cell."""
+    return cell if isinstance(cell, str) else cell.text
 
 
 def without_empty_columns(
@@ -95,3 +136,16 @@ def without_empty_columns(
     """Make a table without those optional columns in which no row has a value."""
     shown = [at for at, name in enumerate(header) if name not in optional or any(row[at] for row in rows)]
     return Table([header[at] for at in shown], [[row[at] for at in shown] for row in rows])
+
+
+_MAX_OPEN_ROWS, _OPEN_ROWS = 16, 8
+_Row = TypeVar("_Row")
+
+
+def split_rows(rows: Sequence[_Row]) -> tuple[Sequence[_Row], Sequence[_Row]]:
+    """Split many rows into those that are seen at once and those that a click shows; a few are all seen.
+
+    >>> [len(part) for part in split_rows(range(16))], [len(part) for part in split_rows(range(64))]
+    ([16, 0], [8, 56])
+    """
+    return (rows, rows[len(rows) :]) if len(rows) <= _MAX_OPEN_ROWS else (rows[:_OPEN_ROWS], rows[_OPEN_ROWS:])

@@ -6,7 +6,23 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from mhnb.view.document import Code, Document, Drawing, Fold, Group, InHtml, Line, Part, Section, Table, Tone
+from mhnb.view.document import (
+    Cell,
+    Code,
+    Document,
+    Drawing,
+    Fold,
+    Frame,
+    Group,
+    HeadedRows,
+    InHtml,
+    Line,
+    Part,
+    Section,
+    Table,
+    Tone,
+    read_cell,
+)
 from mhnb.view.html import QUIET_STYLE, format_fold, wrap_html, wrap_in_scroller
 from mhnb.view.mime import format_pre
 from mhnb.view.print_text import find_number_columns
@@ -20,6 +36,11 @@ _BEFORE: dict[Tone, str] = {
     "caption": f'<div style="{QUIET_STYLE}">',
     "advice": f'<div style="{QUIET_STYLE};padding-left:1em;white-space:pre-wrap">',
 }
+_ALARM_COLOR, _CALM_COLOR = "#d9822b", "#8c8c8c"
+_FRAME_STYLE = "margin:3px 0;padding-left:8px;font-family:monospace"
+_PLACE_STYLE = (
+    "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0;font-size:1em;font-weight:normal"
+)
 _SHORT_CHARS = 32
 NO_BREAK_STYLE = ";white-space:nowrap"
 """Style of a cell that `find_widest_cells` returned."""
@@ -56,6 +77,11 @@ def _print_part(part: Part) -> str:
             return print_html(part.parts)
         case Drawing():
             return part.html
+        case HeadedRows():
+            return _print_headed_rows(part)
+        case Frame():
+            line = f"border-left:3px solid {_ALARM_COLOR if part.is_alarm else _CALM_COLOR}"
+            return f'<div class="mhnb-hang" style="{line};{_FRAME_STYLE}">{print_parts(part.parts)}</div>'
         case Group() | InHtml():
             return print_parts(part.parts)
         case _:
@@ -65,7 +91,8 @@ def _print_part(part: Part) -> str:
 def _print_line(line: Line) -> str:
     before = f'<div style="padding-left:{1.5 * line.indent}em">' if line.indent else _BEFORE[line.tone]
     text = escape(line.text, quote=False)
-    return f"{before}<b>{text}</b></div>" if line.tone.endswith("heading") else f"{before}{text}</div>"
+    aside = f" {escape(line.aside, quote=False)}" if line.aside else ""
+    return f"{before}<b>{text}</b>{aside}</div>" if line.tone.endswith("heading") else f"{before}{text}{aside}</div>"
 
 
 # -- tables
@@ -73,10 +100,13 @@ def _print_line(line: Line) -> str:
 
 def _print_table(table: Table) -> str:
     """Return a table that keeps its alignment without a style sheet."""
-    right, unbroken = find_number_columns(table.header, table.rows), find_widest_cells(table.rows)
+    if table.numbers is not None:
+        return _print_aligned_table(table, table.numbers)
+    rows = [[read_cell(cell) for cell in row] for row in table.rows]
+    right, unbroken = find_number_columns(table.header, rows), find_widest_cells(rows)
     lines = [
         _print_row(table.header, right, set(), "th"),
-        *(_print_row(row, right, unbroken[at], "td") for at, row in enumerate(table.rows)),
+        *(_print_row(row, right, unbroken[at], "td") for at, row in enumerate(rows)),
     ]
     return wrap_in_scroller(f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>')
 
@@ -87,10 +117,57 @@ def _print_row(row: Sequence[str], right: set[int], unbroken: set[int], tag: str
     for column, cell in enumerate(row):
         width = NO_BREAK_STYLE if column in unbroken else _LONG_STYLE if len(cell) > _SHORT_CHARS else ""
         style = f"text-align:{'right' if column in right else 'left'};padding:1px 10px 1px 0{top}{width}"
-        # A heading without text would be announced as one.
-        name = tag if cell else "td"
-        cells.append(f'<{name} style="{style}">{escape(cell, quote=False)}</{name}>')
+        cells.append(_wrap_cell(escape(cell, quote=False), tag, style))
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _wrap_cell(html: str, tag: str, style: str) -> str:
+    # A heading without text would be announced as one.
+    name = tag if html else "td"
+    return f'<{name} style="{style}">{html}</{name}>'
+
+
+def _print_aligned_table(table: Table, numbers: frozenset[int]) -> str:
+    """Return a table of which only the first column wraps: it may hold details, which are long."""
+    lines = []
+    for tag, row in [("th", table.header), *(("td", row) for row in table.rows)]:
+        cells = (
+            _wrap_cell(
+                _print_cell(cell),
+                tag,
+                f"text-align:{'right' if column in numbers else 'left'};vertical-align:top;padding:1px 10px 1px 0"
+                f"{NO_BREAK_STYLE if column else ''}",
+            )
+            for column, cell in enumerate(row)
+        )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>'
+
+
+def _print_cell(cell: str | Cell) -> str:
+    text = escape(read_cell(cell), quote=False)
+    if isinstance(cell, str):
+        return text
+    text = f"<b>{text}</b>" if cell.is_strong else text
+    opening = "<details open>" if cell.is_open else "<details>"
+    return f"{opening}<summary>{text}</summary>{escape(cell.detail, quote=False)}</details>" if cell.detail else text
+
+
+def _print_headed_rows(part: HeadedRows) -> str:
+    rows = []
+    for heading, texts in part.groups:
+        bad = ' class="mhnb-bad"' if heading == part.bad_heading else ""
+        style = f"{_PLACE_STYLE};white-space:nowrap"
+        head = f'<th scope="rowgroup" rowspan="{len(texts)}" style="{style}">{escape(heading, quote=False)}</th>'
+        rows += [
+            f'<tr{bad} style="background:none">{"" if at else head}'
+            f'<td style="{_PLACE_STYLE};white-space:pre-wrap;overflow-wrap:anywhere">{escape(text, quote=False)}</td></tr>'
+            for at, text in enumerate(texts)
+        ]
+    first, *words = (escape(word, quote=False) for word in part.ending)
+    ending = first + "".join(f' · <span style="white-space:nowrap">{word}</span>' for word in words)
+    rows.append(f'<tr style="background:none"><td colspan="2" style="{_PLACE_STYLE}">{ending}</td></tr>')
+    return f'<table style="border-collapse:collapse;border:0;margin:0;font-size:1em">{"".join(rows)}</table>'
 
 
 def find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:

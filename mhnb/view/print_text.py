@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mhnb.view.document import Code, Document, Fold, Group, InText, Line, Part, Section, Table
+from mhnb.view.document import (
+    Code,
+    Document,
+    Fold,
+    Frame,
+    Group,
+    HeadedRows,
+    InText,
+    Line,
+    Part,
+    Section,
+    Table,
+    read_cell,
+)
 
 _INDENT = "  "
 
@@ -23,17 +36,26 @@ def print_lines(document: Document) -> Iterator[str]:
 def _print_part(part: Part) -> Iterator[str]:
     match part:
         case Line():
-            text = f"{part.text}:" if part.tone == "caption" else part.text
+            text = part.text + (":" if part.tone == "caption" else f"  {part.aside}" if part.aside else "")
             indent = _INDENT * (part.indent + (part.tone == "advice"))
-            yield from (f"{indent}{line}" for line in text.splitlines())
+            yield from (f"{indent}{line}" for line in text.split("\n"))
         case Table():
-            yield from align_columns(part.header, part.rows)
+            yield from align_columns(part.header, [[read_cell(cell) for cell in row] for row in part.rows])
         case Code():
-            yield from (f"{' ' * part.indent}{line}" for line in part.text.splitlines())
+            yield from (f"{' ' * part.indent}{line}" for line in part.text.split("\n"))
         case Group():
             yield from (f"{_INDENT}{line}" for line in print_lines(part.parts))
-        case Fold() | Section() | InText():
+        case HeadedRows():
+            yield from _print_headed_rows(part)
+        case Fold() | Frame() | Section() | InText():
             yield from print_lines(part.parts)
+
+
+def _print_headed_rows(part: HeadedRows) -> Iterator[str]:
+    width = max((len(heading) for heading, _ in part.groups), default=0)
+    for heading, texts in part.groups:
+        yield from (f"{'' if at else heading:<{width}} · {text}" for at, text in enumerate(texts))
+    yield " · ".join(part.ending)
 
 
 def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from mhnb.view.document import (
+    Cell,
     Code,
     Document,
     Drawing,
     Fold,
+    Frame,
     Group,
+    HeadedRows,
     InHtml,
     InText,
     Line,
@@ -25,6 +28,9 @@ from mhnb.view.print_text import print_text
 EVIL = "<script>alert('&')</script>"
 ROWS = Table(["rank", "host"], [["0", "host0"], ["10", "host1"]])
 CELL = "padding:1px 10px 1px 0"
+TOP = f"vertical-align:top;{CELL}"
+PLACE = "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0;font-size:1em;font-weight:normal"
+WRAPPED = "white-space:pre-wrap;overflow-wrap:anywhere"
 
 FORMS: dict[str, tuple[Document, str, str]] = {
     "a line": ([Line("two words")], "two words", "<div>two words</div>"),
@@ -55,6 +61,37 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         '<details open><summary style="cursor:pointer;opacity:.65">2 more</summary><div>a</div></details>',
     ),
     "a group": ([Group([Line("a"), Line("b", indent=1)])], "  a\n    b", print_parts([Line("a"), Line("b", indent=1)])),
+    "a heading with words beside it": ([Line("a", "heading", aside="b")], "a  b", "<div><b>a</b> b</div>"),
+    "a table with a detail": (
+        [Table(["", "n"], [[Cell("a", detail="why", is_open=True), Cell("1", is_strong=True)]], frozenset([1]))],
+        "   n\na  1",
+        (
+            '<table style="border-collapse:collapse;margin:2px 0">'
+            f'<tr><td style="text-align:left;{TOP}"></td><th style="text-align:right;{TOP};white-space:nowrap">n</th></tr>'
+            f'<tr><td style="text-align:left;{TOP}"><details open><summary>a</summary>why</details></td>'
+            f'<td style="text-align:right;{TOP};white-space:nowrap"><b>1</b></td></tr></table>'
+        ),
+    ),
+    "rows below headings": (
+        [HeadedRows([("waiting", ["a", "b"]), ("missing", ["c"])], ["end", "two words"], bad_heading="missing")],
+        "waiting · a\n        · b\nmissing · c\nend · two words",
+        (
+            '<table style="border-collapse:collapse;border:0;margin:0;font-size:1em">'
+            f'<tr style="background:none"><th scope="rowgroup" rowspan="2" style="{PLACE};white-space:nowrap">waiting</th>'
+            f'<td style="{PLACE};{WRAPPED}">a</td></tr><tr style="background:none"><td style="{PLACE};{WRAPPED}">b</td></tr>'
+            f'<tr class="mhnb-bad" style="background:none"><th scope="rowgroup" rowspan="1" style="{PLACE};white-space:nowrap">'
+            f'missing</th><td style="{PLACE};{WRAPPED}">c</td></tr><tr style="background:none"><td colspan="2" style="{PLACE}">'
+            'end · <span style="white-space:nowrap">two words</span></td></tr></table>'
+        ),
+    ),
+    "a frame": (
+        [Frame([Line("a")], is_alarm=True)],
+        "a",
+        (
+            '<div class="mhnb-hang" style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px;font-family:monospace">'
+            "<div>a</div></div>"
+        ),
+    ),
     "a section": ([Section([Line("a")])], "a", print_html([Line("a")])),
     "a drawing": ([Drawing("<svg/>")], "", "<svg/>"),
     "text only": ([InText([Line("a")])], "a", ""),
@@ -87,7 +124,16 @@ def test_line_has_a_tone(tone: Tone) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [Line(EVIL), Line(EVIL, "advice"), Table([EVIL], [[EVIL]]), Code(EVIL), Fold(EVIL, [Line(EVIL)])]
+    "part",
+    [
+        Line(EVIL),
+        Line(EVIL, "advice"),
+        Table([EVIL], [[EVIL]]),
+        Code(EVIL),
+        Fold(EVIL, [Line(EVIL)]),
+        HeadedRows([(EVIL, [EVIL])], [EVIL, EVIL]),
+        Table([""], [[Cell(EVIL, detail=EVIL)]], frozenset()),
+    ],
 )
 def test_text_of_users_is_escaped(part: Part) -> None:
     """Names, messages and files of users are text wherever they stand, and the text form has them as they are."""
