@@ -102,7 +102,7 @@ _LIST_HEADER = ("NAME", "RANKS", "LOCATION", "NOTEBOOK", "SUPERVISOR", "KEEP")
 
 
 def _format_clusters(clusters: Sequence[Mapping[str, Any]]) -> str:
-    from mhnb.view.reports.tables import format_table_text
+    from mhnb.view.reports.status import format_table_text
 
     # Several clusters of one name need their full names, which every command takes.
     counts = Counter(cluster["name"] for cluster in clusters)

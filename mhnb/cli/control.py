@@ -94,7 +94,7 @@ def _add_memory(rank: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _format_status(record: RunRecord, values: Mapping[str, Any]) -> str:
-    from mhnb.view.reports.tables import Status, format_status_text
+    from mhnb.view.reports.status import Status, format_status_text
 
     ranks = tuple(_to_rank_info(rank) for rank in values["ranks"])
     count = pluralize(len(ranks), "rank")

@@ -16,7 +16,7 @@ from mhnb.core.journal import CellRecord, Record
 from mhnb.errors import InvalidRequest, NotStarted
 from mhnb.magics.session import Command, Session
 from mhnb.view.html import format_seconds
-from mhnb.view.reports.tables import format_table_text
+from mhnb.view.reports.status import format_table_text
 
 _MAX_LINE = 60
 """Characters of a cell's first line that the history shows."""

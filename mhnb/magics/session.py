@@ -46,7 +46,7 @@ from mhnb.view.live.view import CellView
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.reports.lesson import find_answer
 from mhnb.view.reports.show import show_collectives
-from mhnb.view.reports.tables import Status
+from mhnb.view.reports.status import Status
 from mhnb.view.reports.trace import build_trace
 from mhnb.view.screen import detect_screen, hide_traceback, show_document
 

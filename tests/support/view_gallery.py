@@ -51,7 +51,7 @@ from mhnb.view.reports.metrics import format_metrics_html
 from mhnb.view.reports.plan import format_plan_html, format_reshard_html
 from mhnb.view.reports.reports import format_collectives_html, format_hang_html, format_preflight_html
 from mhnb.view.reports.start import StartSummary, format_start_html, format_summary_html
-from mhnb.view.reports.tables import Status, format_check_html, format_status_html, format_vars_html
+from mhnb.view.reports.status import Status, format_check_html, format_status_html, format_vars_html
 from mhnb.view.reports.trace import build_trace
 from tests.support.metric_samples import training_cell
 from tests.support.view_samples import (

@@ -24,7 +24,7 @@ from mhnb.view.html import (
 )
 from mhnb.view.mime import format_pre
 from mhnb.view.reports.layout import assign_hosts
-from mhnb.view.reports.tables import NO_BREAK_STYLE, find_widest_cells, format_table_text, split_rows
+from mhnb.view.reports.status import NO_BREAK_STYLE, find_widest_cells, format_table_text, split_rows
 
 _MAX_MAP_ROWS, _MAX_MAP_COLUMNS = 64, 16
 """Maximum numbers of rows and columns. Further rows, and columns in the middle, are left out; the map says how many."""

@@ -20,7 +20,7 @@ from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
 from mhnb.view.html import QUIET_STYLE, format_seconds, wrap_html
 from mhnb.view.mime import format_pre
-from mhnb.view.reports.tables import format_table_html, format_table_text
+from mhnb.view.reports.status import format_table_html, format_table_text
 
 _HEADER = ("axis", "count", "bytes/device", "across hosts", "line")
 _IS_RIGHT_ALIGNED = (False, False, False, True, True, True, False)

@@ -38,7 +38,7 @@ from mhnb.view.reports.start import (
     format_summary_html,
     format_summary_text,
 )
-from mhnb.view.reports.tables import (
+from mhnb.view.reports.status import (
     Status,
     format_check_html,
     format_check_text,

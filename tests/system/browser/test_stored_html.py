@@ -15,7 +15,7 @@ from mhnb.sharding.layout import Layout
 from mhnb.view.cell.html import format_cell_html, format_rank_body
 from mhnb.view.html import RankLocations
 from mhnb.view.reports.layout import format_layout_html
-from mhnb.view.reports.tables import format_vars_html
+from mhnb.view.reports.status import format_vars_html
 from tests.support.axe import violations
 from tests.support.lab import wait_until
 from tests.support.parts import chromium

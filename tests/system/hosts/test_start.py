@@ -16,7 +16,7 @@ from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
 from mhnb.magics.session import status_from_cluster
 from mhnb.sharding.mesh import MeshShape, warn_cross_host_axes
 from mhnb.types import StartProgress
-from mhnb.view.reports.tables import format_status_text
+from mhnb.view.reports.status import format_status_text
 from tests.support.source import ROOT
 from tests.support.typed_lines import User
 from tests.system.hosts.cluster import Begin, check_no_key_is_visible, check_sum

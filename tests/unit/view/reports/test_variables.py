@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.guard.value_check import CheckRow
-from mhnb.view.reports.tables import format_check_html
+from mhnb.view.reports.status import format_check_html
 from tests.support.view_samples import StrictPage
 
 

@@ -11,7 +11,7 @@ import pytest
 from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.types import DeviceRef, RankInfo
 from mhnb.view.reports.show import show_status, show_vars
-from mhnb.view.reports.tables import (
+from mhnb.view.reports.status import (
     Status,
     format_status_html,
     format_status_text,
