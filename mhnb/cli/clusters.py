@@ -102,7 +102,7 @@ _LIST_HEADER = ("NAME", "RANKS", "LOCATION", "NOTEBOOK", "SUPERVISOR", "KEEP")
 
 
 def _format_clusters(clusters: Sequence[Mapping[str, Any]]) -> str:
-    from mhnb.view.reports.status import format_table_text
+    from mhnb.view.print_text import align_columns
 
     # Several clusters of one name need their full names, which every command takes.
     counts = Counter(cluster["name"] for cluster in clusters)
@@ -118,7 +118,7 @@ def _format_clusters(clusters: Sequence[Mapping[str, Any]]) -> str:
         )
         for cluster in clusters
     ]
-    return format_table_text(_LIST_HEADER, rows)
+    return "\n".join(align_columns(_LIST_HEADER, rows))
 
 
 def _format_notebook(cluster: Mapping[str, Any]) -> str:

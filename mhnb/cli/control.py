@@ -94,7 +94,8 @@ def _add_memory(rank: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _format_status(record: RunRecord, values: Mapping[str, Any]) -> str:
-    from mhnb.view.reports.status import Status, format_status_text
+    from mhnb.view.print_text import print_text
+    from mhnb.view.reports.status import Status, build_status
 
     ranks = tuple(_to_rank_info(rank) for rank in values["ranks"])
     count = pluralize(len(ranks), "rank")
@@ -110,7 +111,7 @@ def _format_status(record: RunRecord, values: Mapping[str, Any]) -> str:
     heading = (
         f"{record.name} · {values['state']} · generation {values['generation']} · {count} · guard {values['guard']}"
     )
-    return format_status_text(Status(heading, values["state"], ranks, tuple(notes)))
+    return print_text(build_status(Status(heading, values["state"], ranks, tuple(notes))))
 
 
 def _to_rank_info(rank: Mapping[str, Any]) -> RankInfo:

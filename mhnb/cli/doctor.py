@@ -55,8 +55,9 @@ def report_values(report: PreflightReport) -> dict[str, Any]:
 def run(args: argparse.Namespace) -> int:
     """Run the checks, print the report, and return 1 if a start would fail."""
     from mhnb.cluster.preflight import run_doctor
-    from mhnb.view.reports.reports import format_preflight_text
+    from mhnb.view.print_text import print_text
+    from mhnb.view.reports.preflight import build_preflight
 
     report = run_doctor(args, on_queue_status=lambda position: print(f"mhnb doctor: {position}", file=sys.stderr))
-    print(json.dumps(report_values(report), indent=2) if args.json else format_preflight_text(report))
+    print(json.dumps(report_values(report), indent=2) if args.json else print_text(build_preflight(report)))
     return 0 if report.ok else 1

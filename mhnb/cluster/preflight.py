@@ -45,7 +45,8 @@ from mhnb.errors import HostUnfit, HostUnreachable, LaunchError, MhnbError, Pref
 from mhnb.launchers.base import Host
 from mhnb.system.host_checks import CONNECT_S, CONNECTIONS_AT_ONCE, Listener, collect_facts, find_version
 from mhnb.system.run_dir import find_cwd, make_run_dir, remove_keys
-from mhnb.view.reports.reports import format_preflight_text
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.preflight import build_preflight
 
 _FACTS_S, _ANSWER_S = 30.0, 20.0
 _STOP_S = 10.0
@@ -53,7 +54,7 @@ _STOP_S = 10.0
 
 def preflight_error(report: PreflightReport) -> PreflightFailed:
     """Return the error of a start that failures in this report prevent; with the table, and the `report`."""
-    return PreflightFailed(format_preflight_text(report), report=report)
+    return PreflightFailed(print_text(build_preflight(report)), report=report)
 
 
 def check_hosts(

@@ -24,6 +24,8 @@ from mhnb.magics.session import Command, Session, uses_result
 from mhnb.magics.settings import VIEWS
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.reports import show
+from mhnb.view.reports.variables import build_check, build_vars
+from mhnb.view.screen import show_document
 
 
 def _pull(session: Session, args: argparse.Namespace) -> Any:
@@ -91,11 +93,11 @@ def _push_flags(parser: MagicArgumentParser) -> None:
 
 
 def _vars(session: Session, args: argparse.Namespace) -> None:
-    show.show_vars(manager.current().vars())
+    show_document(build_vars(manager.current().vars()))
 
 
 def _check(session: Session, args: argparse.Namespace) -> None:
-    show.show_check(manager.current().check(*args.names))
+    show_document(build_check(manager.current().check(*args.names)))
 
 
 def _check_flags(parser: MagicArgumentParser) -> None:

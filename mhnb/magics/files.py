@@ -22,7 +22,8 @@ from mhnb.cluster.preflight import run_doctor
 from mhnb.errors import ClusterError
 from mhnb.magics.session import Command, Session
 from mhnb.sharding.layout import format_nbytes
-from mhnb.view.reports.show import show_preflight
+from mhnb.view.reports.preflight import build_preflight
+from mhnb.view.screen import show_document
 
 _MAX_NAMES = 6
 _PIP_COMMANDS = ("check", "download", "freeze", "install", "list", "show", "uninstall")
@@ -120,7 +121,7 @@ def _pip_flags(parser: MagicArgumentParser) -> None:
 
 def _doctor(session: Session, args: argparse.Namespace) -> None:
     # A failed check is shown and does not raise, because finding it is the purpose of the command.
-    show_preflight(run_doctor(args))
+    show_document(build_preflight(run_doctor(args)))
 
 
 def _cleanup(session: Session, args: argparse.Namespace) -> None:

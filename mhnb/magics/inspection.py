@@ -16,7 +16,7 @@ from mhnb.core.journal import CellRecord, Record
 from mhnb.errors import InvalidRequest, NotStarted
 from mhnb.magics.session import Command, Session
 from mhnb.view.html import format_seconds
-from mhnb.view.reports.status import format_table_text
+from mhnb.view.print_text import align_columns
 
 _MAX_LINE = 60
 """Characters of a cell's first line that the history shows."""
@@ -69,7 +69,7 @@ def format_history(records: Iterable[Record], generation: int) -> str:
             )
     if not rows:
         return "mhjax · no cell has run on the ranks yet"
-    return format_table_text(("cell", "notebook", "state", "time", "first line"), rows)
+    return "\n".join(align_columns(("cell", "notebook", "state", "time", "first line"), rows))
 
 
 def _describe_end(record: CellRecord) -> str:

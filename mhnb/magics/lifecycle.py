@@ -37,6 +37,8 @@ from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
 from mhnb.view.reports import show
 from mhnb.view.reports.reports import format_hang_text
+from mhnb.view.reports.status import build_status
+from mhnb.view.screen import show_document
 
 
 def add_start_command_flags(parser: MagicArgumentParser) -> None:
@@ -138,7 +140,7 @@ def _status(session: Session, args: argparse.Namespace) -> None:
     except NotStarted as error:
         print(f"mhjax · {error}")
         return
-    show.show_status(status_from_cluster(cluster, _warnings()))
+    show_document(build_status(status_from_cluster(cluster, _warnings())))
 
 
 def _interrupt(session: Session, args: argparse.Namespace) -> None:

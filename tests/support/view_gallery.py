@@ -49,10 +49,12 @@ from mhnb.view.reports.memory import build_memory
 from mhnb.view.reports.mesh import format_mesh_html
 from mhnb.view.reports.metrics import format_metrics_html
 from mhnb.view.reports.plan import format_plan_html, format_reshard_html
-from mhnb.view.reports.reports import format_collectives_html, format_hang_html, format_preflight_html
+from mhnb.view.reports.preflight import build_preflight
+from mhnb.view.reports.reports import format_collectives_html, format_hang_html
 from mhnb.view.reports.start import StartSummary, format_start_html, format_summary_html
-from mhnb.view.reports.status import Status, format_check_html, format_status_html, format_vars_html
+from mhnb.view.reports.status import Status, build_status
 from mhnb.view.reports.trace import build_trace
+from mhnb.view.reports.variables import build_check, build_vars
 from tests.support.metric_samples import training_cell
 from tests.support.view_samples import (
     after_a_failure,
@@ -220,10 +222,10 @@ def _table_views(count: int) -> dict[str, str]:
         "the summary of a start": format_summary_html(
             StartSummary(ranks, 3.1, "0.10.2", "lockstep", log_dir="/data/logs")
         ),
-        "status": format_status_html(Status("default · clean · generation 1", "clean", ranks)),
-        "variables": format_vars_html(variables),
-        "check": format_check_html(checks),
-        "preflight": format_preflight_html(preflight),
+        "status": print_html(build_status(Status("default · clean · generation 1", "clean", ranks))),
+        "variables": print_html(build_vars(variables)),
+        "check": print_html(build_check(checks)),
+        "preflight": print_html(build_preflight(preflight)),
         "a hang": wrap_html(format_hang_html(_report(count), name="demo")) if count > 1 else "",
         "flight recorder": print_html(build_flight(_recorded(count))) if count > 1 else "",
         "events of a rank": print_html(build_flights(_recorded(count), (0,))) if count > 1 else "",

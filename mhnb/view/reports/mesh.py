@@ -13,6 +13,7 @@ from mhnb.core.ranks import pluralize
 from mhnb.sharding.layout import LayoutRow, LayoutTree, format_device_count, format_dtype_and_shape, format_nbytes
 from mhnb.sharding.mesh import AxisReach, MeshShape, find_axis_reach, format_axes, warn_cross_host_axes
 from mhnb.types import DeviceRef
+from mhnb.view.document import split_rows
 from mhnb.view.html import (
     QUIET_STYLE,
     RankLocations,
@@ -23,8 +24,9 @@ from mhnb.view.html import (
     wrap_in_scroller,
 )
 from mhnb.view.mime import format_pre
+from mhnb.view.print_html import NO_BREAK_STYLE, find_widest_cells
+from mhnb.view.print_text import align_columns
 from mhnb.view.reports.layout import assign_hosts
-from mhnb.view.reports.status import NO_BREAK_STYLE, find_widest_cells, format_table_text, split_rows
 
 _MAX_MAP_ROWS, _MAX_MAP_COLUMNS = 64, 16
 """Maximum numbers of rows and columns. Further rows, and columns in the middle, are left out; the map says how many."""
@@ -192,7 +194,7 @@ def _format_tree_title(name: str, tree: LayoutTree) -> str:
 def format_tree_text(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...] = ()) -> str:
     """Format the table as text; an arrow marks rows that stand out."""
     rows = [("→" if row.path in tree.fallen_back else "", *_cells(row, tree)) for row in tree.rows]
-    return "\n".join([_format_tree_title(name, tree), format_table_text(("", *_HEADER), rows), *notes])
+    return "\n".join([_format_tree_title(name, tree), *align_columns(("", *_HEADER), rows), *notes])
 
 
 def format_tree_html(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...] = ()) -> str:

@@ -1,7 +1,6 @@
-"""Format the communication report, the preflight report and the hang report as text and HTML.
+"""Format the communication report and the hang report as text and HTML.
 
 The communication report is a table per program, totals, and the meaning of marks that are used.
-The preflight report is a table of hosts and checks, then each finding with its hint.
 The HTML of the hang report is for the live view.
 """
 
@@ -14,13 +13,11 @@ from itertools import groupby
 
 from mhnb.core.flight import describe_event
 from mhnb.core.hang_report import RANK_WAITS, UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
-from mhnb.core.preflight_facts import Finding, PreflightReport, ReportCell
 from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
 from mhnb.view.html import QUIET_STYLE, format_seconds, wrap_html
 from mhnb.view.mime import format_pre
-from mhnb.view.reports.status import format_table_html, format_table_text
 
 _HEADER = ("axis", "count", "bytes/device", "across hosts", "line")
 _IS_RIGHT_ALIGNED = (False, False, False, True, True, True, False)
@@ -514,63 +511,3 @@ def _format_moved_ranks(report: HangReport) -> str:
     moved: Sequence[int] = report.moved
     who = describe_ranks(moved) if moved and len(moved) < len(report.lines) else "the ranks"
     return f"{who} {'is' if who.startswith('rank ') else 'are'} making progress"
-
-
-# -- the preflight report
-
-
-_CELL_MARKS = {"failure": " ✗", "warning": " !", "note": "", None: ""}
-_FINDING_SIGNS = {"failure": "✗", "warning": "!", "note": "·"}
-
-
-def format_preflight_text(report: PreflightReport) -> str:
-    """Format the report as text.
-
-    >>> from mhnb.core.preflight_facts import Column
-    >>> print(format_preflight_text(PreflightReport(("a",), (Column("login", {0: ReportCell("ok")}),), ())))
-    preflight · 1 host · all well
-       login
-    a  ok
-    """
-    lines = [_format_heading(report), format_table_text(*_build_table(report))]
-    for finding in report.findings:
-        lines.append(f"{_FINDING_SIGNS[finding.level]} {finding.text}")
-        lines += [f"  {line}" for line in finding.fix.splitlines()]
-    return "\n".join(lines)
-
-
-def format_preflight_html(report: PreflightReport) -> str:
-    """Format the report as HTML."""
-    color = "" if report.ok else ' class="mhnb-bad"'
-    table = format_table_html(*_build_table(report))
-    return wrap_html(
-        f"<div{color}><b>{escape(_format_heading(report))}</b></div>{table}{''.join(map(_format_finding_html, report.findings))}"
-    )
-
-
-def _format_finding_html(finding: Finding) -> str:
-    hint = f'<div style="{QUIET_STYLE};padding-left:1em;white-space:pre-wrap">{escape(finding.fix, quote=False)}</div>'
-    return f"<div>{_FINDING_SIGNS[finding.level]} {escape(finding.text, quote=False)}</div>{hint}"
-
-
-def _format_heading(report: PreflightReport) -> str:
-    counts = [
-        f"{count} {word}{'' if count == 1 else 's'}"
-        for word in ("failure", "warning")
-        if (count := sum(finding.level == word for finding in report.findings))
-    ]
-    hosts = pluralize(len(report.hosts), "host")
-    cost = [] if report.duration_s is None else [format_seconds(report.duration_s)]
-    return " · ".join(["preflight", hosts, ", ".join(counts) or "all well", *cost])
-
-
-def _build_table(report: PreflightReport) -> tuple[list[str], list[list[str]]]:
-    rows = [
-        [name, *(_format_check(column.cells.get(at)) for column in report.columns)]
-        for at, name in enumerate(report.hosts)
-    ]
-    return ["", *(column.header for column in report.columns)], rows
-
-
-def _format_check(cell: ReportCell | None) -> str:
-    return "·" if cell is None else f"{cell.text}{_CELL_MARKS[cell.level]}"

@@ -12,11 +12,8 @@ from dataclasses import replace
 from html import escape
 from typing import Self
 
-from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.metrics import Metrics
-from mhnb.core.preflight_facts import PreflightReport
 from mhnb.core.replay import ReplayStep, format_step
-from mhnb.core.variables import VariableRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Report
 from mhnb.types import StartProgress
@@ -27,8 +24,6 @@ from mhnb.view.reports.metrics import format_metrics_html, format_metrics_text
 from mhnb.view.reports.reports import (
     format_collectives_html,
     format_collectives_text,
-    format_preflight_html,
-    format_preflight_text,
 )
 from mhnb.view.reports.start import (
     StartSummary,
@@ -37,15 +32,6 @@ from mhnb.view.reports.start import (
     format_start_text,
     format_summary_html,
     format_summary_text,
-)
-from mhnb.view.reports.status import (
-    Status,
-    format_check_html,
-    format_check_text,
-    format_status_html,
-    format_status_text,
-    format_vars_html,
-    format_vars_text,
 )
 from mhnb.view.screen import Region, Screen, detect_screen
 
@@ -231,34 +217,10 @@ class ReplayLine(ProgressLine):
             self.update(text, self._step.done / len(self._step.plan.steps))
 
 
-def show_status(status: Status, screen: Screen | None = None) -> None:
-    """Show the cluster's status."""
-    data = {"text/html": format_status_html(status), "text/plain": format_status_text(status)}
-    (screen or detect_screen()).show(data, new_uid())
-
-
-def show_vars(rows: Sequence[VariableRow], screen: Screen | None = None) -> None:
-    """Show the variables that the ranks hold."""
-    data = {"text/html": format_vars_html(rows), "text/plain": format_vars_text(rows)}
-    (screen or detect_screen()).show(data, new_uid())
-
-
-def show_check(rows: Sequence[CheckRow], screen: Screen | None = None) -> None:
-    """Show whether the ranks hold the same values."""
-    data = {"text/html": format_check_html(rows), "text/plain": format_check_text(rows)}
-    (screen or detect_screen()).show(data, new_uid())
-
-
 def show_collectives(reports: Sequence[Report], *, why: bool = False, screen: Screen | None = None) -> None:
     """Show the communication of programs."""
     html, text = format_collectives_html(reports, why=why), format_collectives_text(reports, why=why)
     (screen or detect_screen()).show({"text/html": html, "text/plain": text}, new_uid())
-
-
-def show_preflight(report: PreflightReport, screen: Screen | None = None) -> None:
-    """Show the preflight report."""
-    data = {"text/html": format_preflight_html(report), "text/plain": format_preflight_text(report)}
-    (screen or detect_screen()).show(data, new_uid())
 
 
 def show_metrics(metrics: Metrics, *, each: bool = False, screen: Screen | None = None) -> None:

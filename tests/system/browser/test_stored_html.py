@@ -14,8 +14,9 @@ from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.sharding.layout import Layout
 from mhnb.view.cell.html import format_cell_html, format_rank_body
 from mhnb.view.html import RankLocations
+from mhnb.view.print_html import print_html
 from mhnb.view.reports.layout import format_layout_html
-from mhnb.view.reports.status import format_vars_html
+from mhnb.view.reports.variables import build_vars
 from tests.support.axe import violations
 from tests.support.lab import wait_until
 from tests.support.parts import chromium
@@ -101,7 +102,7 @@ def test_long_word_keeps_next_column_visible(page: Page) -> None:
         VariableRow("words", (((2,), VariableInfo("host", "x" * 60)),), missing=(0, 1, 3)),
     )
     page.set_viewport_size({"width": 620, "height": 500})
-    page.set_content(f"<!doctype html><body style='font:13px sans-serif'>{format_vars_html(rows)}")
+    page.set_content(f"<!doctype html><body style='font:13px sans-serif'>{print_html(build_vars(rows))}")
     cell_box = page.get_by_text("missing on ranks 0-1,3").bounding_box()
     assert cell_box is not None
     assert cell_box["x"] + cell_box["width"] <= 620
