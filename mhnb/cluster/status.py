@@ -27,7 +27,7 @@ from mhnb.errors import MhnbError
 from mhnb.system.run_dir import write_hang_report
 from mhnb.types import DeviceRef, RankInfo, StartProgress
 from mhnb.view.html import format_seconds
-from mhnb.view.reports.reports import format_hang_text
+from mhnb.view.reports.hang import format_hang_text
 
 
 def describe_ranks(state_machine: ClusterStateMachine) -> tuple[RankInfo, ...]:

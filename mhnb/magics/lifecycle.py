@@ -36,7 +36,7 @@ from mhnb.magics.settings import Mhjax
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
 from mhnb.view.reports import show
-from mhnb.view.reports.reports import format_hang_text
+from mhnb.view.reports.hang import format_hang_text
 from mhnb.view.reports.status import build_status
 from mhnb.view.screen import show_document
 

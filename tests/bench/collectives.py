@@ -53,7 +53,7 @@ def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
     from mhnb.sharding import hlo_groups, hlo_text, shardy
     from mhnb.sharding.hlo_collectives import _find_group_axes, parse_collectives, parse_meshes
     from mhnb.sharding.report import Program, make_report
-    from mhnb.view.reports.reports import format_collectives_html, format_collectives_text
+    from mhnb.view.reports.hang import format_collectives_html, format_collectives_text
 
     took: dict[str, list[float]] = {"parse": [], "axes, bytes, reasons": [], "text and HTML": [], "together": []}
     for _ in range(rounds):

@@ -44,13 +44,13 @@ from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
 from mhnb.view.print_html import print_html
 from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
+from mhnb.view.reports.hang import format_collectives_html, format_hang_html
 from mhnb.view.reports.layout import format_layout_html
 from mhnb.view.reports.memory import build_memory
 from mhnb.view.reports.mesh import format_mesh_html
 from mhnb.view.reports.metrics import format_metrics_html
 from mhnb.view.reports.plan import format_plan_html, format_reshard_html
 from mhnb.view.reports.preflight import build_preflight
-from mhnb.view.reports.reports import format_collectives_html, format_hang_html
 from mhnb.view.reports.start import StartSummary, format_start_html, format_summary_html
 from mhnb.view.reports.status import Status, build_status
 from mhnb.view.reports.trace import build_trace

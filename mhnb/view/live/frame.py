@@ -46,7 +46,7 @@ from mhnb.view.live.strip import (
     format_strip_text,
     is_unusual,
 )
-from mhnb.view.reports.reports import (
+from mhnb.view.reports.hang import (
     MAX_PLACES,
     describe_stop,
     format_hang_html,

@@ -22,9 +22,9 @@ from mhnb.sharding.plan import Move, Plan, PlannedArray, Refusal, Reshard, examp
 from mhnb.sharding.report import Report
 from mhnb.view.html import QUIET_STYLE, RankLocations, format_fold, wrap_html
 from mhnb.view.mime import format_pre
+from mhnb.view.reports.hang import format_collectives_html, format_collectives_text
 from mhnb.view.reports.layout import format_layout_html, format_layout_text
 from mhnb.view.reports.mesh import format_tree_html, format_tree_text
-from mhnb.view.reports.reports import format_collectives_html, format_collectives_text
 
 PROGRAMS = ("", "matmul", "mlp", "attention")
 _DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "int8", "bool")

@@ -20,11 +20,11 @@ from mhnb.types import StartProgress
 from mhnb.view.html import format_seconds, new_uid, wrap_html
 from mhnb.view.live.widget import warm_up
 from mhnb.view.mime import format_pre
-from mhnb.view.reports.metrics import format_metrics_html, format_metrics_text
-from mhnb.view.reports.reports import (
+from mhnb.view.reports.hang import (
     format_collectives_html,
     format_collectives_text,
 )
+from mhnb.view.reports.metrics import format_metrics_html, format_metrics_text
 from mhnb.view.reports.start import (
     StartSummary,
     format_failed_start,

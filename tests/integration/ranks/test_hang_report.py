@@ -20,7 +20,7 @@ from mhnb.cluster.cluster import Cluster
 from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import describe_ranks
-from mhnb.view.reports.reports import format_hang_text
+from mhnb.view.reports.hang import format_hang_text
 
 LATE = 1
 """The rank that arrives late."""

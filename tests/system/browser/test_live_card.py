@@ -17,7 +17,7 @@ from tests.support.axe import violations
 from tests.support.lab import open_chromium
 from tests.support.metric_samples import training_cell
 from tests.support.view_samples import cell, out, with_ranks_at_different_lines, with_states
-from tests.unit.view.reports.test_hang_report import HANG, STOP_LINE, STOPPED
+from tests.unit.view.reports.test_hang import HANG, STOP_LINE, STOPPED
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

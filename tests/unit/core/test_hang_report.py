@@ -16,7 +16,7 @@ from mhnb.core.output.events import ErrorRaised, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.state.cell import Cell, RankCell
 from mhnb.core.state.events import CellRequest
-from mhnb.view.reports.reports import format_hang_text
+from mhnb.view.reports.hang import format_hang_text
 
 ALL = [0, 1, 2, 3]
 SOURCE = "loss = step(params, batch)\nbatch = next(batches)"

@@ -10,7 +10,7 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.types import Output, RankError
 from mhnb.view.live.frame import format_running_text
 from tests.support.view_samples import cell, out
-from tests.unit.view.reports.test_hang_report import HANG, STOP_LINE, STOPPED
+from tests.unit.view.reports.test_hang import HANG, STOP_LINE, STOPPED
 
 MANY = [out("".join(f"line {number}\n" for number in range(40)))]
 

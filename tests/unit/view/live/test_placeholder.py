@@ -13,7 +13,7 @@ from mhnb.view.html import RankLocations
 from mhnb.view.live.placeholder import format_widget_text, shows_all
 from mhnb.view.live.view import CellView
 from tests.support.view_samples import RecordingScreen, StrictPage, cell, failed, out
-from tests.unit.view.reports.test_hang_report import HANG
+from tests.unit.view.reports.test_hang import HANG
 
 LOGS = RankLocations(logs={0: "/logs/rank0.log", 1: "/logs/rank1.log"})
 

@@ -25,7 +25,7 @@ from mhnb.view.live.strip import (
     is_unusual,
 )
 from tests.support.view_samples import StrictPage, cell, failed, out, with_ranks_at_different_lines, with_states
-from tests.unit.view.reports.test_hang_report import HANG, STOPPED
+from tests.unit.view.reports.test_hang import HANG, STOPPED
 
 
 def texts(snapshot: CellResult) -> list[str]:

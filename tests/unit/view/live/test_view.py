@@ -14,7 +14,7 @@ from mhnb.view.cell.html import View
 from mhnb.view.live import view as live
 from mhnb.view.live.view import CellView
 from tests.support.view_samples import RecordingScreen, StrictPage, cell, failed, out, waiting_cell
-from tests.unit.view.reports.test_hang_report import HANG, STOP_LINE, STOPPED
+from tests.unit.view.reports.test_hang import HANG, STOP_LINE, STOPPED
 
 FINISHED = cell([out("a\n")], [out("b\n")])
 RUNNING = cell([out("a\n")], [], done=False, wall_s=0.2)

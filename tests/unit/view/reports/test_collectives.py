@@ -8,7 +8,7 @@ from dataclasses import replace
 from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.report import Collective, Report
 from mhnb.sharding.shardy import Explanation
-from mhnb.view.reports.reports import format_collectives_html, format_collectives_text
+from mhnb.view.reports.hang import format_collectives_html, format_collectives_text
 
 REDUCE = Collective(
     "all-reduce",

@@ -11,7 +11,7 @@ from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import format_live_html
 from mhnb.view.live.view import CellView
-from mhnb.view.reports.reports import describe_stop, format_hang_html, format_hang_text
+from mhnb.view.reports.hang import describe_stop, format_hang_html, format_hang_text
 from tests.support.view_samples import RecordingScreen, StrictPage, cell, out
 
 STEP = RankLocation((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")
