@@ -27,7 +27,8 @@ from mhnb.errors import MhnbError
 from mhnb.system.run_dir import write_hang_report
 from mhnb.types import DeviceRef, RankInfo, StartProgress
 from mhnb.view.html import format_seconds
-from mhnb.view.reports.hang import format_hang_text
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.hang import build_hang
 
 
 def describe_ranks(state_machine: ClusterStateMachine) -> tuple[RankInfo, ...]:
@@ -267,7 +268,9 @@ def print_notice(text: str) -> None:
 def _write_hang_report_file(run_dir: Path, report: HangReport | None) -> None:
     write_hang_report(
         run_dir,
-        None if report is None else format_hang_text(report, how_to_end="the stop button or Ctrl-C in its notebook"),
+        None
+        if report is None
+        else print_text(build_hang(report, how_to_end="the stop button or Ctrl-C in its notebook")),
     )
 
 

@@ -35,8 +35,9 @@ from mhnb.magics.session import (
 from mhnb.magics.settings import Mhjax
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
+from mhnb.view.print_text import print_text
 from mhnb.view.reports import show
-from mhnb.view.reports.hang import format_hang_text
+from mhnb.view.reports.hang import build_hang
 from mhnb.view.reports.status import build_status
 from mhnb.view.screen import show_document
 
@@ -159,7 +160,7 @@ def _where(session: Session, args: argparse.Namespace) -> None:
         print(f"mhjax · {error}")
         return
     report = cluster.where()
-    print("mhjax · no cell is running" if report is None else format_hang_text(report, name=cluster.name))
+    print("mhjax · no cell is running" if report is None else print_text(build_hang(report, name=cluster.name)))
 
 
 def _accept(session: Session, args: argparse.Namespace) -> None:

@@ -44,8 +44,8 @@ from mhnb.view.html import RankLocations, new_uid
 from mhnb.view.live.results_panel import ResultPanel
 from mhnb.view.live.view import CellView
 from mhnb.view.live.wait_line import WaitLine
+from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.lesson import find_answer
-from mhnb.view.reports.show import show_collectives
 from mhnb.view.reports.status import Status
 from mhnb.view.reports.trace import build_trace
 from mhnb.view.screen import detect_screen, hide_traceback, show_document
@@ -128,7 +128,7 @@ def show_launched_collectives(cluster: Cluster, result: CellResult) -> None:
         return
     try:
         hosts = {rank.rank: rank.host for rank in cluster.ranks}
-        show_collectives(request_launched(cluster, result.seq, ranks, hosts, cell_name=result.name))
+        show_document(build_collectives(request_launched(cluster, result.seq, ranks, hosts, cell_name=result.name)))
     except MhnbError as error:
         print(f"mhjax · --collectives: {type(error).__name__}: {error}", file=sys.stderr)
 

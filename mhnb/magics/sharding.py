@@ -31,6 +31,7 @@ from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_p
 from mhnb.view.html import RankLocations, new_uid, wrap_html
 from mhnb.view.live.placeholder import hide_missing_widget
 from mhnb.view.mime import format_pre
+from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.layout import format_layout_html, format_layout_text
 from mhnb.view.reports.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
 from mhnb.view.reports.plan import (
@@ -41,8 +42,7 @@ from mhnb.view.reports.plan import (
     format_reshard_html,
     format_reshard_text,
 )
-from mhnb.view.reports.show import show_collectives
-from mhnb.view.screen import Screen, detect_screen
+from mhnb.view.screen import Screen, detect_screen, show_document
 
 
 def _layout(session: Session, args: argparse.Namespace) -> None:
@@ -271,7 +271,7 @@ def _collectives(session: Session, args: argparse.Namespace) -> None:
         # After the call, `--why` is also valid Python (two minus signs), so it arrives as part of the call.
         call, why = call.removesuffix("--why").strip(), True
     hosts = {rank.rank: rank.host for rank in cluster.ranks}
-    show_collectives([request_collectives(cluster, call, hosts)], why=why)
+    show_document(build_collectives([request_collectives(cluster, call, hosts)], why=why))
 
 
 def _collectives_flags(parser: MagicArgumentParser) -> None:

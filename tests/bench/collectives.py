@@ -53,7 +53,9 @@ def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
     from mhnb.sharding import hlo_groups, hlo_text, shardy
     from mhnb.sharding.hlo_collectives import _find_group_axes, parse_collectives, parse_meshes
     from mhnb.sharding.report import Program, make_report
-    from mhnb.view.reports.hang import format_collectives_html, format_collectives_text
+    from mhnb.view.print_html import print_html
+    from mhnb.view.print_text import print_text
+    from mhnb.view.reports.collectives import build_collectives
 
     took: dict[str, list[float]] = {"parse": [], "axes, bytes, reasons": [], "text and HTML": [], "together": []}
     for _ in range(rounds):
@@ -66,8 +68,8 @@ def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
         program = Program("jit(layers)", RANKS, "cpu", found, parse_meshes(stablehlo)).with_explanations(stablehlo)
         report = make_report(program, {rank: rank for rank in RANKS})
         times.append(time.perf_counter())
-        format_collectives_text([report], why=True)
-        format_collectives_html([report])
+        print_text(build_collectives([report], why=True))
+        print_html(build_collectives([report]))
         times.append(time.perf_counter())
         for name, seconds in zip(took, [b - a for a, b in pairwise(times)], strict=False):
             took[name].append(seconds)

@@ -37,14 +37,15 @@ from mhnb.sharding.plan import Plan, Refusal, plan_reshard
 from mhnb.sharding.report import Collective, Report
 from mhnb.types import PHASES, DeviceRef, RankError, RankInfo, StartProgress
 from mhnb.view.cell.html import View, format_cell_html
-from mhnb.view.html import RankLocations, wrap_html
+from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
 from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
 from mhnb.view.print_html import print_html
+from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
-from mhnb.view.reports.hang import format_collectives_html, format_hang_html
+from mhnb.view.reports.hang import build_hang
 from mhnb.view.reports.layout import format_layout_html
 from mhnb.view.reports.memory import build_memory
 from mhnb.view.reports.mesh import format_mesh_html
@@ -226,7 +227,7 @@ def _table_views(count: int) -> dict[str, str]:
         "variables": print_html(build_vars(variables)),
         "check": print_html(build_check(checks)),
         "preflight": print_html(build_preflight(preflight)),
-        "a hang": wrap_html(format_hang_html(_report(count), name="demo")) if count > 1 else "",
+        "a hang": print_html(build_hang(_report(count), name="demo")) if count > 1 else "",
         "flight recorder": print_html(build_flight(_recorded(count))) if count > 1 else "",
         "events of a rank": print_html(build_flights(_recorded(count), (0,))) if count > 1 else "",
         "memory": print_html(build_memory(_memory(count))),
@@ -364,8 +365,8 @@ def _sharding_views(count: int) -> dict[str, str]:
             plan_reshard(layout, Layout.of((64, 6), mesh, "P()")), name="x", uid="mhnb-reshard"
         ),
         "plan": format_plan_html(Plan(count, 2, mesh, (("x", layout), ("y", Refusal("8 is not a multiple of 3"))))),
-        "no collective": format_collectives_html([Report("jit(f)", ())]),
-        "collectives": format_collectives_html([_communication(count)]),
+        "no collective": print_html(build_collectives([Report("jit(f)", ())])),
+        "collectives": print_html(build_collectives([_communication(count)])),
     }
 
 

@@ -29,6 +29,7 @@ from mhnb.view.cell.blocks_html import Pictures, block_to_html, items_to_html
 from mhnb.view.cell.metrics import LIVE_POINTS, NO_CARD, MetricCard, build_card, format_card_html, format_card_lines
 from mhnb.view.cell.summary import Block, CellSummary, format_heading
 from mhnb.view.cell.text import format_cell_text
+from mhnb.view.document import Line
 from mhnb.view.html import (
     QUIET_STYLE,
     RankLocations,
@@ -46,13 +47,9 @@ from mhnb.view.live.strip import (
     format_strip_text,
     is_unusual,
 )
-from mhnb.view.reports.hang import (
-    MAX_PLACES,
-    describe_stop,
-    format_hang_html,
-    format_hang_text,
-    format_stop_html,
-)
+from mhnb.view.print_html import print_parts
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.hang import MAX_PLACES, build_hang, describe_stop
 
 # -- the frame and its blocks
 
@@ -156,8 +153,14 @@ def _format_hang_html(
     if report is None:
         return ""
     if expanded or shows_hang(report, has_recent_output=has_recent_output):
-        return format_hang_html(report, name=locations.cluster, max_places=None if expanded else MAX_PLACES)
-    return format_stop_html(report) if report.stopped else ""
+        # It names the buttons, because a command would wait behind the cell that it should interrupt.
+        how_to_end, places = "the stop button or Interrupt", None if expanded else MAX_PLACES
+        return print_parts(
+            build_hang(
+                report, name=locations.cluster, how_to_end=how_to_end, max_places=places, where_all_are=": Where"
+            )
+        )
+    return print_parts([Line(describe_stop(report), "quiet")]) if report.stopped else ""
 
 
 def _format_live_heading(snapshot: CellResult, strip: Sequence[StatusItem], *, has_strip: bool) -> str:
@@ -437,7 +440,7 @@ def _format_hang(snapshot: CellResult, locations: RankLocations, *, has_recent_o
     report = snapshot.where
     if report is None or not shows_hang(report, has_recent_output=has_recent_output):
         return []
-    text = format_hang_text(report, name=locations.cluster, how_to_end="Ctrl-C", max_places=MAX_PLACES)
+    text = print_text(build_hang(report, name=locations.cluster, how_to_end="Ctrl-C", max_places=MAX_PLACES))
     return text.splitlines()
 
 

@@ -22,7 +22,9 @@ from mhnb.sharding.plan import Move, Plan, PlannedArray, Refusal, Reshard, examp
 from mhnb.sharding.report import Report
 from mhnb.view.html import QUIET_STYLE, RankLocations, format_fold, wrap_html
 from mhnb.view.mime import format_pre
-from mhnb.view.reports.hang import format_collectives_html, format_collectives_text
+from mhnb.view.print_html import print_html
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.layout import format_layout_html, format_layout_text
 from mhnb.view.reports.mesh import format_tree_html, format_tree_text
 
@@ -204,7 +206,7 @@ def format_plan_text(plan: Plan, report: Report | None = None, *, problem: str =
         parts += [format_tree_text(plan.tree), ""]
         parts += [format_layout_text(layout, name=name) for name, layout in plan.legal[:_MAX_DRAWN]]
     if report is not None:
-        parts += ["", format_collectives_text([report])]
+        parts += ["", print_text(build_collectives([report]))]
     return "\n".join([*parts, *([problem] if problem else [])])
 
 
@@ -220,7 +222,7 @@ def format_plan_html(plan: Plan, report: Report | None = None, *, problem: str =
         for at, (name, layout) in enumerate(plan.legal[:_MAX_DRAWN])
     ]
     if report is not None:
-        parts.append(format_collectives_html([report]))
+        parts.append(print_html(build_collectives([report])))
     if problem:
         parts.append(f'<div class="mhnb-bad">{escape(problem)}</div>')
     return wrap_html("".join(parts))

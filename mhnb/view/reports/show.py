@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from html import escape
 from typing import Self
@@ -15,15 +15,10 @@ from typing import Self
 from mhnb.core.metrics import Metrics
 from mhnb.core.replay import ReplayStep, format_step
 from mhnb.sharding.layout import format_nbytes
-from mhnb.sharding.report import Report
 from mhnb.types import StartProgress
 from mhnb.view.html import format_seconds, new_uid, wrap_html
 from mhnb.view.live.widget import warm_up
 from mhnb.view.mime import format_pre
-from mhnb.view.reports.hang import (
-    format_collectives_html,
-    format_collectives_text,
-)
 from mhnb.view.reports.metrics import format_metrics_html, format_metrics_text
 from mhnb.view.reports.start import (
     StartSummary,
@@ -215,12 +210,6 @@ class ReplayLine(ProgressLine):
         if text != self._shown_text:
             self._shown_text = text
             self.update(text, self._step.done / len(self._step.plan.steps))
-
-
-def show_collectives(reports: Sequence[Report], *, why: bool = False, screen: Screen | None = None) -> None:
-    """Show the communication of programs."""
-    html, text = format_collectives_html(reports, why=why), format_collectives_text(reports, why=why)
-    (screen or detect_screen()).show({"text/html": html, "text/plain": text}, new_uid())
 
 
 def show_metrics(metrics: Metrics, *, each: bool = False, screen: Screen | None = None) -> None:

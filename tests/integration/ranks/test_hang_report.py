@@ -20,7 +20,8 @@ from mhnb.cluster.cluster import Cluster
 from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import describe_ranks
-from mhnb.view.reports.hang import format_hang_text
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.hang import build_hang
 
 LATE = 1
 """The rank that arrives late."""
@@ -131,7 +132,7 @@ def test_report_names_waiting_and_missing_ranks(prepared: Cluster, flag: Path, c
     waiting = (0, 2) if case == "ppermute" else (0, 2, 3)
     with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\n{code}", flag):
         report = wait_for_report(prepared, _only_waits(*waiting), WAIT_S)
-        text = format_hang_text(report, name="shared")
+        text = print_text(build_hang(report, name="shared"))
     assert report.absent == (LATE,), text
     assert report.launch == launch, text
     assert report.lines == {LATE: 2, 3: None if case == "ppermute" else 3} | dict.fromkeys(waiting, 3), text
@@ -196,7 +197,7 @@ def test_rank_that_ended_the_cell_is_missing(fresh: Callable[..., Cluster], defa
     future = run_in_thread(lambda: cluster.run("if me != 1:\n    float(add(x))", guard="parity"))
     report = wait_for_report(cluster, _only_waits(0, 2), WAIT_S)
     assert (report.waiting, report.absent, report.lines[1]) == ((0, 2), (1,), None)
-    assert "rank 1 ended the cell" in format_hang_text(report)
+    assert "rank 1 ended the cell" in print_text(build_hang(report))
     cluster.interrupt()
     assert not future.result(60).ok
     assert cluster.where() is None
@@ -221,7 +222,9 @@ def test_long_compilation_is_reported_as_compiling(prepared: Cluster, flag: Path
     with running(prepared, f"{COMPILING}compile_until({str(flag)!r})", flag):
         report = wait_for_report(prepared, _compiles, WAIT_S)
     assert (report.waiting, report.absent, report.launch) == ((), (), None)
-    assert re.search(r"running .* compiling.* line 8:  jax.jit\(lambda x: big\(x, k\)\)", format_hang_text(report))
+    assert re.search(
+        r"running .* compiling.* line 8:  jax.jit\(lambda x: big\(x, k\)\)", print_text(build_hang(report))
+    )
 
 
 @pytest.mark.test_all

@@ -16,7 +16,8 @@ from mhnb.core.output.events import ErrorRaised, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.state.cell import Cell, RankCell
 from mhnb.core.state.events import CellRequest
-from mhnb.view.reports.hang import format_hang_text
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.hang import build_hang
 
 ALL = [0, 1, 2, 3]
 SOURCE = "loss = step(params, batch)\nbatch = next(batches)"
@@ -61,7 +62,7 @@ def test_rank_in_a_callback_is_missing() -> None:
     called = sample(3, "callback", "jit(step)", user_frame="In [3]:10 load", **known)
     report = build_report(*(unchanged(launching(rank, 7)) for rank in (0, 1, 2)), unchanged(called))
     assert waiting_and_missing(report) == ((0, 1, 2), (3,))
-    assert "rank 3 in a callback of jit(step), In [3]:10 load ← line 1" in format_hang_text(report)
+    assert "rank 3 in a callback of jit(step), In [3]:10 load ← line 1" in print_text(build_hang(report))
 
 
 def test_rank_whose_callback_failed_is_missing_with_its_error() -> None:
@@ -74,7 +75,7 @@ def test_rank_whose_callback_failed_is_missing_with_its_error() -> None:
     )
     report = cell.build_hang_report(5.0, 4)
     assert waiting_and_missing(report) == ((0, 1, 2), (3,))
-    text = format_hang_text(report)
+    text = print_text(build_hang(report))
     assert "rank 3 in a callback of its program, which raised ValueError: too large" in text
 
 

@@ -1,4 +1,4 @@
-"""The communication report as text and HTML: the documented table, its marks, and what remains without styles."""
+"""The communication report: the documented table, its marks, its reasons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import replace
 from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.report import Collective, Report
 from mhnb.sharding.shardy import Explanation
-from mhnb.view.reports.hang import format_collectives_html, format_collectives_text
+from mhnb.view.print_html import print_html
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.collectives import build_collectives
 
 REDUCE = Collective(
     "all-reduce",
@@ -54,19 +56,19 @@ jit(step)                    axis             count   bytes/device   across host
 
 def test_table_matches_the_documented_form() -> None:
     """Each row describes one run; the total includes the number of runs."""
-    assert format_collectives_text([STEP]) == EXPECTED_TABLE
+    assert print_text(build_collectives([STEP])) == EXPECTED_TABLE
 
 
 def test_reason_is_below_its_row() -> None:
     """The reason gives the operation, the line, and both shardings if they are known."""
-    lines = format_collectives_text([STEP], why=True).splitlines()
+    lines = print_text(build_collectives([STEP], why=True)).splitlines()
     assert lines[2] == "      jit(step)/dot_general, model.py:18: P('data', None), not known → P()"
     assert len(lines) == len(EXPECTED_TABLE.splitlines()) + 1
 
 
 def test_why_opens_every_row_in_html() -> None:
     """Without `why` the rows open with a click."""
-    opened, closed = (format_collectives_html([STEP], why=why) for why in (True, False))
+    opened, closed = (print_html(build_collectives([STEP], why=why)) for why in (True, False))
     assert opened.count("<details open>") == closed.count("<details>") > 0
     assert "<details>" not in opened
     assert "<details open>" not in closed
@@ -74,13 +76,15 @@ def test_why_opens_every_row_in_html() -> None:
 
 def test_report_without_launches_has_no_legend() -> None:
     """Without columns there is nothing for a legend to explain."""
-    assert "bytes/device" not in format_collectives_html([replace(STEP, rows=())])
-    assert "bytes/device: what one device contributes" in format_collectives_html([STEP])
+    assert "bytes/device" not in print_html(build_collectives([replace(STEP, rows=())]))
+    legend = print_html(build_collectives([STEP]))
+    assert "bytes/device: what one device contributes" in legend
+    assert "a device sends 64.0 KiB in all, 48.0 KiB of it to another host" in legend
 
 
 def test_launches_are_counted() -> None:
     """A program that a cell launched several times is shown per launch and in total."""
-    text = format_collectives_text([replace(STEP, launches=10)])
+    text = print_text(build_collectives([replace(STEP, launches=10)]))
     assert text.startswith("jit(step), launched 10 times ")
     assert re.search(r"of 10 launches +480\.0 KiB +240\.0 KiB$", text)
 
@@ -93,7 +97,7 @@ def test_marks_are_explained_where_they_are_used() -> None:
         (branch, " ≤ 1  ", "≤ 32.0 KiB", "≤  in a branch"),
         (cpu, "≈ 32.0 KiB", "≈ 32.0 KiB", "≈  an estimate: CPU"),
     ):
-        text = format_collectives_text([Report("jit(f)", (row,))])
+        text = print_text(build_collectives([Report("jit(f)", (row,))]))
         head, _, last = text.rpartition("\n")
         assert cell in head
         assert total in head.splitlines()[-1]
@@ -104,7 +108,7 @@ def test_marks_are_explained_where_they_are_used() -> None:
 def test_unknown_values_are_stated() -> None:
     """A missing line, a missing mesh, part of an axis and an async pair are stated."""
     row = replace(REDUCE, source=None, axes=(), whole_axes=False, is_async=True)
-    text = format_collectives_text([Report("jit(f)", (row, replace(REDUCE, whole_axes=False)))])
+    text = print_text(build_collectives([Report("jit(f)", (row, replace(REDUCE, whole_axes=False)))]))
     assert "all-reduce (async)" in text
     assert "groups of 4 (hosts)" in text
     assert "part of data (hosts)" in text
@@ -113,30 +117,11 @@ def test_unknown_values_are_stated() -> None:
 
 def test_empty_report_has_a_message() -> None:
     """A program without a collective, and no program at all, have a message."""
-    assert format_collectives_text([Report("jit(f)", ())]) == "jit(f)  launches no collective"
-    assert format_collectives_text([]) == "no program of several ranks was launched"
-    assert "no program of several ranks" in format_collectives_html([])
-
-
-def test_html_without_styles_has_the_same_content() -> None:
-    """Without style sheets and attributes, every cell of the text remains, as do the reason and the rings."""
-    html = format_collectives_html([STEP])
-    plain = re.sub(r"<style>.*?</style>|<[^>]*>", " ", html)
-    for cell in re.findall(r"\S+(?: \S+)*", EXPECTED_TABLE):
-        assert cell in plain, cell
-    assert "P('data', None), not known → P()" in plain
-    assert "a device sends 64.0 KiB in all, 48.0 KiB of it to another host" in plain
-    assert "<details>" in html
-    assert "<script" not in html
-
-
-def test_html_is_escaped() -> None:
-    """A name chosen by the user is text, not markup."""
-    assert "<lambda>" not in format_collectives_html([replace(STEP, name="jit(<lambda>)")])
+    assert print_text(build_collectives([Report("jit(f)", ())])) == "jit(f)  launches no collective"
+    assert print_text(build_collectives([])) == "no program of several ranks was launched"
 
 
 def test_printed_lines_are_below_the_table() -> None:
-    """Both forms show printed lines as text, whatever they contain."""
+    """Lines that a program printed while it was traced are shown as they are."""
     report = Report("jit(f)", (), printed=("a <b>", "c"))
-    assert format_collectives_text([report]).splitlines()[-2:] == ["  a <b>", "  c"]
-    assert "a &lt;b&gt;\nc" in format_collectives_html([report])
+    assert print_text(build_collectives([report])).splitlines()[-2:] == ["  a <b>", "  c"]

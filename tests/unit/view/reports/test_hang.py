@@ -11,7 +11,9 @@ from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import format_live_html
 from mhnb.view.live.view import CellView
-from mhnb.view.reports.hang import describe_stop, format_hang_html, format_hang_text
+from mhnb.view.print_html import print_parts
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.hang import build_hang, describe_stop
 from tests.support.view_samples import RecordingScreen, StrictPage, cell, out
 
 STEP = RankLocation((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")
@@ -29,7 +31,7 @@ STOP_LINE = "rank 2 is stopped in the debugger at line 4; ranks 0-1,3 wait for i
 
 def test_hang_report_has_three_lines() -> None:
     """The lines show which ranks wait where, where the absent ranks are, and what the user can do."""
-    assert format_hang_text(HANG, name="demo").splitlines() == [
+    assert print_text(build_hang(HANG, name="demo")).splitlines() == [
         "waiting 6.2 s · ranks 0-1,3 in jit(step), line 4:  loss = step(params, batch)",
         "missing       · rank 2 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
         "no progress · stop it with the stop button or %mhjax interrupt · mhnb where demo",
@@ -40,7 +42,7 @@ def test_equal_locations_are_distinguished_by_launch_number() -> None:
     """Ranks on the same line are distinguished by the launch number, because a rank that lags is on that line too."""
     waiting, lagging = replace(STEP, ranks=(0, 1), number=7), replace(STEP, ranks=(2,), number=6)
     report = replace(HANG, waiting=(0, 1), places=(waiting, lagging))
-    first, second, _ = format_hang_text(report).splitlines()
+    first, second, _ = print_text(build_hang(report)).splitlines()
     assert first == "waiting 6.2 s · ranks 0-1 in jit(step) (launch 7 of the cell), line 4:  loss = step(params, batch)"
     assert second.startswith("missing       · rank 2 in jit(step) (launch 6 of the cell), line 4:")
 
@@ -51,7 +53,7 @@ def test_compiling_ranks_are_reported_as_working() -> None:
     report = HangReport(
         5, (), (), None, {0: 7, 1: 7}, 31.0, progress=False, known=True, stuck=True, places=(compiling,)
     )
-    assert format_hang_text(report).splitlines() == [
+    assert print_text(build_hang(report)).splitlines() == [
         "running 31 s · ranks 0-1 compiling, line 7:  f(x)",
         "ranks 0-1 working · stop it with the stop button or %mhjax interrupt",
     ]
@@ -61,7 +63,7 @@ def test_each_kind_of_absence_is_described() -> None:
     """A rank that ended, was not requested, or reports nothing has no line, but a description."""
     absent = (RankLocation((2,), "ended"), RankLocation((4,), "outside"), RankLocation((5,), "silent"))
     report = replace(HANG, absent=(2, 4), places=(STEP, *absent), waiting=(0, 1))
-    lines = format_hang_text(report).splitlines()
+    lines = print_text(build_hang(report)).splitlines()
     assert [line.partition("· ")[2] for line in lines[1:4]] == [
         "rank 2 ended the cell",
         "rank 4 does not run this cell (--ranks)",
@@ -79,7 +81,7 @@ def test_threads_that_a_rank_waits_for_are_listed_below_it() -> None:
         ThreadLocation("pool", "launch", "jit(f)", 3, "f(x)", count=2),
     )
     report = replace(HANG, places=(replace(STEP, ranks=(0, 1), threads=threads),), waiting=(0, 1), absent=())
-    assert [line.partition("· ")[2] for line in format_hang_text(report).splitlines()[1:3]] == [
+    assert [line.partition("· ")[2] for line in print_text(build_hang(report)).splitlines()[1:3]] == [
         "  thread load in sleep, line 2:  time.sleep(9)",
         "  2 threads pool in jit(f), line 3:  f(x)",
     ]
@@ -87,18 +89,18 @@ def test_threads_that_a_rank_waits_for_are_listed_below_it() -> None:
 
 def test_ranks_with_progress_are_named() -> None:
     """If only some ranks make progress, the report names them."""
-    assert "rank 2 is making progress" in format_hang_text(replace(HANG, progress=True, moved=(2,)))
+    assert "rank 2 is making progress" in print_text(build_hang(replace(HANG, progress=True, moved=(2,))))
 
 
 def test_report_before_the_second_sample_says_so() -> None:
     """A report requested in the first seconds says that there was no second sample yet."""
-    assert "collecting status" in format_hang_text(replace(HANG, known=False))
+    assert "collecting status" in print_text(build_hang(replace(HANG, known=False)))
 
 
 def test_a_long_line_is_cut() -> None:
     """A long line of the cell is cut, so that it does not run off the page."""
     report = replace(HANG, places=(replace(STEP, code="x" * 500), SLEEP))
-    assert max(map(len, format_hang_text(report).splitlines())) < 200
+    assert max(map(len, print_text(build_hang(report)).splitlines())) < 200
 
 
 def _many_places(count: int) -> HangReport:
@@ -109,31 +111,33 @@ def _many_places(count: int) -> HangReport:
 
 def test_many_places_that_differ_in_the_line_share_a_row() -> None:
     """Above the limit, ranks that do the same in different lines are shown together; up to the limit each has its line."""
-    rows = format_hang_text(_many_places(8), max_places=4).splitlines()[:-1]
+    rows = print_text(build_hang(_many_places(8), max_places=4)).splitlines()[:-1]
     assert rows == [
         "waiting 6.2 s · ranks 0-6 in jit(step), lines 1-7:  loss = step(params, batch)",
         "missing       · rank 7 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
     ]
-    assert len(format_hang_text(_many_places(5), max_places=4).splitlines()) == 6
+    assert len(print_text(build_hang(_many_places(5), max_places=4)).splitlines()) == 6
     report = _many_places(8)
     other = replace(report, places=(replace(report.places[0], code="warm_up(params)"), *report.places[1:]))
-    assert format_hang_text(other, max_places=4).startswith("waiting 6.2 s · ranks 0-6 in jit(step), lines 1-7\n")
+    assert print_text(build_hang(other, max_places=4)).startswith("waiting 6.2 s · ranks 0-6 in jit(step), lines 1-7\n")
     numbered = replace(report, places=tuple(replace(place, number=3 + at) for at, place in enumerate(report.places)))
-    assert "ranks 0-6 in jit(step) (launches 3-9 of the cell), lines 1-7:" in format_hang_text(numbered, max_places=4)
+    assert "ranks 0-6 in jit(step) (launches 3-9 of the cell), lines 1-7:" in print_text(
+        build_hang(numbered, max_places=4)
+    )
 
 
 def test_further_places_are_counted_and_shown_on_request() -> None:
     """At most so many places are shown for each heading, with the number of the others; without a limit all are shown."""
     report = _many_places(8)
     different = replace(report, places=tuple(replace(place, what=f"jit(f{place.ranks[0]})") for place in report.places))
-    rows = format_hang_text(different, max_places=4).splitlines()
+    rows = print_text(build_hang(different, max_places=4)).splitlines()
     assert [row.partition(" · ")[2][:16] for row in rows[3:6]] == [
         "rank 3 in jit(f3",
         "… and 3 more pla",
         "rank 7 in jit(f7",
     ]
-    assert "… and 3 more places: Where" in format_hang_html(different, max_places=4)
-    everything = format_hang_text(different)
+    assert "… and 3 more places: Where" in print_text(build_hang(different, max_places=4, where_all_are=": Where"))
+    everything = print_text(build_hang(different))
     assert "more place" not in everything
     assert all(f"jit(f{rank})" in everything for rank in range(8))
 
@@ -149,7 +153,7 @@ def test_where_shows_every_place() -> None:
 
 def test_absent_ranks_are_in_the_error_colour() -> None:
     """Each place is a row beside its heading, those of the absent ranks in the error colour; the command is not broken."""
-    page = format_hang_html(HANG, name="demo")
+    page = print_parts(build_hang(HANG, name="demo"))
     rows = page.split("<tr")[1:]
     assert ["mhnb-bad" in row for row in rows] == [False, True, False]
     assert ">missing</th>" in rows[1]
@@ -167,7 +171,7 @@ def stopped_at(*lines: int | None) -> HangReport:
 
 def test_report_of_a_stop_begins_with_a_sentence_about_it() -> None:
     """The sentence names the line, and who waits for the rank; the places follow, and no rank counts as missing."""
-    assert format_hang_text(STOPPED, name="demo").splitlines() == [
+    assert print_text(build_hang(STOPPED, name="demo")).splitlines() == [
         STOP_LINE,
         "stopped       · rank 2 in the debugger, line 4:  breakpoint()",
         "waiting 6.2 s · ranks 0-1,3 in jit(f), line 6:  f(x)",
@@ -175,7 +179,7 @@ def test_report_of_a_stop_begins_with_a_sentence_about_it() -> None:
     ]
     running = RankLocation((0, 1, 3), "computing", "", 5, "g(x)")
     report = replace(STOPPED, waiting=(), absent=(), places=(running, STOPPED.places[1]), progress=True, moved=(0,))
-    assert format_hang_text(report).splitlines() == [
+    assert print_text(build_hang(report)).splitlines() == [
         "rank 2 is stopped in the debugger at line 4",
         "stopped       · rank 2 in the debugger, line 4:  breakpoint()",
         "running 6.2 s · ranks 0-1,3 computing, line 5:  g(x)",
@@ -205,7 +209,7 @@ def test_sentence_about_a_stop_names_the_ranks_that_are_waited_for() -> None:
     assert describe_stop(replace(report, absent=(2, 3))).endswith("; ranks 0-1 wait for ranks 2-3: jit(f), lines 5-6")
     both = replace(report, waiting=(0,), absent=(2, 3), stopped=(2, 3))
     assert describe_stop(both).endswith("; rank 0 waits for them: jit(f), line 5")
-    assert "missing" not in format_hang_text(replace(report, absent=(2, 3)))
+    assert "missing" not in print_text(build_hang(replace(report, absent=(2, 3))))
 
 
 def test_sentence_about_a_stop_does_not_guess_who_waits() -> None:
@@ -221,7 +225,7 @@ def test_sentence_about_a_stop_does_not_guess_who_waits() -> None:
 
 def test_report_of_a_stop_has_no_colour_of_an_alarm() -> None:
     """Neither the colour of errors, nor the one beside a report of ranks that hang."""
-    alarm, calm = format_hang_html(HANG), format_hang_html(STOPPED)
+    alarm, calm = print_parts(build_hang(HANG)), print_parts(build_hang(STOPPED))
     assert "mhnb-bad" in alarm
     assert "mhnb-bad" not in calm
     assert "#d9822b" in alarm
@@ -258,12 +262,6 @@ def test_cell_with_progress_shows_no_report() -> None:
     """Nothing is shown while the ranks make progress."""
     snapshot = replace(cell([], [], wall_s=6.2, done=False), where=replace(HANG, stuck=False))
     assert "waiting" not in format_live_html(snapshot)
-
-
-def test_code_is_escaped() -> None:
-    """The text of a cell is not markup."""
-    page = format_hang_html(replace(HANG, places=(replace(STEP, code="a <b> & c"), SLEEP)))
-    assert "a &lt;b&gt; &amp; c" in page
 
 
 def test_buttons_work_while_the_cell_runs() -> None:
