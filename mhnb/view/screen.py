@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeAlias
 
@@ -17,7 +16,6 @@ from mhnb.view.document import Document
 from mhnb.view.html import new_uid
 from mhnb.view.live.frame import ByteBudget, LiveFrame, changed_parts, frame_parts, frame_to_html
 from mhnb.view.live.placeholder import placeholder_id
-from mhnb.view.live.reload import PageConnector, find_connector
 from mhnb.view.live.widget import handle_messages_while_blocked, make_live_widget
 from mhnb.view.print_html import print_html
 from mhnb.view.print_text import print_text
@@ -243,7 +241,6 @@ class NotebookScreen(_Streams):
             except ImportError:
                 continue
             self.show({_WIDGET_VIEW: widget.view, "text/plain": text}, display_id)
-            widget.follow_new_pages(find_connector(getattr(self._shell, "kernel", None)))
             return widget
         return None
 
@@ -261,23 +258,7 @@ _MAX_RETIRED = 16
 _retired: deque[_PartsWidget] = deque()
 
 
-class _Followed:
-    """A widget that a page gets also if it is loaded while the cell runs."""
-
-    _connector: PageConnector | None = None
-
-    def follow_new_pages(self, connector: PageConnector) -> None:
-        """Answer new pages from now on."""
-        self._connector = connector
-        connector.begin()
-
-    def _leave_new_pages(self) -> None:
-        connector, self._connector = self._connector, None
-        if connector is not None:
-            connector.end()
-
-
-class _PartsWidget(_Followed):
+class _PartsWidget:
     """mhnb's own widget, which receives only what has changed."""
 
     hides_placeholder = True
@@ -286,7 +267,6 @@ class _PartsWidget(_Followed):
         self._parts = frame_parts(frame)
         self._budget = ByteBudget()
         self._widget = make_live_widget(self._parts, placeholder_id(display_id), on_button)
-        self._forget_comm: Callable[[], None] = lambda: None
         self.view = self._widget._repr_mimebundle_()[0][_WIDGET_VIEW]
 
     def show(self, frame: LiveFrame, now_s: float) -> None:
@@ -300,22 +280,12 @@ class _PartsWidget(_Followed):
             for name, text in changed.items():
                 setattr(self._widget, name, text)
 
-    def follow_new_pages(self, connector: PageConnector) -> None:
-        """Answer new pages from now on, and what they send to the widget until it is closed."""
-        super().follow_new_pages(connector)
-        comm_id = self._widget.comm.comm_id
-        connector.comm_ids.add(comm_id)
-        self._forget_comm = partial(connector.comm_ids.discard, comm_id)
-
     def close(self) -> None:
         """Close the widget and its layout, which has a comm of its own."""
-        self._leave_new_pages()
-        self._forget_comm()
         _close_widget(self._widget)
 
     def retire(self) -> None:
         """Keep the widget, and close the oldest one that was kept if there are too many."""
-        self._leave_new_pages()
         self._widget.runs = False
         _retired.append(self)
         while len(_retired) > _MAX_RETIRED:
@@ -326,7 +296,7 @@ class _PartsWidget(_Followed):
         self._widget.page = html
 
 
-class _HtmlWidget(_Followed):
+class _HtmlWidget:
     """An ipywidgets HTML widget in a box, with a row of buttons above it, which has its place before they are offered."""
 
     hides_placeholder = False
@@ -359,7 +329,6 @@ class _HtmlWidget(_Followed):
 
     def close(self) -> None:
         """Close the widgets."""
-        self._leave_new_pages()
         for widget in self._widgets:
             _close_widget(widget)
 

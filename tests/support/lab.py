@@ -275,7 +275,7 @@ class LabPage:
         Args:
             path: of the notebook.
             kernel: whether it gets its kernel, or a new one; in Jupyter Notebook it always does.
-            idle: whether to wait until that kernel is idle; not for one that runs a cell.
+            idle: whether to wait until that kernel is idle; not for one that runs a cell, which the page need only have found.
         """
         is_lab, path = self.lab.app == "lab", self.lab.find(path)
         self.page.goto(f"{self.lab.url}/{'lab' if is_lab else f'notebooks/{path}'}?token={self.lab.token}&reset")
@@ -290,6 +290,8 @@ class LabPage:
         self._read_status()
         if kernel and idle:
             self.wait_idle()
+        elif kernel:
+            self._wait_until(lambda: self._read_status() is not None, "the page has its kernel", TIMEOUT_S)
 
     def _read_status(self) -> Any:
         """Return the status of the notebook's kernel, after the notebook was put in front if it was not."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import nbformat
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
@@ -137,56 +136,6 @@ def test_late_output_between_cells_arrives_with_the_next_cell(own_environment: N
     assert [message["parent_header"]["msg_id"] for message in updates] == [ended, following]
     assert all("late word" in message["content"]["data"]["text/plain"] for message in updates)
     assert "update_display_data" not in {message["msg_type"] for message in second}
-
-
-def test_page_that_connects_during_a_cell_gets_its_widget(own_environment: None, tmp_path: Path) -> None:
-    """Both things that a new page asks for are answered while the cell blocks, and other requests wait for its end."""
-    stop = tmp_path / "stop"
-    blocking = f"""
-    import os, time
-    view = CellView()
-    view.update(running[0])
-    print("it blocks", flush=True)
-    while not os.path.exists({str(stop)!r}): time.sleep(0.01)
-    view.finish(cell([out("at its end")], []))
-    """
-    manager, client = start_new_kernel()
-    # With a session of its own, as a page has: replies go to the session that asked.
-    new_page = BlockingKernelClient(connection_file=manager.connection_file)
-    new_page.load_connection_file()
-    try:
-        _run(client, SETUP)
-        sent = client.execute(textwrap.dedent(blocking))
-        while client.get_iopub_msg(timeout=30)["content"].get("text") != "it blocks\n":
-            pass
-        new_page.start_channels()
-        info = new_page.kernel_info()
-        history = new_page.history(n=1)
-        for kind, content in (
-            ("comm_open", {"comm_id": "c", "target_name": "jupyter.widget.control", "data": {}}),
-            ("comm_msg", {"comm_id": "c", "data": {"method": "request_states"}}),
-        ):
-            message = new_page.session.msg(kind, content)
-            message["metadata"] = {"version": "1.0.0"}
-            new_page.shell_channel.send(message)
-        assert new_page.get_shell_msg(timeout=30)["parent_header"]["msg_id"] == info
-        states = _wait_for(new_page, "comm_msg", "update_states")["content"]["data"]["states"]
-        assert any("step 1" in widget["state"].get("block_0", "") for widget in states.values())
-        stop.touch()
-        while client.get_shell_msg(timeout=30)["parent_header"]["msg_id"] != sent:
-            pass
-        assert new_page.get_shell_msg(timeout=30)["parent_header"]["msg_id"] == history
-    finally:
-        new_page.stop_channels()
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-
-
-def _wait_for(client: Any, kind: str, method: str) -> dict[str, Any]:
-    while True:
-        message: dict[str, Any] = client.get_iopub_msg(timeout=30)
-        if message["msg_type"] == kind and message["content"]["data"].get("method") == method:
-            return message
 
 
 def _run(client: Any, code: str) -> tuple[str, list[dict[str, Any]]]:
