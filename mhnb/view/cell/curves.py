@@ -234,10 +234,13 @@ def _mean(values: Sequence[float]) -> float:
 
 def _build_point(rows: Sequence[_Series]) -> tuple[float | None, float | None, float | None]:
     """Merge successive lines: the least value, the middle of the medians, and the most; one value if all ranks agree on each line."""
-    known = [values for row in rows if (values := _only(row))]
-    if not known:
+    given = [row for row in rows if any(value is not None for value in row)]
+    if not given:
         return None, None, None
-    if all(min(values) == max(values) for values in known):
+    known = [_only(row) for row in given]
+    # A rank that has a value on each line shows that the others agree. If all lack some, their lines may be apart.
+    has_witness = any(None not in column for column in zip(*given, strict=True))
+    if has_witness and all(min(values) == max(values) for values in known):
         value = _farthest([values[0] for values in known])
         return value, value, value
     return min(map(min, known)), _middle([_middle(values) for values in known]), max(map(max, known))
@@ -462,15 +465,17 @@ def draw_svg(curve: Curve) -> str:
     positions = curve.positions or evenly(len(curve.medians))
     if curve.has_band:
         parts.append(f'<path fill="{_LINE_COLOR}" fill-opacity=".3" d="{_draw_band(curve, positions, low, high)}"/>')
-    lines = [(curve.medians, _LINE_COLOR, "")]
-    lines += [
-        (one.values, color, ' stroke-dasharray="8 4"') for one, color in zip(curve.odd, _ODD_COLORS, strict=False)
-    ]
+    median = _points(curve.medians, positions, low, high)
+    lines: list[tuple[Sequence[tuple[int, int] | None], str, str]] = [(median, _LINE_COLOR, "")]
+    for one, color in zip(curve.odd, _ODD_COLORS, strict=False):
+        # Joined, because a rank that has few of the points would be dots otherwise.
+        points = [point for point in _points(one.values, positions, low, high) if point is not None]
+        lines.append((points, color, ' stroke-dasharray="8 4"'))
     parts += [
         f'<path fill="none" stroke="{color}" stroke-width="3" stroke-linejoin="round" stroke-linecap="round" '
         f'vector-effect="non-scaling-stroke"{dashes} '
-        f'd="{_draw_line(_points(values, positions, low, high))}"/>'
-        for values, color, dashes in lines
+        f'd="{_draw_line(points)}"/>'
+        for points, color, dashes in lines
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH * _SCALE} {HEIGHT * _SCALE}" '

@@ -1,7 +1,7 @@
 """Charts of metrics that ranks have logged: the median of the ranks, the band from lowest to highest, odd ranks, and each rank on demand.
 
 Decides how points of different steps are brought together, and what is said beside a chart. Curves are drawn as those of printed lines.
-Where a rank has not logged a step that others have, its line goes straight from its point before to its point after.
+The median and the band at a step are of the ranks that have logged it, and a rank's line goes from one of its points to the next.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ _LOG_FACTOR = 1000.0
 _MAX_TITLE_CHARS = 40
 _LAST_STEPS = 10
 """A rank's last steps, whose largest distance says when it will log again."""
-_ROUNDING = 1e-9
 _RANK_PX = 108, 28
 _CHARTS_STYLE = "display:flex;flex-wrap:wrap;align-items:flex-start;margin:4px 0 2px 1em"
 _TABLE_STYLE = "border-collapse:collapse;font-family:monospace;font-size:1em;border:0;margin:2px 0"
@@ -150,11 +149,9 @@ def build_chart(name: str, series: Sequence[MetricSeries], *, done: bool, points
     ranks, all_steps = tuple(sorted(values)), sorted({step for by_step in values.values() for step in by_step})
     steps = _pick(all_steps, max(_MIN_ROWS, _MAX_GRID // len(ranks)))
     is_logarithmic = _spans_decades(values)
-    grid = [[values[rank].get(step) for step in steps] for rank in ranks]
-    columns = (_fill(values[rank], steps, is_logarithmic=is_logarithmic) for rank in ranks)
-    filled = [_snap(row, logged) for row, *logged in zip(zip(*columns, strict=True), *grid, strict=True)]
-    texts = [["" if value is None else format_number(value) for value in row] for row in filled]
-    drawn = [[_to_height(value, is_logarithmic=is_logarithmic) for value in row] for row in filled]
+    rows = _build_grid([values[rank] for rank in ranks], steps)
+    texts = [["" if value is None else format_number(value) for value in row] for row in rows]
+    drawn = [[_to_height(value, is_logarithmic=is_logarithmic) for value in row] for row in rows]
     ends = format_number(steps[0]), format_number(steps[-1])
     title, curve = format_name(name), build_curve(Samples(ranks, drawn, texts, "step", ends, _positions(steps, steps)))
     if curve is not None:
@@ -164,14 +161,15 @@ def build_chart(name: str, series: Sequence[MetricSeries], *, done: bool, points
             unit="step" if len(all_steps) == 1 else "steps",
             count=len(all_steps),
             last=curve.last if any(value is not None for value in drawn[-1]) else next(filter(None, texts[-1])),
-            differs=curve.has_band or any(map(_differ, zip(*grid, strict=True))),
+            # Ranks that have no step in common cannot be said to agree.
+            differs=any(map(_differ, rows)) or all(None in row for row in rows),
             is_logarithmic=is_logarithmic,
         )
     return MetricChart(
         title,
         curve,
         (
-            *_describe_end(curve, filled[-1]),
+            *_describe_end(curve, rows[-1]),
             *_describe_not_finite(values),
             *(_describe_stopped(values) if done else ()),
         ),
@@ -215,41 +213,13 @@ def _to_height(value: float | None, *, is_logarithmic: bool) -> float | None:
     return math.log10(value) if is_logarithmic else value
 
 
-def _fill(by_step: Mapping[float, float], steps: Sequence[float], *, is_logarithmic: bool) -> list[float | None]:
-    """Put values on the straight line between two points where a rank has not logged a step that others have."""
-    own = sorted(by_step)
-    filled: list[float | None] = []
-    for step in steps:
-        value = by_step.get(step)
-        after = bisect_left(own, step)
-        if value is None and 0 < after < len(own):
-            share = (step - own[after - 1]) / (own[after] - own[after - 1])
-            ends = by_step[own[after - 1]], by_step[own[after]]
-            value = _interpolate(*ends, share, is_logarithmic=is_logarithmic)
-        filled.append(value)
-    return filled
-
-
-def _interpolate(first: float, last: float, share: float, *, is_logarithmic: bool) -> float | None:
-    """Return the value on the line between two; None between a number and NaN, where there is no line."""
-    if not (math.isfinite(first) and math.isfinite(last)):
-        return None
-    value = first ** (1 - share) * last**share if is_logarithmic else first * (1 - share) + last * share
-    # Rounding must not leave the range of numbers.
-    return min(max(value, min(first, last)), max(first, last))
-
-
-def _snap(row: _Row, logged: _Row) -> _Row:
-    """Make values between two points equal to a logged one if only their rounding differs, so that equal lines have no band."""
-    known = [value for value in logged if value is not None]
-    if len(known) == len(row):
-        return row
-    return [
-        value
-        if own is not None or value is None
-        else next((each for each in known if math.isclose(each, value, rel_tol=_ROUNDING)), value)
-        for value, own in zip(row, logged, strict=True)
-    ]
+def _build_grid(columns: Sequence[Mapping[float, float]], steps: Sequence[float]) -> list[list[float | None]]:
+    """Return the value of each rank at each step; of steps that are not drawn, its last one counts for the next that is."""
+    rows: list[list[float | None]] = [[None] * len(columns) for _ in steps]
+    for at, by_step in enumerate(columns):
+        for step in sorted(by_step):
+            rows[bisect_left(steps, step)][at] = by_step[step]
+    return rows
 
 
 def _differ(row: _Row) -> bool:

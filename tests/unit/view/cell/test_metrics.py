@@ -102,29 +102,36 @@ def test_steps_have_their_distance() -> None:
     assert curve.positions == (0.0, 0.01, 0.1, 1.0)
 
 
-def test_ranks_with_other_steps_are_brought_together() -> None:
-    """Where a rank has not logged a step, its line goes straight between its own points, so equal lines have no band."""
-    chart = _chart(log_points(lambda rank: [("a", s, s / 4) for s in range(rank, 101, 1 + 24 * (rank > 0))], 2))
+def test_ranks_that_agree_where_they_meet_have_no_band() -> None:
+    """A rank that logs every 25th step agrees with the others if it does on these steps."""
+    metrics = log_points(lambda rank: [("a", s, s / 4) for s in range(rank, 101, 1 + 24 * (rank > 0))], 2)
+    chart = _chart(metrics)
     assert chart.curve is not None
     assert not chart.curve.has_band
     assert chart.remarks == ()
-    assert "all over 101 steps, ranks 0-1" in _text(log_points(lambda _: [("a", s, s) for s in range(101)], 2))[0]
+    assert "all over 101 steps, ranks 0-1" in _text(metrics)[0]
+
+
+def test_step_is_of_the_ranks_that_have_logged_it() -> None:
+    """There is no band on other steps, but the line of a rank that logs every tenth step has no gap."""
+    curve = _chart(log_points(lambda r: [("a", s, 1.0 + (r == 3)) for s in range(0, 40, 10 if r == 3 else 1)])).curve
+    assert curve is not None
+    assert curve.highs == tuple(1.0 if step % 10 else 2.0 for step in range(40))
+    assert set(curve.medians) == {1.0}
+    assert [(one.rank, one.last) for one in curve.odd] == [(3, "2")]
+    dashed = minidom.parseString(draw_svg(curve)).getElementsByTagName("path")[-1]  # noqa: S318  # our own picture
+    assert dashed.getAttribute("stroke-dasharray")
+    assert dashed.getAttribute("d").count("M") == 1
 
 
 @pytest.mark.parametrize("count", [100, 4000])
 def test_ranks_without_a_step_in_common_are_all_in_the_band(count: int) -> None:
-    """Of many steps some are picked; a rank that has not logged those is where its own line is there."""
+    """Steps that share a point have the values of all their ranks, and nothing says that these agree."""
     chart = _chart(log_points(lambda r: [("a", 4 * step + r, 1.0 + r) for step in range(count)]))
     assert chart.curve is not None
+    assert chart.curve.word == "median "
     middle = len(chart.curve.lows) // 2
     assert (chart.curve.lows[middle], chart.curve.highs[middle]) == (1.0, 4.0)
-
-
-def test_largest_numbers_are_drawn() -> None:
-    """On a logarithmic scale a point between two of the largest numbers is no larger than these."""
-    big = 1.797e308
-    logged = [[("a", 0, big), ("a", 3, big), ("a", 6, 1e300)], [("a", step, 1.0) for step in range(7)]]
-    assert _chart(log_points(lambda rank: logged[rank], 2)).curve is not None
 
 
 def test_chart_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
