@@ -49,7 +49,7 @@ def start_kept(args: argparse.Namespace) -> int:
         return 2
     from mhnb.cluster import manager
     from mhnb.cluster.start_summary import summarize_start
-    from mhnb.view.reports.show import StartDisplay
+    from mhnb.view.progress import StartDisplay
 
     with StartDisplay() as display:
         queue = QueueProgress("start")

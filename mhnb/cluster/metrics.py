@@ -78,18 +78,20 @@ class MetricTable:
 
     def _repr_html_(self) -> str:
         """Format the charts of all cells."""
-        from mhnb.view.reports.metrics import format_metrics_html
+        from mhnb.view.print_html import print_html
+        from mhnb.view.reports.metrics import build_metrics
 
-        return format_metrics_html(self.metrics)
+        return print_html(build_metrics(self.metrics))
 
 
 def format_for_shell(table: MetricTable) -> tuple[str, dict[str, str]]:
     """Return the charts as text for a shell, and all points as CSV."""
-    from mhnb.view.reports.metrics import format_metrics_text
+    from mhnb.view.print_text import print_text
+    from mhnb.view.reports.metrics import build_metrics
 
     # A name of the user's may have half a character, which no file has.
     text = format_csv(table.metrics).encode("utf-8", "backslashreplace").decode()
-    return format_metrics_text(table.metrics), {"csv": text, "summary": _summarise(table)}
+    return print_text(build_metrics(table.metrics)), {"csv": text, "summary": _summarise(table)}
 
 
 def _summarise(table: MetricTable) -> str:

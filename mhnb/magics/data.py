@@ -23,7 +23,7 @@ from mhnb.errors import InvalidRequest
 from mhnb.magics.session import Command, Session, uses_result
 from mhnb.magics.settings import VIEWS
 from mhnb.sharding.layout import format_nbytes
-from mhnb.view.reports import show
+from mhnb.view.progress import TransferLine
 from mhnb.view.reports.variables import build_check, build_vars
 from mhnb.view.screen import show_document
 
@@ -31,7 +31,7 @@ from mhnb.view.screen import show_document
 def _pull(session: Session, args: argparse.Namespace) -> Any:
     targets = _name_targets(args)
     cluster = manager.current()
-    with show.TransferLine(f"pulling {', '.join(args.names)}") as line:
+    with TransferLine(f"pulling {', '.join(args.names)}") as line:
         values = cluster.pull_values(args.names, ranks=args.ranks, each=args.each, on_progress=line.report)
         bound = dict(zip(targets, (values,) if len(args.names) == 1 else values, strict=True))
         session.shell.user_ns.update(bound)
@@ -82,7 +82,7 @@ def _push(session: Session, args: argparse.Namespace) -> None:
     cluster = manager.current()
     count = cluster.process_count
     ranks_text = describe_ranks(range(count) if args.ranks is None else parse_ranks(args.ranks, count))
-    with show.TransferLine(f"pushing {', '.join(names)} to {ranks_text}") as line:
+    with TransferLine(f"pushing {', '.join(names)} to {ranks_text}") as line:
         cluster.push_values(values, ranks=args.ranks, on_progress=line.report)
         line.end("\n".join(f"{name} · {_describe_value(value)} · on {ranks_text}" for name, value in values.items()))
 

@@ -36,7 +36,7 @@ from mhnb.magics.settings import Mhjax
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
 from mhnb.view.print_text import print_text
-from mhnb.view.reports import show
+from mhnb.view.progress import ReplayLine, StartDisplay
 from mhnb.view.reports.hang import build_hang
 from mhnb.view.reports.status import build_status
 from mhnb.view.screen import show_document
@@ -89,7 +89,7 @@ def _start(session: Session, args: argparse.Namespace) -> None:
         print(f"mhjax · {name}{running.shape.describe()} already running ({running.state})")
         return
     request = _apply_settings(request, arguments, session.settings)
-    with show.StartDisplay() as progress:
+    with StartDisplay() as progress:
         cluster = manager.start_requested(request, progress.update)
         progress.finish(summarize_start(cluster))
 
@@ -192,7 +192,7 @@ def _restart_cluster(session: Session, cluster: Cluster, args: argparse.Namespac
     if note := format_restart_note(cluster.shape, is_detachable=cluster.options.keep):
         print(f"mhjax · {note}")
     loses_state = not args.replay and manager.has_replayable_state(cluster)
-    with show.StartDisplay() as progress:
+    with StartDisplay() as progress:
         new_cluster = manager.restart(cluster, progress.update)
         summary = summarize_start(new_cluster)
         progress.finish(replace(summary, notes=(*summary.notes, manager.STATE_LOST_NOTE)) if loses_state else summary)
@@ -201,7 +201,7 @@ def _restart_cluster(session: Session, cluster: Cluster, args: argparse.Namespac
 
 
 def _replay(session: Session, cluster: Cluster, to: int | None, *, this_generation: bool) -> None:
-    progress_line = show.ReplayLine()
+    progress_line = ReplayLine()
     try:
         store_result = partial(session.store_result, cluster)
         report = replay.replay(
@@ -233,7 +233,7 @@ def _name_flags(parser: MagicArgumentParser) -> None:
 
 
 def _attach(session: Session, args: argparse.Namespace) -> None:
-    with show.StartDisplay() as progress:
+    with StartDisplay() as progress:
         cluster = manager.attach(args.name, progress.update)
         if cluster.state == "dead":
             # The reason and the fix have already been shown.

@@ -15,7 +15,8 @@ from mhnb.cluster.metrics import MetricTable, write_csv
 from mhnb.core.arguments import unquote
 from mhnb.core.cell_name import parse_cell_argument
 from mhnb.magics.session import Command, Session, uses_result
-from mhnb.view.reports.show import show_metrics
+from mhnb.view.reports.metrics import build_metrics
+from mhnb.view.screen import show_document
 
 
 def _metrics(session: Session, args: argparse.Namespace) -> Any:
@@ -31,7 +32,7 @@ def _metrics(session: Session, args: argparse.Namespace) -> Any:
     if args.csv is not None:
         print(f"mhjax · {write_csv(table, Path(unquote(args.csv)).expanduser())}")
     elif not is_used:
-        show_metrics(table.metrics, each=bool(args.names))
+        show_document(build_metrics(table.metrics, each=bool(args.names)))
     if not is_used:
         return None
     return table.to_dataframe() if find_spec("pandas") is not None else table

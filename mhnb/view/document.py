@@ -15,6 +15,16 @@ Tone: TypeAlias = Literal["plain", "heading", "bad heading", "bad", "quiet", "ca
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Words in a line, with a look of their own."""
+
+    text: str
+    is_quiet: bool = False
+    gap: int = 1
+    """Blanks before them where the form is text."""
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """A sentence, or a few words, on a line of their own."""
 
@@ -22,8 +32,10 @@ class Line:
     tone: Tone = "plain"
     indent: int = 0
     """How many steps it stands to the right of other lines."""
-    aside: str = ""
-    """Words beside a heading that are no part of it."""
+    beside: Sequence[Span] = ()
+    """Words after the text."""
+    color: str = ""
+    """The color of a bar on its left; without one if it is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,8 @@ class Code:
 class Fold:
     """Parts that a click shows, below a quiet label; where the form is text they are not folded."""
 
-    label: str
+    label: str | Line
+    """A line is printed above the parts where the form is text; a label is not."""
     parts: Document
     is_open: bool = False
 
@@ -101,6 +114,23 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """Words with a bar that says how much is done."""
+
+    text: str
+    done: float
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Short texts beside each other, in columns, each with a bar of its color."""
+
+    texts: Sequence[str]
+    colors: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Drawing:
     """A picture or a control, as HTML; left out of the text."""
 
@@ -121,7 +151,9 @@ class InHtml:
     parts: Document
 
 
-Part: TypeAlias = Line | Table | HeadedRows | Code | Fold | Group | Frame | Section | Drawing | InText | InHtml
+Part: TypeAlias = (
+    Line | Table | HeadedRows | Code | Fold | Group | Frame | Section | Progress | Tiles | Drawing | InText | InHtml
+)
 Document: TypeAlias = Sequence[Part]
 
 

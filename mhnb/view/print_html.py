@@ -18,8 +18,10 @@ from mhnb.view.document import (
     InHtml,
     Line,
     Part,
+    Progress,
     Section,
     Table,
+    Tiles,
     Tone,
     read_cell,
 )
@@ -41,6 +43,8 @@ _FRAME_STYLE = "margin:3px 0;padding-left:8px;font-family:monospace"
 _PLACE_STYLE = (
     "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0;font-size:1em;font-weight:normal"
 )
+_CHAR_EM = 0.52
+"""Width of a character of a label, about, in most fonts of pages."""
 _SHORT_CHARS = 32
 NO_BREAK_STYLE = ";white-space:nowrap"
 """Style of a cell that `find_widest_cells` returned."""
@@ -72,7 +76,13 @@ def _print_part(part: Part) -> str:
         case Code():
             return format_pre(part.text)
         case Fold():
-            return format_fold(escape(part.label), print_parts(part.parts), is_open=part.is_open)
+            return _print_fold(part)
+        case Progress():
+            done = part.done if isinstance(part.done, int) else f"{part.done:.3f}"
+            bar = f'<progress max="{part.total}" value="{done}"></progress>'
+            return f"<div>{escape(part.text, quote=False)} {bar}</div>"
+        case Tiles():
+            return _print_tiles(part)
         case Section():
             return print_html(part.parts)
         case Drawing():
@@ -89,10 +99,41 @@ def _print_part(part: Part) -> str:
 
 
 def _print_line(line: Line) -> str:
-    before = f'<div style="padding-left:{1.5 * line.indent}em">' if line.indent else _BEFORE[line.tone]
+    style = _format_bar(line.color) if line.color else f"padding-left:{1.5 * line.indent}em" if line.indent else ""
+    before = f'<div style="{style}">' if style else _BEFORE[line.tone]
+    return f"{before}{_print_words(line)}</div>"
+
+
+def _print_words(line: Line) -> str:
     text = escape(line.text, quote=False)
-    aside = f" {escape(line.aside, quote=False)}" if line.aside else ""
-    return f"{before}<b>{text}</b>{aside}</div>" if line.tone.endswith("heading") else f"{before}{text}{aside}</div>"
+    words = [f"<b>{text}</b>" if line.tone.endswith("heading") else text]
+    for span in line.beside:
+        text = escape(span.text, quote=False)
+        words.append(f'<span style="{QUIET_STYLE}">{text}</span>' if span.is_quiet else text)
+    return " ".join(words)
+
+
+def _format_bar(color: str) -> str:
+    return f"border-left:3px solid {color};padding-left:8px"
+
+
+def _print_fold(fold: Fold) -> str:
+    inner = print_parts(fold.parts)
+    if isinstance(fold.label, str):
+        return format_fold(escape(fold.label), inner, is_open=fold.is_open)
+    summary = f'<summary style="cursor:pointer">{_print_words(fold.label)}</summary>'
+    return f"<details{' open' if fold.is_open else ''}>{summary}{inner}</details>"
+
+
+def _print_tiles(tiles: Tiles) -> str:
+    # As wide as the longest, so that they stand in columns although the number of a rank may have more digits.
+    width = f"min-width:{max(map(len, tiles.texts)) * _CHAR_EM:.0f}em;font-variant-numeric:tabular-nums"
+    # Block elements, so that they stay lines where styles are dropped.
+    texts = "".join(
+        f'<div style="{_format_bar(color)};{width};margin-right:14px;display:inline-block">{escape(text, quote=False)}</div> '
+        for text, color in zip(tiles.texts, tiles.colors, strict=True)
+    )
+    return f"<div>{texts}</div>"
 
 
 # -- tables

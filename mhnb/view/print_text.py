@@ -14,8 +14,10 @@ from mhnb.view.document import (
     InText,
     Line,
     Part,
+    Progress,
     Section,
     Table,
+    Tiles,
     read_cell,
 )
 
@@ -36,9 +38,7 @@ def print_lines(document: Document) -> Iterator[str]:
 def _print_part(part: Part) -> Iterator[str]:
     match part:
         case Line():
-            text = part.text + (":" if part.tone == "caption" else f"  {part.aside}" if part.aside else "")
-            indent = _INDENT * (part.indent + (part.tone == "advice"))
-            yield from (f"{indent}{line}" for line in text.split("\n"))
+            yield from _print_line(part)
         case Table():
             yield from align_columns(part.header, [[read_cell(cell) for cell in row] for row in part.rows])
         case Code():
@@ -47,8 +47,21 @@ def _print_part(part: Part) -> Iterator[str]:
             yield from (f"{_INDENT}{line}" for line in print_lines(part.parts))
         case HeadedRows():
             yield from _print_headed_rows(part)
-        case Fold() | Frame() | Section() | InText():
+        case Fold():
+            yield from _print_line(part.label) if isinstance(part.label, Line) else ()
             yield from print_lines(part.parts)
+        case Progress():
+            yield part.text
+        case Tiles():
+            yield "   ".join(part.texts)
+        case Frame() | Section() | InText():
+            yield from print_lines(part.parts)
+
+
+def _print_line(line: Line) -> Iterator[str]:
+    words = "".join(f"{' ' * span.gap}{span.text}" for span in line.beside)
+    indent = _INDENT * (line.indent + (line.tone == "advice"))
+    yield from (f"{indent}{each}" for each in f"{line.text}{':' if line.tone == 'caption' else ''}{words}".split("\n"))
 
 
 def _print_headed_rows(part: HeadedRows) -> Iterator[str]:

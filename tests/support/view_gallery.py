@@ -49,10 +49,10 @@ from mhnb.view.reports.hang import build_hang
 from mhnb.view.reports.layout import format_layout_html
 from mhnb.view.reports.memory import build_memory
 from mhnb.view.reports.mesh import format_mesh_html
-from mhnb.view.reports.metrics import format_metrics_html
+from mhnb.view.reports.metrics import build_metrics
 from mhnb.view.reports.plan import format_plan_html, format_reshard_html
 from mhnb.view.reports.preflight import build_preflight
-from mhnb.view.reports.start import StartSummary, format_start_html, format_summary_html
+from mhnb.view.reports.start import StartSummary, build_start, build_summary
 from mhnb.view.reports.status import Status, build_status
 from mhnb.view.reports.trace import build_trace
 from mhnb.view.reports.variables import build_check, build_vars
@@ -219,9 +219,9 @@ def _table_views(count: int) -> dict[str, str]:
         CheckRow("b", "f32[2]", False, "differs"),
     )
     return {
-        "a start": format_start_html(StartProgress(ranks, 1.2)),
-        "the summary of a start": format_summary_html(
-            StartSummary(ranks, 3.1, "0.10.2", "lockstep", log_dir="/data/logs")
+        "a start": print_html(build_start(StartProgress(ranks, 1.2))),
+        "the summary of a start": print_html(
+            build_summary(StartSummary(ranks, 3.1, "0.10.2", "lockstep", log_dir="/data/logs"))
         ),
         "status": print_html(build_status(Status("default · clean · generation 1", "clean", ranks))),
         "variables": print_html(build_vars(variables)),
@@ -233,7 +233,7 @@ def _table_views(count: int) -> dict[str, str]:
         "memory": print_html(build_memory(_memory(count))),
         "stragglers": print_html(build_stragglers(_lateness(count))) if count > 1 else "",
         "trace": print_html(build_trace(_traced(count))) if count > 1 else "",
-        "metrics of all cells": format_metrics_html(training_cell(count).metrics),
+        "metrics of all cells": print_html(build_metrics(training_cell(count).metrics)),
     }
 
 

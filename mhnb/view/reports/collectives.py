@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
-from mhnb.view.document import Cell, Code, Document, InHtml, InText, Line, Part, Table
+from mhnb.view.document import Cell, Code, Document, InHtml, InText, Line, Part, Span, Table
 
 _HEADER = ("axis", "count", "bytes/device", "across hosts", "line")
 _NUMBERS = frozenset((3, 4, 5))
@@ -48,7 +48,7 @@ def build_collectives(reports: Sequence[Report], *, why: bool = False) -> Docume
 def _build_report(report: Report, *, why: bool) -> Document:
     title = report.name if report.launches == 1 else f"{report.name}, launched {report.launches} times"
     if not report.rows:
-        return [Line(title, "heading", aside="launches no collective")]
+        return [Line(title, "heading", beside=[Span("launches no collective", gap=2)])]
     rows, totals = [_row_cells(row) for row in report.rows], _total_rows(report)
     html_rows = [_add_reason(cells, row, why=why) for cells, row in zip(rows, report.rows, strict=True)]
     table = Table(("", "", *_HEADER), [*html_rows, *totals], _NUMBERS)

@@ -1,19 +1,17 @@
-"""Format the start of a cluster: a line with each rank's phase, and the summary that replaces it."""
+"""The start of a cluster: a line with each rank's phase, and the summary that replaces it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.types import PHASES, RankInfo, StartProgress
-from mhnb.view.html import QUIET_STYLE, RankLocations, format_seconds, host_color, name_hosts, wrap_html
+from mhnb.view.document import Document, Fold, InHtml, InText, Line, Progress, Span, Tiles
+from mhnb.view.html import RankLocations, format_seconds, host_color, name_hosts
 
 _MAX_ROWS = 16
 _RANKS_PER_LINE = 4
-_CHAR_EM = 0.52
-"""Width of a character of a label, about, in most fonts of pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +33,22 @@ class StartSummary:
 # -- during the start
 
 
-def format_start_text(progress: StartProgress) -> str:
-    """Format one line: the number of ranks, the elapsed time, and the phase of each rank.
+def build_start(progress: StartProgress) -> Document:
+    """Build the progress of a start: as text one line, in HTML a bar over all ranks, and each rank's phase.
 
-    >>> format_start_text(StartProgress((RankInfo(0, "a", phase="jax"), RankInfo(1, "b", phase="connected")), 1.2))
+    >>> from mhnb.view.print_text import print_text
+    >>> ranks = RankInfo(0, "a", phase="jax"), RankInfo(1, "b", phase="connected")
+    >>> print_text(build_start(StartProgress(ranks, 1.2)))
     'mhjax · starting 2 ranks · 1.2 s · rank 0 jax · rank 1 connected'
     """
-    return " · ".join([_start_heading(progress), *_format_progress(progress)])
-
-
-def format_start_html(progress: StartProgress) -> str:
-    """Format a progress bar over all ranks, and each rank's phase."""
-    steps = sum(map(_count_steps, progress.ranks))
-    bar = f'<progress max="{len(PHASES) * len(progress.ranks)}" value="{steps}"></progress>'
-    head = f"<div>{escape(_start_heading(progress))} {bar}</div>"
-    if progress.standing:
-        return wrap_html(f"{head}<div>{escape(progress.standing)}</div>")
-    if len(progress.ranks) > _MAX_ROWS:
-        return wrap_html(head + f"<div>{escape(' · '.join(_format_phases(progress)))}</div>")
-    hosts = name_hosts(progress.ranks)
-    return wrap_html(head + "".join(_format_rank_row(rank, hosts[rank.rank], progress) for rank in progress.ranks))
+    heading, words = _start_heading(progress), _format_progress(progress)
+    bar = Progress(heading, sum(map(_count_steps, progress.ranks)), len(PHASES) * len(progress.ranks))
+    if progress.standing or len(progress.ranks) > _MAX_ROWS:
+        rows = [Line(" · ".join(words))]
+    else:
+        hosts = name_hosts(progress.ranks)
+        rows = [_build_rank(rank, hosts[rank.rank], progress) for rank in progress.ranks]
+    return [InText([Line(" · ".join([heading, *words]))]), InHtml([bar, *rows])]
 
 
 def format_failed_start(progress: StartProgress, outcome: str) -> str:
@@ -96,17 +90,16 @@ def _count_steps(rank: RankInfo) -> int:
     return 0 if rank.phase is None else PHASES.index(rank.phase) + 1
 
 
-def _format_rank_row(rank: RankInfo, host: str, progress: StartProgress) -> str:
+def _build_rank(rank: RankInfo, host: str, progress: StartProgress) -> Line:
     steps = _count_steps(rank)
     pid = "" if rank.pid is None else f" pid {rank.pid}"
-    return (
-        f'<div style="{_bar_style(rank)}"><b>rank {rank.rank}</b> <span style="{QUIET_STYLE}">{escape(host)}{pid}</span> '
-        f"{'▰' * steps}{'▱' * (len(PHASES) - steps)} {_format_phase(rank, progress)}</div>"
-    )
+    bar = f"{'▰' * steps}{'▱' * (len(PHASES) - steps)} {_format_phase(rank, progress)}"
+    beside = [Span(f"{host}{pid}", is_quiet=True), Span(bar)]
+    return Line(f"rank {rank.rank}", "heading", beside=beside, color=_color_of(rank))
 
 
-def _bar_style(rank: RankInfo) -> str:
-    return f"border-left:3px solid {host_color(RankLocations({rank.rank: rank.host}), (rank.rank,))};padding-left:8px"
+def _color_of(rank: RankInfo) -> str:
+    return host_color(RankLocations({rank.rank: rank.host}), (rank.rank,))
 
 
 # -- after the start
@@ -131,28 +124,14 @@ def _format_ranks(ranks: Sequence[RankInfo]) -> list[str]:
     return [f"{hosts[r.rank]} rank {r.rank} pid {r.pid} {pluralize(len(r.devices), 'device')}" for r in ranks]
 
 
-def format_summary_text(summary: StartSummary) -> str:
-    """Format the summary: one line for the cluster, then the ranks, four per line."""
-    logs = f"        logs {summary.log_dir}" if summary.log_dir else ""
-    words = _format_ranks(summary.ranks)[:_MAX_ROWS]
-    lines = ["  " + "   ".join(words[at : at + _RANKS_PER_LINE]) for at in range(0, len(words), _RANKS_PER_LINE)]
-    if len(summary.ranks) > _MAX_ROWS:
-        lines.append(f"  … {len(summary.ranks) - _MAX_ROWS} more: %mhjax status")
-    return "\n".join([_summary_heading(summary) + logs, *lines, *summary.notes])
-
-
-def format_summary_html(summary: StartSummary) -> str:
-    """Format the summary as HTML; the ranks are collapsed if there are many."""
-    logs = f' <span style="{QUIET_STYLE}">logs {escape(summary.log_dir)}</span>' if summary.log_dir else ""
-    labels = _format_ranks(summary.ranks)
-    # As wide as the longest, so that they stand in columns although the number of a rank may have more digits.
-    width = f"min-width:{max(map(len, labels)) * _CHAR_EM:.0f}em;font-variant-numeric:tabular-nums"
-    rows = "".join(
-        # Block elements, so that they stay lines where styles are dropped.
-        f'<div style="{_bar_style(rank)};{width};margin-right:14px;display:inline-block">{escape(words)}</div> '
-        for rank, words in zip(summary.ranks, labels, strict=True)
-    )
-    is_open = " open" if len(summary.ranks) <= _MAX_ROWS else ""
-    notes = "".join(f"<div>{escape(note, quote=False)}</div>" for note in summary.notes)
-    heading = f'<summary style="cursor:pointer"><b>{escape(_summary_heading(summary))}</b>{logs}</summary>'
-    return wrap_html(f"<details{is_open}>{heading}<div>{rows}</div></details>{notes}")
+def build_summary(summary: StartSummary) -> Document:
+    """Build the summary: one line for the cluster, then the ranks, as text four per line; many of them are folded."""
+    words = _format_ranks(summary.ranks)
+    shown = words[:_MAX_ROWS]
+    lines = ["  " + "   ".join(shown[at : at + _RANKS_PER_LINE]) for at in range(0, len(shown), _RANKS_PER_LINE)]
+    if len(words) > _MAX_ROWS:
+        lines.append(f"  … {len(words) - _MAX_ROWS} more: %mhjax status")
+    logs = [Span(f"logs {summary.log_dir}", is_quiet=True, gap=8)] if summary.log_dir else []
+    ranks: Document = [InText([*map(Line, lines)]), InHtml([Tiles(words, [*map(_color_of, summary.ranks)])])]
+    heading = Line(_summary_heading(summary), "heading", beside=logs)
+    return [Fold(heading, ranks, is_open=len(words) <= _MAX_ROWS), *map(Line, summary.notes)]

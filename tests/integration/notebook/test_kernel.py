@@ -214,7 +214,7 @@ def test_kernel_end_during_cell_ends_its_cluster(own_front: FrontEnd, mhnb_home:
 
 def test_long_transfers_update_one_line(front: FrontEnd) -> None:
     """A push and a pull that last have one display each, with the bytes first and the outcome at the end."""
-    front.run("import mhnb.view.reports.show, numpy; mhnb.view.reports.show._FIRST_TRANSFER_LINE_S = 0.0")
+    front.run("import mhnb.view.progress, numpy; mhnb.view.progress._FIRST_TRANSFER_LINE_S = 0.0")
     front.run("carried = numpy.ones(2**22)")
     for command, task, outcome in (
         ("push", "pushing carried to ranks 0-1", "carried · float64[4194304], 32.0 MiB · on ranks 0-1"),
@@ -229,9 +229,9 @@ def test_long_transfers_update_one_line(front: FrontEnd) -> None:
         assert [m["msg_type"] for m in messages] == ["display_data", *["update_display_data"] * (len(messages) - 1)]
         assert len({m["content"]["transient"]["display_id"] for m in messages}) == 1
     # With the usual half second this one would last, too, on a slow machine.
-    front.run("mhnb.view.reports.show._FIRST_TRANSFER_LINE_S = 600.0")
+    front.run("mhnb.view.progress._FIRST_TRANSFER_LINE_S = 600.0")
     assert front.run("%mhjax pull carried")[1] == "carried · float64[4194304], 32.0 MiB\n"
-    front.run("mhnb.view.reports.show._FIRST_TRANSFER_LINE_S = 0.5")
+    front.run("mhnb.view.progress._FIRST_TRANSFER_LINE_S = 0.5")
 
 
 def test_replay_updates_one_line(own_front: FrontEnd) -> None:

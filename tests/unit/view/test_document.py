@@ -17,8 +17,11 @@ from mhnb.view.document import (
     InText,
     Line,
     Part,
+    Progress,
     Section,
+    Span,
     Table,
+    Tiles,
     Tone,
     without_empty_columns,
 )
@@ -30,6 +33,7 @@ ROWS = Table(["rank", "host"], [["0", "host0"], ["10", "host1"]])
 CELL = "padding:1px 10px 1px 0"
 TOP = f"vertical-align:top;{CELL}"
 PLACE = "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0;font-size:1em;font-weight:normal"
+TILE = "padding-left:8px;min-width:1em;font-variant-numeric:tabular-nums;margin-right:14px;display:inline-block"
 WRAPPED = "white-space:pre-wrap;overflow-wrap:anywhere"
 
 FORMS: dict[str, tuple[Document, str, str]] = {
@@ -60,8 +64,32 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         "a",
         '<details open><summary style="cursor:pointer;opacity:.65">2 more</summary><div>a</div></details>',
     ),
+    "a fold below a line": (
+        [Fold(Line("all", "heading"), [Line("a")])],
+        "all\na",
+        '<details><summary style="cursor:pointer"><b>all</b></summary><div>a</div></details>',
+    ),
+    "a line with a bar": (
+        [Line("a", color="#0072b2")],
+        "a",
+        '<div style="border-left:3px solid #0072b2;padding-left:8px">a</div>',
+    ),
+    "progress": ([Progress("at work", 3, 8)], "at work", '<div>at work <progress max="8" value="3"></progress></div>'),
+    "a share": ([Progress("half", 0.5, 1)], "half", '<div>half <progress max="1" value="0.500"></progress></div>'),
+    "tiles": (
+        [Tiles(["ab", "c"], ["red", "blue"])],
+        "ab   c",
+        (
+            f'<div><div style="border-left:3px solid red;{TILE}">ab</div> '
+            f'<div style="border-left:3px solid blue;{TILE}">c</div> </div>'
+        ),
+    ),
     "a group": ([Group([Line("a"), Line("b", indent=1)])], "  a\n    b", print_parts([Line("a"), Line("b", indent=1)])),
-    "a heading with words beside it": ([Line("a", "heading", aside="b")], "a  b", "<div><b>a</b> b</div>"),
+    "a heading with words beside it": (
+        [Line("a", "heading", beside=[Span("b", gap=2), Span("c", is_quiet=True)])],
+        "a  b c",
+        '<div><b>a</b> b <span style="opacity:.65">c</span></div>',
+    ),
     "a table with a detail": (
         [Table(["", "n"], [[Cell("a", detail="why", is_open=True), Cell("1", is_strong=True)]], frozenset([1]))],
         "   n\na  1",
@@ -127,6 +155,10 @@ def test_line_has_a_tone(tone: Tone) -> None:
     "part",
     [
         Line(EVIL),
+        Line("", beside=[Span(EVIL)]),
+        Fold(Line(EVIL), []),
+        Progress(EVIL, 1, 2),
+        Tiles([EVIL], ["red"]),
         Line(EVIL, "advice"),
         Table([EVIL], [[EVIL]]),
         Code(EVIL),

@@ -18,7 +18,9 @@ from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.metrics import MAX_CHARTS, MetricChart, build_card, format_card_html, format_card_lines
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.live.frame import build_frame, format_running_text, frame_parts
-from mhnb.view.reports.metrics import NO_POINTS, format_metrics_html, format_metrics_text
+from mhnb.view.print_html import print_html
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.metrics import NO_POINTS, build_metrics
 from tests.support.metric_samples import log_curve, log_points, training_cell
 from tests.support.view_samples import StrictPage, cell, failed, out
 
@@ -311,10 +313,10 @@ def test_terminal_shows_the_lines_while_the_cell_runs() -> None:
 def test_command_shows_all_cells() -> None:
     """The heading counts metrics, ranks, points and cells; with each rank there is a line for it."""
     metrics = training_cell(4).metrics
-    lines = format_metrics_text(metrics, each=True).splitlines()
+    lines = print_text(build_metrics(metrics, each=True)).splitlines()
     assert lines[0] == f"3 metrics · ranks 0-3 · {len(metrics)} points · cell 12"
     assert [line.split()[0] for line in lines[2:7]] == ["rank", "0", "1", "2", "3"]
-    assert "3 metrics · ranks 0-3" in StrictPage(format_metrics_html(metrics)).visible
+    assert "3 metrics · ranks 0-3" in StrictPage(print_html(build_metrics(metrics))).visible
 
 
 def test_later_cell_counts_where_two_have_a_step() -> None:
@@ -327,5 +329,5 @@ def test_later_cell_counts_where_two_have_a_step() -> None:
 
 def test_no_metric_says_how_to_log_one() -> None:
     """Without any point the command says which call makes one."""
-    assert format_metrics_text(Metrics()) == NO_POINTS
-    assert "mhnb.log(step, loss=loss)" in StrictPage(format_metrics_html(Metrics())).visible
+    assert print_text(build_metrics(Metrics())) == NO_POINTS
+    assert "mhnb.log(step, loss=loss)" in StrictPage(print_html(build_metrics(Metrics()))).visible

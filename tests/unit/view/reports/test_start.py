@@ -11,23 +11,17 @@ from mhnb.core.journal import CellRecord
 from mhnb.core.replay import ReplayPlan, ReplayStep
 from mhnb.types import PHASES, DeviceRef, Phase, RankInfo, StartProgress
 from mhnb.view.html import name_hosts
-from mhnb.view.reports import show
-from mhnb.view.reports.show import ProgressLine, ReplayLine, StartDisplay, TransferLine
-from mhnb.view.reports.start import (
-    StartSummary,
-    format_failed_start,
-    format_start_html,
-    format_start_text,
-    format_summary_html,
-    format_summary_text,
-)
+from mhnb.view.print_html import print_html
+from mhnb.view.print_text import print_text
+from mhnb.view.progress import ProgressLine, ReplayLine, StartDisplay, TransferLine
+from mhnb.view.reports.start import StartSummary, build_start, build_summary, format_failed_start
 from tests.support.view_samples import RecordingScreen, StrictPage
 
 
 @pytest.fixture(autouse=True)
 def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prevent the warm-up, because its thread would import modules that other tests remove."""
-    monkeypatch.setattr(show, "warm_up", lambda: None)
+    monkeypatch.setattr("mhnb.view.progress.warm_up", lambda: None)
     # No test may depend on how long its own lines take.
     monkeypatch.setattr(StartDisplay, "_clock", staticmethod(lambda: 0.0))
 
@@ -54,7 +48,7 @@ PROGRESS = StartProgress((*RANKS[:2], make_rank(2, "jax"), make_rank(3)), 1.2)
 
 def test_progress_is_one_line_with_each_phase() -> None:
     """The furthest phase comes first; a rank without a process is named too."""
-    assert format_start_text(PROGRESS) == (
+    assert print_text(build_start(PROGRESS)) == (
         "mhjax · starting 4 ranks · 1.2 s · ranks 0-1 ready · rank 2 jax · rank 3 waiting for host"
     )
 
@@ -63,14 +57,14 @@ def test_progress_is_one_line_with_each_phase() -> None:
 def test_progress_names_every_rank_in_html(count: int) -> None:
     """A few ranks have a line each; many are grouped by phase."""
     progress = StartProgress(tuple(make_rank(r, PHASES[r % 7]) for r in range(count)), 1.0)
-    page = StrictPage(format_start_html(progress))
+    page = StrictPage(print_html(build_start(progress)))
     assert not page.unclosed
     assert all(phase in page.visible for phase in PHASES[: min(count, 7)])
 
 
 def test_summary_has_a_line_and_the_ranks() -> None:
     """The wording and the order of the line are fixed."""
-    assert format_summary_text(SUMMARY).splitlines() == [
+    assert print_text(build_summary(SUMMARY)).splitlines() == [
         "mhjax · 4 ranks × 2 CPU devices on this machine · jax 0.10.2 · guard lockstep · ready in 3.1 s        logs /l",
         "  " + "   ".join(f"host{rank} rank {rank} pid {4711 + rank} 2 devices" for rank in range(4)),
     ]
@@ -79,28 +73,28 @@ def test_summary_has_a_line_and_the_ranks() -> None:
 def test_ranks_of_the_summary_are_in_columns() -> None:
     """Each rank's label has the width of the longest, so that the columns do not jump where numbers get another digit."""
     ranks = tuple(RankInfo(rank, f"host{rank}", pid=4711 + rank, platform="cpu") for rank in range(16))
-    html = format_summary_html(dataclasses.replace(SUMMARY, ranks=ranks))
+    html = print_html(build_summary(dataclasses.replace(SUMMARY, ranks=ranks)))
     assert html.count("min-width:17em;font-variant-numeric:tabular-nums") == 16
 
 
 def test_preflight_duration_is_in_the_line() -> None:
     """The duration is beside that of the start; there is no preflight on this machine, so none is mentioned."""
-    with_preflight = format_summary_text(dataclasses.replace(SUMMARY, preflight_s=0.26)).splitlines()[0]
+    with_preflight = print_text(build_summary(dataclasses.replace(SUMMARY, preflight_s=0.26))).splitlines()[0]
     assert " · guard lockstep · preflight 0.26 s · ready in 3.1 s" in with_preflight
-    assert "preflight" not in format_summary_text(SUMMARY)
+    assert "preflight" not in print_text(build_summary(SUMMARY))
 
 
 def test_progress_shows_which_hosts_have_reported() -> None:
     """Ranks start once all hosts have reported, so the missing host is the one that delays them."""
     ranks = (make_rank(0), make_rank(1, host_is_up=True), make_rank(2, "spawned"))
-    text = format_start_text(StartProgress(ranks, 1.2))
+    text = print_text(build_start(StartProgress(ranks, 1.2)))
     assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host up · rank 0 waiting for host"
 
 
 def test_preflight_is_named() -> None:
     """While the hosts are checked, the line says so instead of the ranks' phases, which have not begun."""
     progress = StartProgress((make_rank(0), make_rank(1)), 1.5, standing="checking 2 hosts")
-    assert format_start_text(progress) == "mhjax · starting 2 ranks · 1.5 s · checking 2 hosts"
+    assert print_text(build_start(progress)) == "mhjax · starting 2 ranks · 1.5 s · checking 2 hosts"
     assert (
         format_failed_start(progress, "failed") == "mhjax · the start of 2 ranks failed after 1.5 s · checking 2 hosts"
     )
@@ -110,7 +104,7 @@ def test_attach_shows_the_running_ranks() -> None:
     """The ranks already exist, and continue to run if the attach fails."""
     progress = StartProgress((make_rank(0, "ready"), make_rank(1, "spawned")), 3.0, is_takeover=True)
     assert (
-        format_start_text(progress)
+        print_text(build_start(progress))
         == "mhjax · attaching to 2 ranks · 3.0 s · rank 0 ready · rank 1 running a cell, or not responding"
     )
     failed = format_failed_start(progress, "was interrupted")
@@ -120,8 +114,8 @@ def test_attach_shows_the_running_ranks() -> None:
 def test_unavailable_guard_is_shown() -> None:
     """The guard is never off without a message."""
     summary = StartSummary(RANKS, 3.1, "0.10.2", "unavailable (no hook)")
-    assert "guard: unavailable (no hook)" in format_summary_text(summary)
-    assert "guard: unavailable (no hook)" in StrictPage(format_summary_html(summary)).visible
+    assert "guard: unavailable (no hook)" in print_text(build_summary(summary))
+    assert "guard: unavailable (no hook)" in StrictPage(print_html(build_summary(summary))).visible
 
 
 def test_only_the_summary_remains_after_a_start() -> None:
@@ -293,18 +287,18 @@ def test_scheduler_queue_position_is_in_the_line() -> None:
     """Ranks have no phase while hosts are queued, so the position in the queue is shown."""
     standing = "Slurm job 8 is PENDING (Priority), number 2 of 2 waiting in <debug>"
     progress = StartProgress((make_rank(0), make_rank(1)), 61.0, standing=standing)
-    assert format_start_text(progress) == f"mhjax · starting 2 ranks · 1 min 1 s · {standing}"
-    assert standing in StrictPage(format_start_html(progress)).visible
+    assert print_text(build_start(progress)) == f"mhjax · starting 2 ranks · 1 min 1 s · {standing}"
+    assert standing in StrictPage(print_html(build_start(progress))).visible
 
 
 def test_remote_hosts_are_named() -> None:
     """A host has the label that every view uses and its own name; the line says how hosts were reached."""
     ranks = (RankInfo(0, "host0", "node<7>", 7, phase="ready", devices=(DeviceRef(0, 0),), platform="gpu"),)
     summary = StartSummary(ranks, 3.1, "0.10.2", "lockstep", "by slurm")
-    heading, row = format_summary_text(summary).splitlines()
+    heading, row = print_text(build_summary(summary)).splitlines()
     assert heading.startswith("mhjax · 1 rank × 1 GPU device by slurm · jax")
     assert row == "  host0 node<7> rank 0 pid 7 1 device"
-    assert "host0 node<7> rank 0" in StrictPage(format_summary_html(summary)).visible
+    assert "host0 node<7> rank 0" in StrictPage(print_html(build_summary(summary))).visible
 
 
 def test_this_machine_is_not_named() -> None:

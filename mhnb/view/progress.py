@@ -1,7 +1,4 @@
-"""Displays other than cells: a start while it is in progress, the status, the variables.
-
-Decides how each is shown, and that a start leaves one display, its summary. The values come from the caller.
-"""
+"""Displays that follow a task and become its outcome: a start, a transfer, a replay."""
 
 from __future__ import annotations
 
@@ -9,25 +6,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from html import escape
 from typing import Self
 
-from mhnb.core.metrics import Metrics
 from mhnb.core.replay import ReplayStep, format_step
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import StartProgress
-from mhnb.view.html import format_seconds, new_uid, wrap_html
+from mhnb.view.document import Code, Document, Progress
+from mhnb.view.html import format_seconds, new_uid
 from mhnb.view.live.widget import warm_up
-from mhnb.view.mime import format_pre
-from mhnb.view.reports.metrics import format_metrics_html, format_metrics_text
-from mhnb.view.reports.start import (
-    StartSummary,
-    format_failed_start,
-    format_start_html,
-    format_start_text,
-    format_summary_html,
-    format_summary_text,
-)
+from mhnb.view.print_html import print_html, print_parts
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.start import StartSummary, build_start, build_summary, format_failed_start
 from mhnb.view.screen import Region, Screen, detect_screen
 
 
@@ -40,16 +29,24 @@ class _ReplaceableDisplay:
         self._is_shown = False
         self._region: Region | None = None
 
-    def _show_progress(self, html: str, text: str) -> None:
+    def _show_progress(self, document: Document) -> None:
         """Show the progress: in the display, or in an area of the terminal that is removed again."""
         if self._screen.rich:
-            self._show({"text/html": html, "text/plain": text})
+            self._show(document)
             return
         self._region = self._region or self._screen.open_region()
         if self._region is not None:
-            self._region.show(text)
+            self._region.show(print_text(document))
 
-    def _show(self, data: dict[str, str]) -> None:
+    def _show(self, document: Document) -> None:
+        self._replace(print_html(document), print_text(document))
+
+    def _show_outcome(self, text: str) -> None:
+        """Show text that remains; it may have several lines."""
+        self._replace(print_parts([Code(text)]), text)
+
+    def _replace(self, html: str, text: str) -> None:
+        data = {"text/html": html, "text/plain": text}
         if self._region is not None:
             region, self._region = self._region, None
             region.close()
@@ -83,12 +80,12 @@ class StartDisplay(_ReplaceableDisplay):
         """Show how far the ranks have come, and how long it has taken."""
         self._warm_up()
         self._last_progress, self._last_update_s = progress, self._clock()
-        self._show_progress(format_start_html(progress), format_start_text(progress))
+        self._show_progress(build_start(progress))
 
     def finish(self, summary: StartSummary) -> None:
         """Show the summary of the start."""
         self._warm_up()
-        self._show({"text/html": format_summary_html(summary), "text/plain": format_summary_text(summary)})
+        self._show(build_summary(summary))
 
     def show_failure(self, outcome: str) -> None:
         """Show how far each rank had come, and how the start ended."""
@@ -107,8 +104,7 @@ class StartDisplay(_ReplaceableDisplay):
     def _show_failure(self, progress: StartProgress, outcome: str) -> None:
         """Show the last phases without a bar that no longer moves; the error gives the reason."""
         elapsed_s = progress.elapsed_s + self._clock() - self._last_update_s
-        text = format_failed_start(replace(progress, elapsed_s=elapsed_s), outcome)
-        self._show({"text/html": format_pre(text), "text/plain": text})
+        self._show_outcome(format_failed_start(replace(progress, elapsed_s=elapsed_s), outcome))
 
 
 class ProgressLine(_ReplaceableDisplay):
@@ -120,12 +116,11 @@ class ProgressLine(_ReplaceableDisplay):
         Args:
             completed: the completed share, from 0 to 1.
         """
-        bar = f' <progress max="1" value="{completed:.3f}"></progress>'
-        self._show_progress(wrap_html(f"<div>{escape(text)}{bar}</div>"), text)
+        self._show_progress([Progress(text, float(completed), 1)])
 
     def finish(self, text: str) -> None:
         """Show the outcome in place of the line; the text may have several lines."""
-        self._show({"text/html": format_pre(text), "text/plain": text})
+        self._show_outcome(text)
 
 
 _FIRST_TRANSFER_LINE_S = 0.5
@@ -210,9 +205,3 @@ class ReplayLine(ProgressLine):
         if text != self._shown_text:
             self._shown_text = text
             self.update(text, self._step.done / len(self._step.plan.steps))
-
-
-def show_metrics(metrics: Metrics, *, each: bool = False, screen: Screen | None = None) -> None:
-    """Show a chart of each metric; in a terminal a line, and with `each` also a line for each rank."""
-    data = {"text/html": format_metrics_html(metrics), "text/plain": format_metrics_text(metrics, each=each)}
-    (screen or detect_screen()).show(data, new_uid())
