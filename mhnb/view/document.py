@@ -131,10 +131,40 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
+class SortableTable:
+    """A table that a click on a heading sorts; there is none where the form is text."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    keys: Sequence[Sequence[float | None]]
+    """By row, what each column sorts by; None for a column of text."""
+    marked: frozenset[int] = frozenset()
+    """Rows that stand out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Documents beside each other where there is room; below each other where the form is text."""
+
+    documents: Sequence[Document]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What cannot be, by its name, with the reason, and with what a library says about it."""
+
+    name: str
+    reason: str
+    library: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture or a control, as HTML; left out of the text."""
+    """A picture or a control, as HTML with the style sheet that it needs; left out of the text."""
 
     html: str
+    css: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +182,22 @@ class InHtml:
 
 
 Part: TypeAlias = (
-    Line | Table | HeadedRows | Code | Fold | Group | Frame | Section | Progress | Tiles | Drawing | InText | InHtml
+    Line
+    | Table
+    | SortableTable
+    | HeadedRows
+    | Code
+    | Fold
+    | Group
+    | Frame
+    | Columns
+    | Section
+    | Problem
+    | Progress
+    | Tiles
+    | Drawing
+    | InText
+    | InHtml
 )
 Document: TypeAlias = Sequence[Part]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from typing import Any
 
 from mhnb.view.document import (
     Cell,
     Code,
+    Columns,
     Document,
     Drawing,
     Fold,
@@ -16,10 +18,13 @@ from mhnb.view.document import (
     Group,
     HeadedRows,
     InHtml,
+    InText,
     Line,
     Part,
+    Problem,
     Progress,
     Section,
+    SortableTable,
     Table,
     Tiles,
     Tone,
@@ -58,8 +63,10 @@ Otherwise one long word would push the following cells out of sight, or the cell
 def print_html(document: Document) -> str:
     """Return a document as HTML, with its outer element and the style sheet that it needs."""
     parts = print_parts(document)
-    # Each section has an outer element of its own.
-    return parts if document and all(isinstance(part, Section) for part in document) else wrap_html(parts)
+    if document and all(isinstance(part, Section | InText) for part in document):
+        # Each section has an outer element of its own.
+        return parts
+    return wrap_html(parts, css="".join(part.css for part in document if isinstance(part, Drawing)))
 
 
 def print_parts(document: Document) -> str:
@@ -68,34 +75,28 @@ def print_parts(document: Document) -> str:
 
 
 def _print_part(part: Part) -> str:
-    match part:
-        case Line():
-            return _print_line(part)
-        case Table():
-            return _print_table(part)
-        case Code():
-            return format_pre(part.text)
-        case Fold():
-            return _print_fold(part)
-        case Progress():
-            done = part.done if isinstance(part.done, int) else f"{part.done:.3f}"
-            bar = f'<progress max="{part.total}" value="{done}"></progress>'
-            return f"<div>{escape(part.text, quote=False)} {bar}</div>"
-        case Tiles():
-            return _print_tiles(part)
-        case Section():
-            return print_html(part.parts)
-        case Drawing():
-            return part.html
-        case HeadedRows():
-            return _print_headed_rows(part)
-        case Frame():
-            line = f"border-left:3px solid {_ALARM_COLOR if part.is_alarm else _CALM_COLOR}"
-            return f'<div class="mhnb-hang" style="{line};{_FRAME_STYLE}">{print_parts(part.parts)}</div>'
-        case Group() | InHtml():
-            return print_parts(part.parts)
-        case _:
-            return ""
+    return _PRINTERS[type(part)](part)
+
+
+def _print_inner(part: Group | InHtml) -> str:
+    return print_parts(part.parts)
+
+
+def _print_frame(frame: Frame) -> str:
+    line = f"border-left:3px solid {_ALARM_COLOR if frame.is_alarm else _CALM_COLOR}"
+    return f'<div class="mhnb-hang" style="{line};{_FRAME_STYLE}">{print_parts(frame.parts)}</div>'
+
+
+def _print_columns(columns: Columns) -> str:
+    style = "margin:0 24px 0 0;min-width:0;max-width:100%"
+    parts = "".join(f'<div style="{style}">{print_html(document)}</div>' for document in columns.documents)
+    return f'<div style="display:flex;flex-wrap:wrap">{parts}</div>'
+
+
+def _print_progress(progress: Progress) -> str:
+    done = progress.done if isinstance(progress.done, int) else f"{progress.done:.3f}"
+    bar = f'<progress max="{progress.total}" value="{done}"></progress>'
+    return f"<div>{escape(progress.text, quote=False)} {bar}</div>"
 
 
 def _print_line(line: Line) -> str:
@@ -134,6 +135,14 @@ def _print_tiles(tiles: Tiles) -> str:
         for text, color in zip(tiles.texts, tiles.colors, strict=True)
     )
     return f"<div>{texts}</div>"
+
+
+def _print_problem(problem: Problem) -> str:
+    name, reason, library, message = (
+        escape(text, quote=False) for text in (problem.name, problem.reason, problem.library, problem.message)
+    )
+    said = f'<div style="{QUIET_STYLE}">{library}: … {message}</div>' if message else ""
+    return f'<div class="mhnb-bad" style="margin:3px 0">✗ <b>{name}</b>: {reason}{said}</div>'
 
 
 # -- tables
@@ -222,3 +231,74 @@ def find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
         if len(cells[longest]) <= _SHORT_CHARS:
             found[longest].add(column)
     return found
+
+
+# -- tables that a click sorts
+
+
+SORT_SCRIPT = (
+    "var h=this.parentNode,n=h.cellIndex,t=h.closest('table').tBodies[0],u=h.getAttribute('aria-sort')!='ascending';"
+    "h.parentNode.querySelectorAll('th').forEach(function(e){e.removeAttribute('aria-sort')});"
+    "h.setAttribute('aria-sort',u?'ascending':'descending');"
+    "function k(r){var c=r.cells[n],v=c.getAttribute('data-v');return v==null?c.textContent:+v}"
+    "Array.from(t.rows).sort(function(a,b){var x=k(a),y=k(b);return (x<y?-1:x>y?1:0)*(u?1:-1)})"
+    ".forEach(function(r){t.appendChild(r)})"
+)
+KEY_SCRIPT = "if(event.key=='Enter'||event.key==' '){event.preventDefault();this.onclick()}"
+
+
+def _print_sortable_table(table: SortableTable) -> str:
+    numbers = [any(key is not None for key in column) for column in zip(*table.keys, strict=True)]
+    heads = "".join(
+        _print_sort_heading(word, is_number=is_number)
+        for word, is_number in zip(table.header, numbers or [False] * len(table.header), strict=True)
+    )
+    widest = find_widest_cells(table.rows)
+    rows = "".join(_print_sortable_row(table, at, widest[at]) for at in range(len(table.rows)))
+    return wrap_in_scroller(
+        f'<table style="border-collapse:collapse"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+    )
+
+
+def _print_sort_heading(word: str, *, is_number: bool) -> str:
+    if not word:
+        return "<td></td>"
+    act = f'role="button" tabindex="0" onclick="{escape(SORT_SCRIPT)}" onkeydown="{escape(KEY_SCRIPT)}"'
+    side = "right" if is_number else "left"
+    return (
+        f'<th scope="col" style="text-align:{side};padding:1px 10px 1px 0"><span {act} title="sort">{word}</span></th>'
+    )
+
+
+def _print_sortable_row(table: SortableTable, at: int, unbroken: set[int]) -> str:
+    style = ' class="mhnb-bad" style="font-weight:bold"' if at in table.marked else ""
+    cells = "".join(
+        f'<td style="text-align:{"left" if key is None else "right"};padding:1px 10px 1px 0'
+        f'{NO_BREAK_STYLE if column in unbroken else ""}"{_format_key(key)}>{escape(cell, quote=False)}</td>'
+        for column, (cell, key) in enumerate(zip(table.rows[at], table.keys[at], strict=True))
+    )
+    return f"<tr{style}>{cells}</tr>"
+
+
+def _format_key(key: float | None) -> str:
+    return "" if key is None else f' data-v="{key}"'
+
+
+_PRINTERS: Mapping[type[Part], Callable[[Any], str]] = {
+    Line: _print_line,
+    Table: _print_table,
+    SortableTable: _print_sortable_table,
+    HeadedRows: _print_headed_rows,
+    Code: lambda code: format_pre(code.text),
+    Fold: _print_fold,
+    Group: _print_inner,
+    Frame: _print_frame,
+    Columns: _print_columns,
+    Section: lambda section: print_html(section.parts),
+    Problem: _print_problem,
+    Progress: _print_progress,
+    Tiles: _print_tiles,
+    Drawing: lambda drawing: drawing.html,
+    InText: lambda _: "",
+    InHtml: _print_inner,
+}

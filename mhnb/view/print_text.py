@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from mhnb.view.document import (
     Code,
+    Columns,
     Document,
+    Drawing,
     Fold,
     Frame,
     Group,
     HeadedRows,
+    InHtml,
     InText,
     Line,
     Part,
+    Problem,
     Progress,
     Section,
+    SortableTable,
     Table,
     Tiles,
     read_cell,
@@ -35,27 +41,40 @@ def print_lines(document: Document) -> Iterator[str]:
         yield from _print_part(part)
 
 
-def _print_part(part: Part) -> Iterator[str]:
-    match part:
-        case Line():
-            yield from _print_line(part)
-        case Table():
-            yield from align_columns(part.header, [[read_cell(cell) for cell in row] for row in part.rows])
-        case Code():
-            yield from (f"{' ' * part.indent}{line}" for line in part.text.split("\n"))
-        case Group():
-            yield from (f"{_INDENT}{line}" for line in print_lines(part.parts))
-        case HeadedRows():
-            yield from _print_headed_rows(part)
-        case Fold():
-            yield from _print_line(part.label) if isinstance(part.label, Line) else ()
-            yield from print_lines(part.parts)
-        case Progress():
-            yield part.text
-        case Tiles():
-            yield "   ".join(part.texts)
-        case Frame() | Section() | InText():
-            yield from print_lines(part.parts)
+def _print_part(part: Part) -> Iterable[str]:
+    return _PRINTERS[type(part)](part)
+
+
+def _print_inner(part: Frame | Section | InText) -> Iterator[str]:
+    return print_lines(part.parts)
+
+
+def _print_code(code: Code) -> Iterator[str]:
+    yield from (f"{' ' * code.indent}{line}" for line in code.text.split("\n"))
+
+
+def _print_fold(fold: Fold) -> Iterator[str]:
+    yield from _print_line(fold.label) if isinstance(fold.label, Line) else ()
+    yield from print_lines(fold.parts)
+
+
+def _print_group(group: Group) -> Iterator[str]:
+    yield from (f"{_INDENT}{line}" for line in print_lines(group.parts))
+
+
+def _print_columns(columns: Columns) -> Iterator[str]:
+    for document in columns.documents:
+        yield from print_lines(document)
+
+
+def _print_problem(problem: Problem) -> Iterator[str]:
+    yield f"✗ {problem.name}: {problem.reason}"
+    if problem.message:
+        yield f"{_INDENT}{problem.library}: … {problem.message}"
+
+
+def _print_table(table: Table) -> Iterator[str]:
+    yield from align_columns(table.header, [[read_cell(cell) for cell in row] for row in table.rows])
 
 
 def _print_line(line: Line) -> Iterator[str]:
@@ -98,3 +117,23 @@ def find_number_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) ->
         for column in range(len(header))
         if rows and all(not row[column] or row[column][0].isdecimal() for row in rows) and any(r[column] for r in rows)
     }
+
+
+_PRINTERS: Mapping[type[Part], Callable[[Any], Iterable[str]]] = {
+    Line: _print_line,
+    Table: _print_table,
+    SortableTable: lambda _: (),
+    HeadedRows: _print_headed_rows,
+    Code: _print_code,
+    Fold: _print_fold,
+    Group: _print_group,
+    Frame: _print_inner,
+    Columns: _print_columns,
+    Section: _print_inner,
+    Problem: _print_problem,
+    Progress: lambda progress: [progress.text],
+    Tiles: lambda tiles: ["   ".join(tiles.texts)],
+    Drawing: lambda _: (),
+    InText: _print_inner,
+    InHtml: lambda _: (),
+}

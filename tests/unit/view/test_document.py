@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import pytest
 
 from mhnb.view.document import (
     Cell,
     Code,
+    Columns,
     Document,
     Drawing,
     Fold,
@@ -17,15 +20,17 @@ from mhnb.view.document import (
     InText,
     Line,
     Part,
+    Problem,
     Progress,
     Section,
+    SortableTable,
     Span,
     Table,
     Tiles,
     Tone,
     without_empty_columns,
 )
-from mhnb.view.print_html import print_html, print_parts
+from mhnb.view.print_html import KEY_SCRIPT, SORT_SCRIPT, print_html, print_parts
 from mhnb.view.print_text import print_text
 
 EVIL = "<script>alert('&')</script>"
@@ -33,6 +38,8 @@ ROWS = Table(["rank", "host"], [["0", "host0"], ["10", "host1"]])
 CELL = "padding:1px 10px 1px 0"
 TOP = f"vertical-align:top;{CELL}"
 PLACE = "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0;font-size:1em;font-weight:normal"
+COLUMN = "margin:0 24px 0 0;min-width:0;max-width:100%"
+SORT = f'onclick="{escape(SORT_SCRIPT)}" onkeydown="{escape(KEY_SCRIPT)}"'
 TILE = "padding-left:8px;min-width:1em;font-variant-numeric:tabular-nums;margin-right:14px;display:inline-block"
 WRAPPED = "white-space:pre-wrap;overflow-wrap:anywhere"
 
@@ -120,6 +127,33 @@ FORMS: dict[str, tuple[Document, str, str]] = {
             "<div>a</div></div>"
         ),
     ),
+    "a table to sort": (
+        [SortableTable(["n", ""], [["1", "a"]], [[1, None]], frozenset([0]))],
+        "",
+        (
+            '<div tabindex="0" style="overflow-x:auto"><table style="border-collapse:collapse"><thead><tr>'
+            f'<th scope="col" style="text-align:right;{CELL}"><span role="button" tabindex="0" {SORT} title="sort">n</span></th>'
+            f'<td></td></tr></thead><tbody><tr class="mhnb-bad" style="font-weight:bold"><td style="text-align:right;{CELL};'
+            f'white-space:nowrap" data-v="1">1</td><td style="text-align:left;{CELL};white-space:nowrap">a</td></tr></tbody>'
+            "</table></div>"
+        ),
+    ),
+    "columns": (
+        [Columns([[Line("a")], [Line("b")]])],
+        "a\nb",
+        (
+            f'<div style="display:flex;flex-wrap:wrap"><div style="{COLUMN}">{print_html([Line("a")])}</div>'
+            f'<div style="{COLUMN}">{print_html([Line("b")])}</div></div>'
+        ),
+    ),
+    "a problem": (
+        [Problem("x", "too small", "JAX", "no")],
+        "✗ x: too small\n  JAX: … no",
+        (
+            '<div class="mhnb-bad" style="margin:3px 0">✗ <b>x</b>: too small'
+            '<div style="opacity:.65">JAX: … no</div></div>'
+        ),
+    ),
     "a section": ([Section([Line("a")])], "a", print_html([Line("a")])),
     "a drawing": ([Drawing("<svg/>")], "", "<svg/>"),
     "text only": ([InText([Line("a")])], "a", ""),
@@ -155,6 +189,7 @@ def test_line_has_a_tone(tone: Tone) -> None:
     "part",
     [
         Line(EVIL),
+        Problem(EVIL, EVIL, EVIL, EVIL),
         Line("", beside=[Span(EVIL)]),
         Fold(Line(EVIL), []),
         Progress(EVIL, 1, 2),
