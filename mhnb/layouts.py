@@ -13,10 +13,13 @@ from mhnb.errors import InvalidRequest, LayoutDiffers
 from mhnb.sharding.layout import Layout, LayoutTree, format_device_count
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Reshard, plan_reshard
+from mhnb.view.document import Document
 from mhnb.view.html import RankLocations, new_uid
-from mhnb.view.reports.layout import format_layout_html, format_layout_svg, format_layout_text
-from mhnb.view.reports.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
-from mhnb.view.reports.plan import format_reshard_html, format_reshard_text
+from mhnb.view.print_html import print_html
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.layout import build_layout, format_layout_svg, format_layout_text
+from mhnb.view.reports.mesh import build_mesh, build_tree
+from mhnb.view.reports.plan import build_reshard
 
 
 class _Displayable:
@@ -33,13 +36,16 @@ class _Displayable:
         object.__setattr__(drawn, "places", places)
         return drawn
 
+    def _build(self) -> Document:
+        raise NotImplementedError
+
     def to_text(self) -> str:
         """Draw it as text."""
-        raise NotImplementedError
+        return print_text(self._build())
 
     def to_html(self) -> str:
         """Draw it as HTML."""
-        raise NotImplementedError
+        return print_html(self._build())
 
     def __str__(self) -> str:
         return self.to_text()
@@ -53,13 +59,8 @@ class _Displayable:
 class DisplayableLayout(_Displayable, Layout):
     """A layout that displays itself."""
 
-    def to_text(self) -> str:
-        """Draw it as text."""
-        return format_layout_text(self, locations=self.places)
-
-    def to_html(self) -> str:
-        """Draw it as HTML."""
-        return format_layout_html(self, locations=self.places, uid=new_uid())
+    def _build(self) -> Document:
+        return build_layout(self, locations=self.places, uid=new_uid())
 
     def to_svg(self) -> str:
         """Draw it as SVG, for a file."""
@@ -69,37 +70,22 @@ class DisplayableLayout(_Displayable, Layout):
 class DisplayableTree(_Displayable, LayoutTree):
     """A table of layouts that displays itself."""
 
-    def to_text(self) -> str:
-        """Write it as text."""
-        return format_tree_text(self)
-
-    def to_html(self) -> str:
-        """Write it as HTML."""
-        return format_tree_html(self)
+    def _build(self) -> Document:
+        return build_tree(self)
 
 
 class DisplayableMesh(_Displayable, MeshShape):
     """A mesh that displays itself."""
 
-    def to_text(self) -> str:
-        """Draw it as text."""
-        return format_mesh_text(self, locations=self.places)
-
-    def to_html(self) -> str:
-        """Draw it as HTML."""
-        return format_mesh_html(self, locations=self.places)
+    def _build(self) -> Document:
+        return build_mesh(self, locations=self.places)
 
 
 class DisplayableReshard(_Displayable, Reshard):
     """A reshard that displays itself."""
 
-    def to_text(self) -> str:
-        """Draw it as text."""
-        return format_reshard_text(self, locations=self.places)
-
-    def to_html(self) -> str:
-        """Draw it as HTML."""
-        return format_reshard_html(self, locations=self.places, uid=new_uid())
+    def _build(self) -> Document:
+        return build_reshard(self, locations=self.places, uid=new_uid())
 
 
 def layout(

@@ -9,8 +9,7 @@ import argparse
 import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from html import escape
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -28,21 +27,14 @@ from mhnb.magics.session import Command, Session, locations_from_cluster
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
-from mhnb.view.html import RankLocations, new_uid, wrap_html
+from mhnb.view.document import Code, Document, InText, Line, Section
+from mhnb.view.html import RankLocations, new_uid
 from mhnb.view.live.placeholder import hide_missing_widget
-from mhnb.view.mime import format_pre
 from mhnb.view.reports.collectives import build_collectives
-from mhnb.view.reports.layout import format_layout_html, format_layout_text
-from mhnb.view.reports.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
-from mhnb.view.reports.plan import (
-    Explorer,
-    PlanInput,
-    format_plan_html,
-    format_plan_text,
-    format_reshard_html,
-    format_reshard_text,
-)
-from mhnb.view.screen import Screen, detect_screen, show_document
+from mhnb.view.reports.layout import build_layout
+from mhnb.view.reports.mesh import build_mesh, build_tree
+from mhnb.view.reports.plan import Explorer, PlanInput, build_plan, build_reshard
+from mhnb.view.screen import Screen, detect_screen, print_both, show_document
 
 
 def _layout(session: Session, args: argparse.Namespace) -> None:
@@ -76,8 +68,7 @@ def _reshard(expression: str, views: Sequence[LayoutView], to: str, places: Rank
     plan = replace(
         plan_reshard(before, after, places.hosts), collective=_describe_chosen_collectives(before, after, places)
     )
-    html = format_reshard_html(plan, name=expression, locations=places, uid=new_uid())
-    _show(html, format_reshard_text(plan, name=expression, locations=places))
+    show_document(build_reshard(plan, name=expression, locations=places, uid=new_uid()))
 
 
 def _describe_chosen_collectives(before: Layout, after: Layout, places: RankLocations) -> str:
@@ -102,32 +93,25 @@ def show_views(
     name: str, views: Sequence[LayoutView], places: RankLocations | None = None, screen: Screen | None = None
 ) -> None:
     """Show the layout of a value: one drawing if all ranks agree, one per group of ranks if they differ."""
-    heading = ""
+    sections = [Section(_build_view(name, view, places, several=len(views) > 1)) for view in views]
     if len(views) > 1:
         differing_ranks = ", ".join(describe_ranks(view.ranks) for view in views[1:])
         heading = f"the layout of {name} differs: {differing_ranks} vs. {describe_ranks(views[0].ranks)}"
-    parts = [_format_view(name, view, places, several=len(views) > 1) for view in views]
-    text = "\n\n".join(([heading] if heading else []) + [text for _, text in parts])
-    warning_html = wrap_html(f'<div class="mhnb-bad"><b>{escape(heading)}</b></div>') if heading else ""
-    _show(warning_html + "".join(html for html, _ in parts), text, screen)
+        sections.insert(0, Section([Line(heading, "bad heading")]))
+    gap = InText([Line("")])
+    show_document([part for section in sections for part in (gap, section)][1:], screen)
 
 
-def _format_view(name: str, view: LayoutView, places: RankLocations | None, *, several: bool) -> tuple[str, str]:
-    """Return one view as HTML and text."""
+def _build_view(name: str, view: LayoutView, places: RankLocations | None, *, several: bool) -> Document:
     seen, notes = view.view, _format_view_notes(view)
     if isinstance(seen, str):
-        text = f"{describe_ranks(view.ranks)}: {seen}"
-        return format_pre(text), text
+        return [Code(f"{describe_ranks(view.ranks)}: {seen}")]
     title = f"{name} on {describe_ranks(view.ranks)}" if several else name
     if isinstance(seen, Layout):
-        html = format_layout_html(seen, name=title, locations=places, notes=notes, uid=new_uid())
-        return html, format_layout_text(seen, name=title, locations=places, notes=notes)
+        return build_layout(seen, name=title, locations=places, notes=notes, uid=new_uid())
     if isinstance(seen, MeshShape):
-        return (
-            format_mesh_html(seen, name=title, locations=places),
-            format_mesh_text(seen, name=title, locations=places),
-        )
-    return format_tree_html(seen, name=title, notes=notes), format_tree_text(seen, name=title, notes=notes)
+        return build_mesh(seen, name=title, locations=places)
+    return build_tree(seen, name=title, notes=notes)
 
 
 def _format_view_notes(view: LayoutView) -> tuple[str, ...]:
@@ -136,10 +120,6 @@ def _format_view_notes(view: LayoutView) -> tuple[str, ...]:
         return notes
     own = f"local: {describe_ranks(view.ranks)} each have their own arrays; this shows those of rank {view.ranks[0]}"
     return (*notes, own)
-
-
-def _show(html: str, text: str, screen: Screen | None = None) -> None:
-    (screen or detect_screen()).show({"text/html": html, "text/plain": text}, new_uid())
 
 
 def _layout_flags(parser: MagicArgumentParser) -> None:
@@ -159,7 +139,7 @@ def _plan(session: Session, args: argparse.Namespace) -> None:
     screen, uid = detect_screen(), new_uid()
 
     def render(wanted: PlanInput) -> dict[str, str]:
-        return render_plan(wanted, source=find_source(session.shell.user_ns, wanted.program)).mimebundle
+        return print_both(draw_plan(wanted, source=find_source(session.shell.user_ns, wanted.program)))
 
     if args.text or not screen.rich:
         screen.write(render(plan_input)["text/plain"])
@@ -190,23 +170,8 @@ def find_source(namespace: Mapping[str, Any], name: str) -> str | None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class PlanDisplay:
-    """A plan as HTML and text."""
-
-    html: str
-    text: str
-
-    @property
-    def mimebundle(self) -> dict[str, str]:
-        """The mimebundle for a front end."""
-        return {"text/html": self.html, "text/plain": self.text}
-
-
-def render_plan(
-    plan_input: PlanInput, compiler: CompileClient | None = None, *, source: str | None = None
-) -> PlanDisplay:
-    """Render a plan for any input, valid or not. The compiler is called only if a program is chosen.
+def draw_plan(plan_input: PlanInput, compiler: CompileClient | None = None, *, source: str | None = None) -> Document:
+    """Draw a plan for any input, valid or not. The compiler is called only if a program is chosen.
 
     Args:
         plan_input: the hosts, devices, mesh, arrays and program to plan for.
@@ -226,8 +191,7 @@ def render_plan(
             report = (compiler or shared_compiler()).compile_program(source or plan_input.program, layouts)
         except MhnbError as error:
             problem = str(error)
-    html = format_plan_html(plan, report, problem=problem, uid=new_uid())
-    return PlanDisplay(html, format_plan_text(plan, report, problem=problem))
+    return build_plan(plan, report, problem=problem, uid=new_uid())
 
 
 def _axis_names(mesh: str) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ _PLACE_STYLE = (
 _CHAR_EM = 0.52
 """Width of a character of a label, about, in most fonts of pages."""
 _SHORT_CHARS = 32
-NO_BREAK_STYLE = ";white-space:nowrap"
-"""Style of a cell that `find_widest_cells` returned."""
+_NO_BREAK_STYLE = ";white-space:nowrap"
+"""Style of a cell that `_find_widest_cells` returned."""
 _LONG_STYLE = ";overflow-wrap:anywhere;min-width:8em"
 """Style of a longer cell: it may break inside a word, but has a minimum width.
 
@@ -153,7 +153,7 @@ def _print_table(table: Table) -> str:
     if table.numbers is not None:
         return _print_aligned_table(table, table.numbers)
     rows = [[read_cell(cell) for cell in row] for row in table.rows]
-    right, unbroken = find_number_columns(table.header, rows), find_widest_cells(rows)
+    right, unbroken = find_number_columns(table.header, rows), _find_widest_cells(rows)
     lines = [
         _print_row(table.header, right, set(), "th"),
         *(_print_row(row, right, unbroken[at], "td") for at, row in enumerate(rows)),
@@ -165,7 +165,7 @@ def _print_row(row: Sequence[str], right: set[int], unbroken: set[int], tag: str
     top = ";vertical-align:top" if any(len(cell) > _SHORT_CHARS for cell in row) else ""
     cells = []
     for column, cell in enumerate(row):
-        width = NO_BREAK_STYLE if column in unbroken else _LONG_STYLE if len(cell) > _SHORT_CHARS else ""
+        width = _NO_BREAK_STYLE if column in unbroken else _LONG_STYLE if len(cell) > _SHORT_CHARS else ""
         style = f"text-align:{'right' if column in right else 'left'};padding:1px 10px 1px 0{top}{width}"
         cells.append(_wrap_cell(escape(cell, quote=False), tag, style))
     return f"<tr>{''.join(cells)}</tr>"
@@ -186,7 +186,7 @@ def _print_aligned_table(table: Table, numbers: frozenset[int]) -> str:
                 _print_cell(cell),
                 tag,
                 f"text-align:{'right' if column in numbers else 'left'};vertical-align:top;padding:1px 10px 1px 0"
-                f"{NO_BREAK_STYLE if column else ''}",
+                f"{_NO_BREAK_STYLE if column else ''}",
             )
             for column, cell in enumerate(row)
         )
@@ -220,7 +220,7 @@ def _print_headed_rows(part: HeadedRows) -> str:
     return f'<table style="border-collapse:collapse;border:0;margin:0;font-size:1em">{"".join(rows)}</table>'
 
 
-def find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
+def _find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
     """Return, by row, the columns whose longest cell is in that row, if that cell is short.
 
     Such a cell does not wrap, so that its column is wide enough. Otherwise a long cell beside the short ones would squeeze them.
@@ -253,7 +253,7 @@ def _print_sortable_table(table: SortableTable) -> str:
         _print_sort_heading(word, is_number=is_number)
         for word, is_number in zip(table.header, numbers or [False] * len(table.header), strict=True)
     )
-    widest = find_widest_cells(table.rows)
+    widest = _find_widest_cells(table.rows)
     rows = "".join(_print_sortable_row(table, at, widest[at]) for at in range(len(table.rows)))
     return wrap_in_scroller(
         f'<table style="border-collapse:collapse"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
@@ -274,7 +274,7 @@ def _print_sortable_row(table: SortableTable, at: int, unbroken: set[int]) -> st
     style = ' class="mhnb-bad" style="font-weight:bold"' if at in table.marked else ""
     cells = "".join(
         f'<td style="text-align:{"left" if key is None else "right"};padding:1px 10px 1px 0'
-        f'{NO_BREAK_STYLE if column in unbroken else ""}"{_format_key(key)}>{escape(cell, quote=False)}</td>'
+        f'{_NO_BREAK_STYLE if column in unbroken else ""}"{_format_key(key)}>{escape(cell, quote=False)}</td>'
         for column, (cell, key) in enumerate(zip(table.rows[at], table.keys[at], strict=True))
     )
     return f"<tr{style}>{cells}</tr>"

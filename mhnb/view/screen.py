@@ -361,8 +361,12 @@ def detect_screen() -> Screen:
 
 def show_document(document: Document, screen: Screen | None = None) -> None:
     """Show a document in a display of its own; by default in the current cell."""
-    data = {"text/html": print_html(document), "text/plain": print_text(document)}
-    (screen or detect_screen()).show(data, new_uid())
+    (screen or detect_screen()).show(print_both(document), new_uid())
+
+
+def print_both(document: Document) -> dict[str, str]:
+    """Return both forms of a document by their MIME types."""
+    return {"text/html": print_html(document), "text/plain": print_text(document)}
 
 
 # -- an error that a view has shown

@@ -53,7 +53,9 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from mhnb.adapters.jax_arrays import read_layout
-    from mhnb.view.reports.layout import format_layout_html, format_layout_text
+    from mhnb.view.print_html import print_html
+    from mhnb.view.print_text import print_text
+    from mhnb.view.reports.layout import build_layout
 
     side = 1 << (count.bit_length() // 2)
     mesh = Mesh(np.array(jax.devices()[:count]).reshape(count // side, side), ("data", "model"))
@@ -63,8 +65,8 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
     array = jax.device_put(np.zeros((count // side, side), "f4"), sharding)
     found: dict[str, Callable[[], str]] = {
         "mhnb: boxes and owners": lambda: str(len(read_layout(described).owners_by_box)),
-        "mhnb: card as HTML": lambda: format_layout_html(read_layout(described)),
-        "mhnb: card as text": lambda: format_layout_text(read_layout(described)),
+        "mhnb: card as HTML": lambda: print_html(build_layout(read_layout(described))),
+        "mhnb: card as text": lambda: print_text(build_layout(read_layout(described))),
         "jax: devices_indices_map": lambda: str(
             len(NamedSharding(_rotated(mesh), sharding.spec).devices_indices_map(shape))
         ),
@@ -161,14 +163,15 @@ def _met(reached: bool) -> str:  # noqa: FBT001
 
 def _measure_plan(rounds: int) -> None:
     from mhnb.compiler import CompileClient
-    from mhnb.magics.sharding import render_plan
+    from mhnb.magics.sharding import draw_plan
     from mhnb.sharding.plan import example_arrays
     from mhnb.view.reports.plan import PlanInput
+    from mhnb.view.screen import print_both
 
     arrays = example_arrays("mlp", ("data", "model"))
     with CompileClient() as compiler:
         begun = time.perf_counter()
-        render_plan(PlanInput(128, 8, "data 128, model 8", arrays, "mlp"), compiler)
+        print_both(draw_plan(PlanInput(128, 8, "data 128, model 8", arrays, "mlp"), compiler))
         print(f"   1024  {'explorer: the first answer, its helper process started':<58} {_ms(begun):>24.1f}")
         durations = []
         for turn in range(rounds):
@@ -176,7 +179,7 @@ def _measure_plan(rounds: int) -> None:
             wide = list(example_arrays("mlp", ("data", "model")))
             wide[0] = type(wide[0])(wide[0].name, (1024 * (turn + 2), 1024), wide[0].spec)
             begun = time.perf_counter()
-            render_plan(PlanInput(128, 8, "data 128, model 8", tuple(wide), "mlp"), compiler)
+            print_both(draw_plan(PlanInput(128, 8, "data 128, model 8", tuple(wide), "mlp"), compiler))
             durations.append(_ms(begun))
     median = statistics.median(durations)
     print(f"   1024  {'explorer: an answer with collectives':<58} {_spread(durations):>24}")

@@ -46,11 +46,11 @@ from mhnb.view.print_html import print_html
 from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
 from mhnb.view.reports.hang import build_hang
-from mhnb.view.reports.layout import format_layout_html
+from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.memory import build_memory
-from mhnb.view.reports.mesh import format_mesh_html
+from mhnb.view.reports.mesh import build_mesh
 from mhnb.view.reports.metrics import build_metrics
-from mhnb.view.reports.plan import format_plan_html, format_reshard_html
+from mhnb.view.reports.plan import build_plan, build_reshard
 from mhnb.view.reports.preflight import build_preflight
 from mhnb.view.reports.start import StartSummary, build_start, build_summary
 from mhnb.view.reports.status import Status, build_status
@@ -358,13 +358,15 @@ def _sharding_views(count: int) -> dict[str, str]:
     layout = Layout.of((64, 6), mesh, "P('data', None)")
     cube = Layout.of((2, 64, 6), mesh, "P(None, 'data', 'model')")
     return {
-        "layout": format_layout_html(layout, name="x", uid="mhnb-layout"),
-        "layout by slices": format_layout_html(cube, name="c", uid="mhnb-cube"),
-        "mesh": format_mesh_html(mesh, name="mesh"),
-        "resharding": format_reshard_html(
-            plan_reshard(layout, Layout.of((64, 6), mesh, "P()")), name="x", uid="mhnb-reshard"
+        "layout": print_html(build_layout(layout, name="x", uid="mhnb-layout")),
+        "layout by slices": print_html(build_layout(cube, name="c", uid="mhnb-cube")),
+        "mesh": print_html(build_mesh(mesh, name="mesh")),
+        "resharding": print_html(
+            build_reshard(plan_reshard(layout, Layout.of((64, 6), mesh, "P()")), name="x", uid="mhnb-reshard")
         ),
-        "plan": format_plan_html(Plan(count, 2, mesh, (("x", layout), ("y", Refusal("8 is not a multiple of 3"))))),
+        "plan": print_html(
+            build_plan(Plan(count, 2, mesh, (("x", layout), ("y", Refusal("8 is not a multiple of 3")))))
+        ),
         "no collective": print_html(build_collectives([Report("jit(f)", ())])),
         "collectives": print_html(build_collectives([_communication(count)])),
     }

@@ -20,8 +20,8 @@ from mhnb.sharding.boxes import Box, Range, format_box
 from mhnb.sharding.layout import Layout, format_device_count, format_dtype_and_shape, format_nbytes, format_replicas
 from mhnb.sharding.mesh import format_axes
 from mhnb.types import DeviceRef
-from mhnb.view.html import QUIET_STYLE, TABS_CSS, RankLocations, format_fold, format_hosts_short, host_color, wrap_html
-from mhnb.view.mime import format_pre
+from mhnb.view.document import Code, Document, Drawing, Fold, InHtml, InText, Line, Span
+from mhnb.view.html import QUIET_STYLE, TABS_CSS, RankLocations, format_hosts_short, host_color
 
 _MAX_LISTED_DEVICES = 8
 """Maximum number of devices that are listed one by one; more are named by their ranks."""
@@ -417,25 +417,26 @@ _SLIDER_SCRIPT = (
 )
 
 
-def format_layout_html(
+def build_layout(
     layout: Layout,
     *,
     name: str = "",
     locations: RankLocations | None = None,
     notes: Sequence[str] = (),
     uid: str = "mhnb-0",
-) -> str:
-    """Format a layout as HTML; `uid` is unique in the notebook."""
+) -> Document:
+    """Build a layout; `uid` is unique in the notebook."""
     grid = build_grid(layout, _HTML_RESOLUTION, name=name, locations=locations, notes=notes)
-    assigned = assign_hosts(layout.devices, locations)
-    head = f'<div><b>{escape(grid.title)}</b> <span style="{QUIET_STYLE}">{escape(grid.cost)}</span></div>'
-    notes_html = "".join(f'<div style="{QUIET_STYLE}">{escape(note)}</div>' for note in grid.notes)
-    text = format_pre(format_layout_text(layout, name=name, locations=locations, notes=notes))
-    text_html = format_fold("as text", text)
-    return wrap_html(
-        head + _format_panes(grid, assigned, uid) + notes_html + text_html,
-        css=_CSS + TABS_CSS.format(uid=uid) * (len(grid.panes) > 1),
-    )
+    panes = _format_panes(grid, assign_hosts(layout.devices, locations), uid)
+    text = format_layout_text(layout, name=name, locations=locations, notes=notes)
+    css = _CSS + TABS_CSS.format(uid=uid) * (len(grid.panes) > 1)
+    drawn: Document = [
+        Line(grid.title, "heading", beside=[Span(grid.cost, is_quiet=True)]),
+        Drawing(panes),
+        *(Line(note, "quiet") for note in grid.notes),
+        Fold("as text", [Code(text)]),
+    ]
+    return [InText([Code(text)]), InHtml(drawn), Drawing("", css)]
 
 
 def _format_panes(grid: LayoutGrid, locations: RankLocations, uid: str) -> str:

@@ -1,4 +1,4 @@
-"""Format a mesh as a map, and a pytree's arrays as a table, both as text and HTML.
+"""A mesh as a map, and a pytree's arrays as a table.
 
 The map shows devices by host, axes as directions, which axis crosses hosts and which of those should not.
 The columns of the HTML table can be sorted where scripts run.
@@ -13,19 +13,20 @@ from mhnb.core.ranks import pluralize
 from mhnb.sharding.layout import LayoutRow, LayoutTree, format_device_count, format_dtype_and_shape, format_nbytes
 from mhnb.sharding.mesh import AxisReach, MeshShape, find_axis_reach, format_axes, warn_cross_host_axes
 from mhnb.types import DeviceRef
-from mhnb.view.document import split_rows
-from mhnb.view.html import (
-    QUIET_STYLE,
-    RankLocations,
-    format_fold,
-    format_hosts_short,
-    host_color,
-    wrap_html,
-    wrap_in_scroller,
+from mhnb.view.document import (
+    Code,
+    Document,
+    Drawing,
+    Fold,
+    InHtml,
+    InText,
+    Line,
+    Part,
+    SortableTable,
+    Table,
+    split_rows,
 )
-from mhnb.view.mime import format_pre
-from mhnb.view.print_html import NO_BREAK_STYLE, find_widest_cells
-from mhnb.view.print_text import align_columns
+from mhnb.view.html import QUIET_STYLE, RankLocations, format_hosts_short, host_color
 from mhnb.view.reports.layout import assign_hosts
 
 _MAX_MAP_ROWS, _MAX_MAP_COLUMNS = 64, 16
@@ -77,45 +78,47 @@ def _format_device_list(devices: Sequence[DeviceRef]) -> list[str]:
     return [*map(str, devices[:half]), f"… {len(devices) - 2 * half} more …", *map(str, devices[-half:])]
 
 
+def build_mesh(mesh: MeshShape, *, name: str = "", locations: RankLocations | None = None) -> Document:
+    """Build a map of a mesh."""
+    assigned = assign_hosts(mesh.devices, locations)
+    shown, rest = split_rows(_rows(mesh)[:_MAX_MAP_ROWS])
+    body: list[Part] = [
+        Line(_format_directions(mesh), "quiet"),
+        Drawing(_format_map(shown, assigned)),
+        *([Fold(pluralize(len(rest), "more line"), [Drawing(_format_map(rest, assigned))])] if rest else []),
+        *map(Line, _format_more(mesh)),
+    ]
+    warnings = warn_cross_host_axes(mesh, assigned.hosts)
+    text = format_mesh_text(mesh, name=name, locations=locations)
+    return [
+        InText([Code(text)]),
+        InHtml([
+            Line(_format_mesh_title(mesh, assigned.hosts, name), "heading"),
+            *body,
+            Line(_format_reach(find_axis_reach(mesh, assigned.hosts)), "quiet"),
+            *(Line(warning, "bad") for warning in warnings),
+            Fold("as text", [Code(text)]),
+        ]),
+    ]  # fmt: skip
+
+
+def _format_more(mesh: MeshShape) -> list[str]:
+    more = len(_rows(mesh)) - _MAX_MAP_ROWS
+    return [f"… {more} more lines"] if more > 0 else []
+
+
 def format_mesh_text(mesh: MeshShape, *, name: str = "", locations: RankLocations | None = None) -> str:
     """Format a mesh as text."""
     hosts = assign_hosts(mesh.devices, locations).hosts
-    reach = find_axis_reach(mesh, hosts)
-    rows = _rows(mesh)
-    shown = rows[:_MAX_MAP_ROWS]
+    shown = _rows(mesh)[:_MAX_MAP_ROWS]
     width = max(12, *(len(label) + 4 for label, _ in shown))
     cells = [" ".join(_format_device_list(devices)) for _, devices in shown]
     wide = max(map(len, cells)) + 5
     lines = [_format_mesh_title(mesh, hosts, name), " " * width + _format_directions(mesh)]
     for (label, devices), cell in zip(shown, cells, strict=True):
         lines.append(f"{label:{width}}{cell:{wide}}{_format_hosts(devices, hosts)}")
-    lines += [f"… {len(rows) - len(shown)} more lines"] if len(rows) > len(shown) else []
-    return "\n".join(
-        [*lines, _format_reach(reach), *(f"warning: {text}" for text in warn_cross_host_axes(mesh, hosts))]
-    )
-
-
-def format_mesh_html(mesh: MeshShape, *, name: str = "", locations: RankLocations | None = None) -> str:
-    """Format a mesh as HTML."""
-    assigned = assign_hosts(mesh.devices, locations)
-    reach = find_axis_reach(mesh, assigned.hosts)
-    rows = _rows(mesh)
-    shown, rest = split_rows(rows[:_MAX_MAP_ROWS])
-    body = _format_map(shown, assigned)
-    if rest:
-        body += format_fold(pluralize(len(rest), "more line"), _format_map(rest, assigned))
-    more = f"<div>… {len(rows) - _MAX_MAP_ROWS} more lines</div>" if len(rows) > _MAX_MAP_ROWS else ""
-    warned = "".join(
-        f'<div class="mhnb-bad">{escape(text)}</div>' for text in warn_cross_host_axes(mesh, assigned.hosts)
-    )
-    text = format_pre(format_mesh_text(mesh, name=name, locations=locations))
-    return wrap_html(
-        f"<div><b>{escape(_format_mesh_title(mesh, assigned.hosts, name))}</b></div>"
-        f'<div style="{QUIET_STYLE}">{escape(_format_directions(mesh))}</div>'
-        f"{body}{more}"
-        f'<div style="{QUIET_STYLE}">{escape(_format_reach(reach))}</div>{warned}'
-        f"{format_fold('as text', text)}"
-    )
+    warnings = [f"warning: {text}" for text in warn_cross_host_axes(mesh, hosts)]
+    return "\n".join([*lines, *_format_more(mesh), _format_reach(find_axis_reach(mesh, hosts)), *warnings])
 
 
 def _format_map(rows: Sequence[tuple[str, tuple[DeviceRef, ...]]], locations: RankLocations) -> str:
@@ -145,18 +148,8 @@ def _format_device_cell(device: DeviceRef, locations: RankLocations) -> str:
 
 
 _HEADER = ("path", "array", "spec", "bytes", "bytes/device", "replication", "waste", "")
-_NUMBERS = ("bytes", "bytes/device", "replication", "waste")
 _MAX_ROWS = 300
 """Maximum number of rows in HTML, about 180 KB; `to_csv()` has all."""
-_SORT_SCRIPT = (
-    "var h=this.parentNode,n=h.cellIndex,t=h.closest('table').tBodies[0],u=h.getAttribute('aria-sort')!='ascending';"
-    "h.parentNode.querySelectorAll('th').forEach(function(e){e.removeAttribute('aria-sort')});"
-    "h.setAttribute('aria-sort',u?'ascending':'descending');"
-    "function k(r){var c=r.cells[n],v=c.getAttribute('data-v');return v==null?c.textContent:+v}"
-    "Array.from(t.rows).sort(function(a,b){var x=k(a),y=k(b);return (x<y?-1:x>y?1:0)*(u?1:-1)})"
-    ".forEach(function(r){t.appendChild(r)})"
-)
-_KEY_SCRIPT = "if(event.key=='Enter'||event.key==' '){event.preventDefault();this.onclick()}"
 
 
 def _cells(row: LayoutRow, tree: LayoutTree) -> tuple[str, ...]:
@@ -191,48 +184,17 @@ def _format_tree_title(name: str, tree: LayoutTree) -> str:
     return f"{name}  {_format_totals(tree)}" if name else _format_totals(tree)
 
 
-def format_tree_text(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...] = ()) -> str:
-    """Format the table as text; an arrow marks rows that stand out."""
-    rows = [("→" if row.path in tree.fallen_back else "", *_cells(row, tree)) for row in tree.rows]
-    return "\n".join([_format_tree_title(name, tree), *align_columns(("", *_HEADER), rows), *notes])
-
-
-def format_tree_html(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...] = ()) -> str:
-    """Format the table as HTML; a click, Enter or Space on a heading sorts by it."""
-    shown = tree.rows[:_MAX_ROWS]
-    lines = [*notes]
-    if len(tree.rows) > len(shown):
-        lines.append(f"{len(tree.rows) - len(shown)} more rows: mhnb.layout(...).to_csv() lists all")
-    heads = "".join(_format_heading(word) for word in _HEADER)
-    widest = find_widest_cells([_cells(row, tree) for row in shown])
-    body = "".join(_format_tree_row(row, tree, widest[at]) for at, row in enumerate(shown))
-    table = f'<table style="border-collapse:collapse"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
-    notes_html = "".join(f'<div style="{QUIET_STYLE}">{escape(note, quote=False)}</div>' for note in lines)
-    return wrap_html(
-        f"<div><b>{escape(_format_tree_title(name, tree), quote=False)}</b></div>{wrap_in_scroller(table)}{notes_html}"
-    )
-
-
-def _format_heading(word: str) -> str:
-    if not word:
-        return "<td></td>"
-    act = f'role="button" tabindex="0" onclick="{escape(_SORT_SCRIPT)}" onkeydown="{escape(_KEY_SCRIPT)}"'
-    side = "right" if word in _NUMBERS else "left"
-    return (
-        f'<th scope="col" style="text-align:{side};padding:1px 10px 1px 0"><span {act} title="sort">{word}</span></th>'
-    )
-
-
-def _format_tree_row(row: LayoutRow, tree: LayoutTree, unbroken: set[int]) -> str:
-    is_marked = row.path in tree.fallen_back
-    style = ' class="mhnb-bad" style="font-weight:bold"' if is_marked else ""
-    cells = "".join(
-        f'<td style="text-align:{"left" if value is None else "right"};padding:1px 10px 1px 0'
-        f'{NO_BREAK_STYLE if column in unbroken else ""}"{_sort_attribute(value)}>{escape(cell, quote=False)}</td>'
-        for column, (cell, value) in enumerate(zip(_cells(row, tree), _sort_keys(row), strict=True))
-    )
-    return f"<tr{style}>{cells}</tr>"
-
-
-def _sort_attribute(value: float | None) -> str:
-    return "" if value is None else f' data-v="{value}"'
+def build_tree(tree: LayoutTree, *, name: str = "", notes: Sequence[str] = ()) -> Document:
+    """Build the table; rows that fell back to another spec stand out, as text with an arrow."""
+    rows = [_cells(row, tree) for row in tree.rows]
+    marked = frozenset(at for at, row in enumerate(tree.rows) if row.path in tree.fallen_back)
+    keys = [_sort_keys(row) for row in tree.rows[:_MAX_ROWS]]
+    more = len(rows) - len(keys)
+    left_out = [Line(f"{more} more rows: mhnb.layout(...).to_csv() lists all", "quiet")] if more else []
+    return [
+        Line(_format_tree_title(name, tree), "heading"),
+        InText([Table(("", *_HEADER), [("→" if at in marked else "", *cells) for at, cells in enumerate(rows)])]),
+        InHtml([SortableTable(_HEADER, rows[:_MAX_ROWS], keys, marked)]),
+        *(Line(note, "quiet") for note in notes),
+        InHtml(left_out),
+    ]

@@ -1,4 +1,4 @@
-"""What-if plans and reshards: the explorer's controls, and both results as text and HTML.
+"""What-if plans and reshards: the explorer's controls, and both results.
 
 A plan shows a table of the arrays, refusals with JAX's own reason, the shards and the collectives.
 A reshard shows two static layouts and a list of what moves between them.
@@ -16,17 +16,15 @@ from itertools import islice
 from typing import Any
 
 from mhnb.sharding.boxes import format_box
-from mhnb.sharding.layout import Layout, format_dtype_and_shape, format_nbytes
+from mhnb.sharding.layout import format_dtype_and_shape, format_nbytes
 from mhnb.sharding.mesh import find_axis_reach, format_axes, warn_cross_host_axes
 from mhnb.sharding.plan import Move, Plan, PlannedArray, Refusal, Reshard, example_arrays
 from mhnb.sharding.report import Report
-from mhnb.view.html import QUIET_STYLE, RankLocations, format_fold, wrap_html
-from mhnb.view.mime import format_pre
-from mhnb.view.print_html import print_html
-from mhnb.view.print_text import print_text
+from mhnb.view.document import Code, Columns, Document, Fold, InHtml, InText, Line, Part, Problem, Section, Span
+from mhnb.view.html import RankLocations
 from mhnb.view.reports.collectives import build_collectives
-from mhnb.view.reports.layout import format_layout_html, format_layout_text
-from mhnb.view.reports.mesh import format_tree_html, format_tree_text
+from mhnb.view.reports.layout import build_layout
+from mhnb.view.reports.mesh import build_tree
 
 PROGRAMS = ("", "matmul", "mlp", "attention")
 _DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "int8", "bool")
@@ -197,40 +195,30 @@ def _format_mesh_lines(plan: Plan) -> list[str]:
     return [" · ".join(crossing), *(f"warning: {text}" for text in warn_cross_host_axes(plan.mesh))]
 
 
-def format_plan_text(plan: Plan, report: Report | None = None, *, problem: str = "") -> str:
-    """Format a plan as text; `problem` explains why there is no report although one was requested."""
-    parts = [_format_plan_title(plan), *_format_mesh_lines(plan)]
-    for name, refusal in _list_refusals(plan):
-        parts.append(f"✗ {name}: {refusal.reason}" + (f"\n  JAX: … {refusal.jax_says}" if refusal.jax_says else ""))
-    if plan.legal:
-        parts += [format_tree_text(plan.tree), ""]
-        parts += [format_layout_text(layout, name=name) for name, layout in plan.legal[:_MAX_DRAWN]]
-    if report is not None:
-        parts += ["", print_text(build_collectives([report]))]
-    return "\n".join([*parts, *([problem] if problem else [])])
+def build_plan(plan: Plan, report: Report | None = None, *, problem: str = "", uid: str = "mhnb-0") -> Document:
+    """Build a plan.
 
-
-def format_plan_html(plan: Plan, report: Report | None = None, *, problem: str = "", uid: str = "mhnb-0") -> str:
-    """Format a plan as HTML; `uid` is unique in the notebook."""
-    parts = [f"<div><b>{escape(_format_plan_title(plan))}</b></div>"]
-    parts += [f'<div style="{QUIET_STYLE}">{escape(line)}</div>' for line in _format_mesh_lines(plan)]
-    parts += [_format_refusal_html(name, refusal) for name, refusal in _list_refusals(plan)]
-    if plan.legal:
-        parts.append(format_tree_html(plan.tree))
-    parts += [
-        format_layout_html(layout, name=name, uid=f"{uid}-{at}")
-        for at, (name, layout) in enumerate(plan.legal[:_MAX_DRAWN])
+    Args:
+        plan: the plan.
+        report: the collectives of its program; None if there is no report.
+        problem: the reason why there is no report although one was requested.
+        uid: unique in the notebook.
+    """
+    gap = InText([Line("")])
+    parts: list[Part] = [
+        Line(_format_plan_title(plan), "heading"),
+        *(Line(line, "quiet") for line in _format_mesh_lines(plan)),
+        *(Problem(name, refusal.reason, "JAX", refusal.jax_says) for name, refusal in _list_refusals(plan)),
     ]
+    if plan.legal:
+        parts += [Section(build_tree(plan.tree)), gap]
+        parts += [
+            Section(build_layout(layout, name=name, uid=f"{uid}-{at}"))
+            for at, (name, layout) in enumerate(plan.legal[:_MAX_DRAWN])
+        ]
     if report is not None:
-        parts.append(print_html(build_collectives([report])))
-    if problem:
-        parts.append(f'<div class="mhnb-bad">{escape(problem)}</div>')
-    return wrap_html("".join(parts))
-
-
-def _format_refusal_html(name: str, refusal: Refusal) -> str:
-    jax_message = f'<div style="{QUIET_STYLE}">JAX: … {escape(refusal.jax_says)}</div>' if refusal.jax_says else ""
-    return f'<div class="mhnb-bad" style="margin:3px 0">✗ <b>{escape(name)}</b>: {escape(refusal.reason)}{jax_message}</div>'
+        parts += [gap, Section(build_collectives([report]))]
+    return [*parts, *([Line(problem, "bad")] if problem else [])]
 
 
 # -- a reshard
@@ -264,30 +252,18 @@ def _format_move(move: Move, plan: Reshard) -> str:
     return f"  {move.source!s:>5} → {move.target!s:<5}  {format_box(move.box)}  {format_nbytes(move.nbytes)}{crosses}"
 
 
-def format_reshard_text(plan: Reshard, *, name: str = "", locations: RankLocations | None = None) -> str:
-    """Format a reshard as text: the sums, the layouts before and after, and the first slices that move."""
-    layouts = [format_layout_text(layout, name=word, locations=locations) for word, layout in _layouts(plan)]
-    return "\n".join([f"{_format_reshard_title(plan, name)}     {_format_sums(plan)}", *layouts, *_format_moves(plan)])
-
-
-def _layouts(plan: Reshard) -> tuple[tuple[str, Layout], ...]:
-    return ("before", plan.before), ("after", plan.after)
-
-
-def format_reshard_html(
+def build_reshard(
     plan: Reshard, *, name: str = "", locations: RankLocations | None = None, uid: str = "mhnb-0"
-) -> str:
-    """Format a reshard as HTML; `uid` is unique in the notebook."""
-    layouts = "".join(
-        f'<div style="margin:0 24px 0 0;min-width:0;max-width:100%">{html}</div>'
-        for html in (
-            format_layout_html(layout, name=word, locations=locations, uid=f"{uid}-{word}")
-            for word, layout in _layouts(plan)
-        )
-    )
-    moves = format_pre("\n".join(_format_moves(plan)) or "nothing moves")
-    return wrap_html(
-        f'<div><b>{escape(_format_reshard_title(plan, name))}</b> <span style="{QUIET_STYLE}">{escape(_format_sums(plan))}</span></div>'
-        f'<div style="display:flex;flex-wrap:wrap">{layouts}</div>'
-        f"{format_fold('what moves', moves)}"
-    )
+) -> Document:
+    """Build a reshard: the sums, the layouts before and after, and the first slices that move; `uid` is unique in the notebook."""
+    layouts = [
+        build_layout(layout, name=word, locations=locations, uid=f"{uid}-{word}")
+        for word, layout in (("before", plan.before), ("after", plan.after))
+    ]
+    moves = _format_moves(plan)
+    return [
+        Line(_format_reshard_title(plan, name), "heading", beside=[Span(_format_sums(plan), is_quiet=True, gap=5)]),
+        Columns(layouts),
+        InText([*map(Line, moves)]),
+        InHtml([Fold("what moves", [Code("\n".join(moves) or "nothing moves")])]),
+    ]

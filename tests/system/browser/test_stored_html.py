@@ -15,7 +15,7 @@ from mhnb.sharding.layout import Layout
 from mhnb.view.cell.html import format_cell_html, format_rank_body
 from mhnb.view.html import RankLocations
 from mhnb.view.print_html import print_html
-from mhnb.view.reports.layout import format_layout_html
+from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.variables import build_vars
 from tests.support.axe import violations
 from tests.support.lab import wait_until
@@ -155,7 +155,7 @@ def test_short_reports_take_few_lines(page: Page, name: str, width: int, lines: 
 def test_untrusted_layout_opens_slice_by_slice(page: Page) -> None:
     """Each slice along a leading dim opens by a click and shows its colours, ranges, devices and hosts."""
     layout = Layout.of((8, 4, 6), {"data": 4, "model": 2}, "P('data', None, 'model')", devices_per_host=2)
-    page.set_content(_untrusted(format_layout_html(layout, name="x", uid="mhnb-a")))
+    page.set_content(_untrusted(print_html(build_layout(layout, name="x", uid="mhnb-a"))))
     panes = page.locator(".pane")
     assert [panes.nth(at).locator("table").is_visible() for at in range(4)] == [True, False, False, False]
     panes.nth(2).locator("summary").click()
@@ -170,7 +170,7 @@ def test_tile_has_contrast_in_both_themes(page: Page, theme: str) -> None:
     """A tile sets no text colour, and the theme's own has a contrast of at least 4.5 to 1 over the tile's tint."""
     ink = "#111111" if theme == "#ffffff" else "#ffffff"
     layout = Layout.of((8, 8), {"data": 8}, "P('data')", devices_per_host=1)
-    page.set_content(f'<body style="background:{theme};color:{ink}">{format_layout_html(layout)}</body>')
+    page.set_content(f'<body style="background:{theme};color:{ink}">{print_html(build_layout(layout))}</body>')
     tints = page.locator("td[title]").evaluate_all("all => all.map(e => getComputedStyle(e).backgroundColor)")
     assert len(set(tints)) == 8
     background, letters = (
