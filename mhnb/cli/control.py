@@ -29,7 +29,7 @@ from mhnb.system.processes import PROCESS_UNREADABLE, resident_nbytes
 from mhnb.system.run_dir import RunRecord, has_live_notebook
 from mhnb.system.shell_requests import Clocks, ShellAnswer, sent_request
 from mhnb.types import DeviceRef, RankInfo
-from mhnb.view.screen import open_region
+from mhnb.view.live.screen import open_region
 
 if TYPE_CHECKING:
     from mhnb.types import StartProgress

@@ -23,9 +23,9 @@ from mhnb.errors import InvalidRequest
 from mhnb.magics.session import Command, Session, uses_result
 from mhnb.magics.settings import VIEWS
 from mhnb.sharding.layout import format_nbytes
+from mhnb.view.live.screen import show_document
 from mhnb.view.progress import TransferLine
 from mhnb.view.reports.variables import build_check, build_vars
-from mhnb.view.screen import show_document
 
 
 def _pull(session: Session, args: argparse.Namespace) -> Any:

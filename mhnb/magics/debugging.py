@@ -21,8 +21,8 @@ from mhnb.errors import InvalidRequest
 from mhnb.magics.session import Command, Session, cannot_type_error, check_result, locations_from_cluster
 from mhnb.system import keyboard
 from mhnb.view.live.input_box import InputBox
+from mhnb.view.live.screen import detect_screen
 from mhnb.view.live.view import CellView
-from mhnb.view.screen import detect_screen
 
 if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster

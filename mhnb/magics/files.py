@@ -22,8 +22,8 @@ from mhnb.cluster.preflight import run_doctor
 from mhnb.errors import ClusterError
 from mhnb.magics.session import Command, Session
 from mhnb.sharding.layout import format_nbytes
+from mhnb.view.live.screen import show_document
 from mhnb.view.reports.preflight import build_preflight
-from mhnb.view.screen import show_document
 
 _MAX_NAMES = 6
 _PIP_COMMANDS = ("check", "download", "freeze", "install", "list", "show", "uninstall")

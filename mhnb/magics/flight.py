@@ -12,8 +12,8 @@ from mhnb.cluster.flight import write_report
 from mhnb.core.arguments import unquote
 from mhnb.core.ranks import parse_ranks
 from mhnb.magics.session import Command, Session
+from mhnb.view.live.screen import show_document
 from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
-from mhnb.view.screen import show_document
 
 
 def _flight(session: Session, args: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from mhnb.core.ranks import pluralize
 from mhnb.magics.commands import find_command
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import QUIET_STYLE, new_uid
-from mhnb.view.screen import detect_screen
+from mhnb.view.live.screen import detect_screen
 
 _ASKS_FOR_DEVICES = re.compile(
     r"\bjax\s*\.\s*(?:(?:local_)?devices|(?:local_)?device_count|process_(?:count|index|indices)|make_mesh)\s*\("

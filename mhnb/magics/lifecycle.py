@@ -35,11 +35,11 @@ from mhnb.magics.session import (
 from mhnb.magics.settings import Mhjax
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
+from mhnb.view.live.screen import show_document
 from mhnb.view.print_text import print_text
 from mhnb.view.progress import ReplayLine, StartDisplay
 from mhnb.view.reports.hang import build_hang
 from mhnb.view.reports.status import build_status
-from mhnb.view.screen import show_document
 
 
 def add_start_command_flags(parser: MagicArgumentParser) -> None:

@@ -10,8 +10,8 @@ from mhnb.cluster import manager
 from mhnb.core.arguments import int_argument
 from mhnb.core.memory import DEFAULT_TOP, parse_top
 from mhnb.magics.session import Command, Session
+from mhnb.view.live.screen import show_document
 from mhnb.view.reports.memory import build_memory
-from mhnb.view.screen import show_document
 
 
 def _memory(session: Session, args: argparse.Namespace) -> None:

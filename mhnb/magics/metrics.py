@@ -15,8 +15,8 @@ from mhnb.cluster.metrics import MetricTable, write_csv
 from mhnb.core.arguments import unquote
 from mhnb.core.cell_name import parse_cell_argument
 from mhnb.magics.session import Command, Session, uses_result
+from mhnb.view.live.screen import show_document
 from mhnb.view.reports.metrics import build_metrics
-from mhnb.view.screen import show_document
 
 
 def _metrics(session: Session, args: argparse.Namespace) -> Any:

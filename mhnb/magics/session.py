@@ -42,13 +42,13 @@ from mhnb.view.cell.failures import are_not_yet, find_failures, format_raised_er
 from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations, new_uid
 from mhnb.view.live.results_panel import ResultPanel
+from mhnb.view.live.screen import detect_screen, hide_traceback, show_document
 from mhnb.view.live.view import CellView
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.lesson import find_answer
 from mhnb.view.reports.status import Status
 from mhnb.view.reports.trace import build_trace
-from mhnb.view.screen import detect_screen, hide_traceback, show_document
 
 if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster

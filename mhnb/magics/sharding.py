@@ -30,11 +30,11 @@ from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_p
 from mhnb.view.document import Code, Document, InText, Line, Section
 from mhnb.view.html import RankLocations, new_uid
 from mhnb.view.live.placeholder import hide_missing_widget
+from mhnb.view.live.screen import Screen, detect_screen, print_both, show_document
 from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.mesh import build_mesh, build_tree
 from mhnb.view.reports.plan import Explorer, PlanInput, build_plan, build_reshard
-from mhnb.view.screen import Screen, detect_screen, print_both, show_document
 
 
 def _layout(session: Session, args: argparse.Namespace) -> None:

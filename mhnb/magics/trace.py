@@ -13,8 +13,8 @@ from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.trace import TraceReport
 from mhnb.magics.session import Command, Session
 from mhnb.system.trace import write_page
+from mhnb.view.live.screen import show_document
 from mhnb.view.reports.trace import build_trace, format_open_text, format_trace_page
-from mhnb.view.screen import show_document
 
 
 def _trace(session: Session, args: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ from mhnb.sharding.boxes import box_of_index, format_box
 from mhnb.sharding.report import Collective
 from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer, find_task
 from mhnb.teach.progress import AnswerRecord, read_lesson_state, show, title_of, try_write_record
+from mhnb.view.live.screen import hide_traceback
 from mhnb.view.reports.lesson import (
     Difference,
     DifferenceRow,
@@ -37,7 +38,6 @@ from mhnb.view.reports.lesson import (
     format_right_html,
     wrap_lesson_html,
 )
-from mhnb.view.screen import hide_traceback
 
 
 def call_answer(answer: Any, *arguments: Any, what: str) -> Any:

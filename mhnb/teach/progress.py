@@ -22,6 +22,7 @@ from mhnb.system.run_dir import make_home, state_home
 from mhnb.teach.exercise import RENAMED, Exercise, Prediction, current_name, tasks
 from mhnb.teach.lessons import LESSONS
 from mhnb.view.html import new_uid, wrap_html
+from mhnb.view.live.screen import detect_screen
 from mhnb.view.reports.lesson import (
     LessonState,
     TaskLine,
@@ -32,7 +33,6 @@ from mhnb.view.reports.lesson import (
     format_progress_html,
     format_progress_text,
 )
-from mhnb.view.screen import detect_screen
 
 
 class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

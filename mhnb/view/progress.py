@@ -13,11 +13,11 @@ from mhnb.sharding.layout import format_nbytes
 from mhnb.types import StartProgress
 from mhnb.view.document import Code, Document, Progress
 from mhnb.view.html import format_seconds, new_uid
+from mhnb.view.live.screen import Region, Screen, detect_screen
 from mhnb.view.live.widget import warm_up
 from mhnb.view.print_html import print_html, print_parts
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.start import StartSummary, build_start, build_summary, format_failed_start
-from mhnb.view.screen import Region, Screen, detect_screen
 
 
 class _ReplaceableDisplay:

@@ -16,6 +16,7 @@ from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, Rank
 from mhnb.types import Outcome, Output, RankError
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.live.frame import LiveFrame, frame_to_html
+from mhnb.view.live.screen import LiveWidget, Region
 from mhnb.view.reports.lesson import (
     Difference,
     LessonState,
@@ -28,7 +29,6 @@ from mhnb.view.reports.lesson import (
     format_right_html,
     wrap_lesson_html,
 )
-from mhnb.view.screen import LiveWidget, Region
 
 FRAME = "\x1b[36mCell\x1b[39m \x1b[32mIn[1], line 3\x1b[39m\n----> 3 x = x.reshape(7, -1)\n"
 HELPER = "\x1b[36mFile \x1b[39m\x1b[32m~/project/model.py:8\x1b[39m, in step(x)\n----> 8 return x.reshape(7, -1)\n"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mhnb.view.html import new_uid
-from mhnb.view.screen import Screen
+from mhnb.view.live.screen import Screen
 
 _EMPTY: Mapping[str, Any] = {"text/html": "", "text/plain": ""}
 # since JupyterLab 4.6.0: the display is in the page only after its script, so the script's work waits for the end of the event.

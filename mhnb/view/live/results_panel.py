@@ -17,9 +17,9 @@ from mhnb.view.html import RankLocations, host_color, new_uid
 from mhnb.view.live.frame import ByteBudget, build_frame, frame_to_html
 from mhnb.view.live.placeholder import WIDGET_TEXT, clip_snapshot, format_replacement
 from mhnb.view.live.repeated import RepeatedHistory
+from mhnb.view.live.screen import Screen, detect_screen
 from mhnb.view.live.widget import make_panel_widget
 from mhnb.view.mime import format_pre
-from mhnb.view.screen import Screen, detect_screen
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 

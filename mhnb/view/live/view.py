@@ -28,9 +28,9 @@ from mhnb.view.live.frame import LiveFrame, LiveView, build_frame, format_runnin
 from mhnb.view.live.input_box import InputBox
 from mhnb.view.live.placeholder import PlaceholderDisplay, add_unsaved_note, format_widget_text
 from mhnb.view.live.repeated import RepeatedHistory
+from mhnb.view.live.screen import LiveWidget, Region, Screen, detect_screen
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.mime import MAX_RICH_NBYTES
-from mhnb.view.screen import LiveWidget, Region, Screen, detect_screen
 
 MAX_FIGURES = 8
 """Different figures of a cell that are drawn at most, because a browser does not draw hundreds in a useful time."""

@@ -21,7 +21,7 @@ import os, signal, threading
 from IPython.display import display
 from mhnb.view.live.input_box import InputBox
 from mhnb.view.live.view import CellView
-from mhnb.view.screen import detect_screen
+from mhnb.view.live.screen import detect_screen
 from tests.support.view_samples import cell, out
 
 def cancel(name):

@@ -15,8 +15,8 @@ from traitlets.config import Config
 from mhnb.view.html import RankLocations
 from mhnb.view.live import widget as panel
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
+from mhnb.view.live.screen import NotebookScreen, TextScreen, detect_screen, hide_traceback
 from mhnb.view.live.view import CellView
-from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen, hide_traceback
 from tests.support.view_samples import StrictPage, cell, failed, out
 
 
@@ -191,7 +191,7 @@ def test_panel_state_says_whether_the_cell_runs() -> None:
 
 
 CELL = """
-from mhnb.view.screen import hide_traceback
+from mhnb.view.live.screen import hide_traceback
 error = {}
 assert hide_traceback(error)
 {}

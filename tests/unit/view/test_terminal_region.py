@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from mhnb.view.screen import open_region
+from mhnb.view.live.screen import open_region
 
 PROGRAM = """
 import sys
-from mhnb.view.screen import open_region
-from mhnb.view.screen import TextScreen
+from mhnb.view.live.screen import open_region
+from mhnb.view.live.screen import TextScreen
 print("before", flush=True)
 screen = TextScreen()
 region = open_region()

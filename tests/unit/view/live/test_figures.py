@@ -15,8 +15,8 @@ from mhnb.types import Output
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.live import view as live
+from mhnb.view.live.screen import TextScreen
 from mhnb.view.live.view import MAX_FIGURES, CellView, build_figure_bundles
-from mhnb.view.screen import TextScreen
 from tests.support.view_samples import RecordingScreen, StrictPage, cell, out
 
 PLOTLY = "application/vnd.plotly.v1+json"

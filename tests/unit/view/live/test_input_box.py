@@ -9,8 +9,8 @@ import pytest
 import zmq
 
 from mhnb.view.live.input_box import InputBox
+from mhnb.view.live.screen import NotebookScreen
 from mhnb.view.live.view import CellView
-from mhnb.view.screen import NotebookScreen
 from tests.support.view_samples import RecordingScreen, cell, out
 
 EMPTY = {"text/html": "", "text/plain": ""}
