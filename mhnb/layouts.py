@@ -14,10 +14,12 @@ from mhnb.sharding.layout import Layout, LayoutTree, format_device_count
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Reshard, plan_reshard
 from mhnb.view.document import Document
+from mhnb.view.drawings.layout import format_layout_svg
 from mhnb.view.html import RankLocations, new_uid
+from mhnb.view.layout_grid import format_layout_text
 from mhnb.view.print_html import print_html
 from mhnb.view.print_text import print_text
-from mhnb.view.reports.layout import build_layout, format_layout_svg, format_layout_text
+from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.mesh import build_mesh, build_tree
 from mhnb.view.reports.plan import build_reshard
 

@@ -242,7 +242,7 @@ def _draw_jax_value(name: str, value: Any) -> str:
     import jax
 
     from mhnb.adapters.jax_arrays import read_layout, read_mesh
-    from mhnb.view.reports.layout import format_layout_text
+    from mhnb.view.layout_grid import format_layout_text
     from mhnb.view.reports.mesh import format_mesh_text
 
     if isinstance(value, jax.sharding.Mesh):

@@ -132,7 +132,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class SortableTable:
-    """A table that a click on a heading sorts; there is none where the form is text."""
+    """A table that a click on a heading sorts; left out of the text."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]

@@ -104,6 +104,15 @@ def format_seconds(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60} s"
 
 
+def format_delay(seconds: float) -> str:
+    """Format a duration that is often below a millisecond.
+
+    >>> format_delay(0.00042), format_delay(0.05), format_delay(1.44)
+    ('0.4 ms', '50 ms', '1.4 s')
+    """
+    return f"{1000 * seconds:.1f} ms" if seconds < 0.00995 else format_seconds(seconds)
+
+
 def join_words(words: Sequence[str]) -> str:
     """Join words as in a sentence.
 

@@ -1,15 +1,9 @@
-"""The reports of the flight recorder, and of the lateness of ranks with a small chart.
-
-The chart is SVG without scripts: how late each rank came to each launch. A table beside it has the same facts for those who do not
-see it.
-"""
+"""The reports of the flight recorder, and of the lateness of ranks with a small chart."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from datetime import datetime
-from html import escape
 
 from mhnb.core.flight import (
     Divergence,
@@ -24,7 +18,8 @@ from mhnb.core.flight import (
 from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
 from mhnb.core.stragglers import Lateness, RankLateness, describe_standing_out
 from mhnb.view.document import Document, Drawing, InHtml, InText, Line, Section, Table, Tone
-from mhnb.view.html import format_seconds
+from mhnb.view.drawings.delays import draw_delays
+from mhnb.view.html import format_delay, format_seconds
 
 _EVENT_HEADER = ("time", "event", "cell", "line", "launch", "program", "ranks")
 _SHOWN_EVENTS = 40
@@ -84,7 +79,7 @@ def _format_notes(report: FlightReport) -> list[str]:
     if report.lateness is not None:
         notes.append(describe_standing_out(report.lateness) or _describe_last(report.lateness))
         if report.lateness.clock_error_s:
-            notes.append(f"times of different hosts may be wrong by {_format_delay(report.lateness.clock_error_s)}")
+            notes.append(f"times of different hosts may be wrong by {format_delay(report.lateness.clock_error_s)}")
     if cells := report.unguarded_cells:
         names = ", ".join(report.name_cell(cell) for cell in cells[:5])
         more = f" and {len(cells) - 5} more" if len(cells) > 5 else ""
@@ -173,7 +168,7 @@ def _describe_launches(lateness: Lateness) -> str:
 def _lateness_notes(lateness: Lateness) -> list[str]:
     notes = [describe_standing_out(lateness) or "no rank stands out"]
     if lateness.clock_error_s:
-        notes.append(f"times of different hosts may be wrong by {_format_delay(lateness.clock_error_s)}")
+        notes.append(f"times of different hosts may be wrong by {format_delay(lateness.clock_error_s)}")
     if lateness.dropped_count:
         notes.append(f"{lateness.dropped_count} earlier launches are left out")
     return notes
@@ -183,19 +178,10 @@ def _lateness_cells(row: RankLateness) -> tuple[str, ...]:
     return (
         str(row.rank),
         f"{row.last_count} of {row.agreement_count}",
-        _format_delay(row.waited_s) if row.last_count else "",
+        format_delay(row.waited_s) if row.last_count else "",
         f"{row.share:.0%}" if row.last_count else "",
-        _format_delay(row.worst_s) if row.last_count else "",
+        format_delay(row.worst_s) if row.last_count else "",
     )
-
-
-def _format_delay(seconds: float) -> str:
-    """Format a duration that is often below a millisecond.
-
-    >>> _format_delay(0.00042), _format_delay(0.05), _format_delay(1.44)
-    ('0.4 ms', '50 ms', '1.4 s')
-    """
-    return f"{1000 * seconds:.1f} ms" if seconds < 0.00995 else format_seconds(seconds)
 
 
 _BAR_CHARS = 24
@@ -210,49 +196,3 @@ def _format_bar(share: float) -> str:
     if share <= 0:
         return ""
     return "█" * int(share * _BAR_CHARS) or "▏"
-
-
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 420, 96, 48, 16
-_MAX_POINTS = 200
-
-
-def draw_delays(lateness: Lateness) -> str:
-    """Draw how long after the first rank each rank came to each launch: one line per rank, those that stand out in color."""
-    most = max((delay for own in lateness.delays_s.values() for delay in own if delay == delay), default=0.0)  # noqa: PLR0124
-    if most <= 0:
-        return ""
-    count = lateness.agreement_count
-    ordered = sorted(lateness.delays_s, key=lambda rank: rank in lateness.named)
-    lines = "".join(
-        _draw_line(lateness.delays_s[rank], most, rank=rank, is_named=rank in lateness.named) for rank in ordered
-    )
-    label = f"Delay of each rank at {pluralize(count, 'launch')}, from 0 to {_format_delay(most)}. The table above has the sums."
-    axis = (
-        f'<text x="{_LEFT - 4}" y="10" text-anchor="end">{_format_delay(most)}</text>'
-        f'<text x="{_LEFT - 4}" y="{_HEIGHT - _BOTTOM}" text-anchor="end">0</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 2}">launch 1</text>'
-        f'<text x="{_WIDTH - 4}" y="{_HEIGHT - 2}" text-anchor="end">{count}</text>'
-        f'<path d="M{_LEFT} 2V{_HEIGHT - _BOTTOM}H{_WIDTH - 4}" fill="none" stroke="currentColor" stroke-opacity=".4"/>'
-    )
-    return (
-        f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'style="max-width:100%;font:10px sans-serif" fill="currentColor">{axis}{lines}</svg>'
-    )
-
-
-def _draw_line(delays: Sequence[float], most: float, *, rank: int, is_named: bool) -> str:
-    step = math.ceil(len(delays) / _MAX_POINTS)
-    # Of a long cell the longest delay of each few launches, so that no late arrival is lost.
-    points = [max((d for d in delays[at : at + step] if d == d), default=None) for at in range(0, len(delays), step)]  # noqa: PLR0124
-    width, height = _WIDTH - 4 - _LEFT, _HEIGHT - _BOTTOM - 2
-    shown = [
-        f"{_LEFT + width * (at / max(1, len(points) - 1)):.1f},{2 + height * (1 - delay / most):.1f}"
-        for at, delay in enumerate(points)
-        if delay is not None
-    ]
-    style = (
-        'class="mhnb-bad" stroke="currentColor" stroke-width="2"'
-        if is_named
-        else 'stroke="currentColor" stroke-opacity=".35"'
-    )
-    return f'<polyline points="{" ".join(shown)}" fill="none" {style}><title>rank {rank}</title></polyline>'

@@ -7,7 +7,6 @@ The columns of the HTML table can be sorted where scripts run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from mhnb.core.ranks import pluralize
 from mhnb.sharding.layout import LayoutRow, LayoutTree, format_device_count, format_dtype_and_shape, format_nbytes
@@ -26,11 +25,12 @@ from mhnb.view.document import (
     Table,
     split_rows,
 )
-from mhnb.view.html import QUIET_STYLE, RankLocations, format_hosts_short, host_color
-from mhnb.view.reports.layout import assign_hosts
+from mhnb.view.drawings.mesh import MAX_MAP_COLUMNS, draw_mesh
+from mhnb.view.html import RankLocations, format_hosts_short
+from mhnb.view.layout_grid import assign_hosts
 
-_MAX_MAP_ROWS, _MAX_MAP_COLUMNS = 64, 16
-"""Maximum numbers of rows and columns. Further rows, and columns in the middle, are left out; the map says how many."""
+_MAX_MAP_ROWS = 64
+"""Maximum number of rows. Further ones are left out; the map says how many."""
 
 
 def _format_mesh_title(mesh: MeshShape, hosts: Mapping[int, str], name: str) -> str:
@@ -72,9 +72,9 @@ def _format_directions(mesh: MeshShape) -> str:
 
 
 def _format_device_list(devices: Sequence[DeviceRef]) -> list[str]:
-    if len(devices) <= _MAX_MAP_COLUMNS:
+    if len(devices) <= MAX_MAP_COLUMNS:
         return list(map(str, devices))
-    half = _MAX_MAP_COLUMNS // 2
+    half = MAX_MAP_COLUMNS // 2
     return [*map(str, devices[:half]), f"… {len(devices) - 2 * half} more …", *map(str, devices[-half:])]
 
 
@@ -84,8 +84,8 @@ def build_mesh(mesh: MeshShape, *, name: str = "", locations: RankLocations | No
     shown, rest = split_rows(_rows(mesh)[:_MAX_MAP_ROWS])
     body: list[Part] = [
         Line(_format_directions(mesh), "quiet"),
-        Drawing(_format_map(shown, assigned)),
-        *([Fold(pluralize(len(rest), "more line"), [Drawing(_format_map(rest, assigned))])] if rest else []),
+        Drawing(draw_mesh(shown, assigned)),
+        *([Fold(pluralize(len(rest), "more line"), [Drawing(draw_mesh(rest, assigned))])] if rest else []),
         *map(Line, _format_more(mesh)),
     ]
     warnings = warn_cross_host_axes(mesh, assigned.hosts)
@@ -119,29 +119,6 @@ def format_mesh_text(mesh: MeshShape, *, name: str = "", locations: RankLocation
         lines.append(f"{label:{width}}{cell:{wide}}{_format_hosts(devices, hosts)}")
     warnings = [f"warning: {text}" for text in warn_cross_host_axes(mesh, hosts)]
     return "\n".join([*lines, *_format_more(mesh), _format_reach(find_axis_reach(mesh, hosts)), *warnings])
-
-
-def _format_map(rows: Sequence[tuple[str, tuple[DeviceRef, ...]]], locations: RankLocations) -> str:
-    body = "".join(_format_mesh_row(label, devices, locations) for label, devices in rows)
-    return f'<table style="border-collapse:separate;border-spacing:2px;font-family:monospace">{body}</table>'
-
-
-def _format_mesh_row(label: str, devices: Sequence[DeviceRef], locations: RankLocations) -> str:
-    shown = devices if len(devices) <= _MAX_MAP_COLUMNS else devices[: _MAX_MAP_COLUMNS // 2]
-    cells = "".join(_format_device_cell(device, locations) for device in shown)
-    if len(shown) < len(devices):
-        cells += f"<td>… {len(devices) - 2 * len(shown)} more …</td>"
-        cells += "".join(_format_device_cell(device, locations) for device in devices[-len(shown) :])
-    return (
-        f'<tr><th scope="row" style="font-weight:normal;text-align:left;padding-right:8px">{escape(label)}</th>{cells}'
-        f'<td style="{QUIET_STYLE}">{escape(_format_hosts(devices, locations.hosts))}</td></tr>'
-    )
-
-
-def _format_device_cell(device: DeviceRef, locations: RankLocations) -> str:
-    color = host_color(locations, (device.rank,))
-    host = escape(locations.hosts[device.rank])
-    return f'<td title="{device} · {host}" style="background:{color}40;border:1px solid {color};padding:1px 6px">{device}</td>'
 
 
 # -- a pytree's arrays as a table

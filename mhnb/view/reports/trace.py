@@ -1,8 +1,4 @@
-"""Where the time of a traced cell went on each rank, and how its timeline is opened.
-
-The picture is an image of its own, because an untrusted notebook drops elements of SVG from HTML. It does not know the page's theme,
-so its colors are visible on both white and black; the table beside it has the sums.
-"""
+"""Where the time of a traced cell went on each rank, and how its timeline is opened."""
 
 from __future__ import annotations
 
@@ -10,24 +6,15 @@ import base64
 import json
 import shlex
 from collections.abc import Sequence
-from html import escape
-from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from mhnb.core.ranks import pluralize
 from mhnb.core.trace import STATES, CollectiveTimes, RankTimes, State, TraceReport, describe_traced
 from mhnb.view.document import Document, Drawing, InHtml, InText, Line, Part, Table
-from mhnb.view.html import QUIET_STYLE, format_seconds
+from mhnb.view.drawings.timeline import draw_timeline
+from mhnb.view.html import format_seconds
 
-COLORS: Final[dict[State, str]] = {
-    "compute": "#0072b2",
-    "communication": "#e69f00",
-    "waiting": "#d55e00",
-    "host": "#8c8c8c",
-    "not recorded": "#cfcfcf",
-}
-"""Of Okabe and Ito, which color-blind users can distinguish; the same order everywhere."""
 _MARKS: Final[dict[State, str]] = {
     "compute": "█",
     "communication": "▒",
@@ -59,13 +46,24 @@ def build_trace(report: TraceReport, *, is_shell: bool = False) -> Document:
     if any(row.states for row in report.ranks):
         legend = "   ".join(f"{_MARKS[state]} {state}" for state in states)
         parts.append(InText([Line(legend), *map(Line, _format_bars(report))]))
-        parts.append(InHtml([Drawing(_format_legend(states) + _format_picture(report))]))
+        parts.append(InHtml(_draw(report, states)))
     if report.ranks:
         parts.append(Table(("rank", *states, "total"), [_rank_cells(row, states) for row in report.ranks]))
     if report.collectives:
         parts.append(_build_collectives(report))
     ends = [Line(line, "quiet") for line in _format_end(report)]
     return [*parts, *map(Line, report.notes), *ends[: 1 if is_shell else None]]
+
+
+def _draw(report: TraceReport, states: Sequence[State]) -> Document:
+    rows = _pick_rows(report)
+    label = (
+        f"What each rank did from the begin of {report.cell_name} to its end, {format_seconds(report.span_s)}:"
+        " one bar per rank, the colors as above. The table below has the sums."
+    )
+    more = len(report.ranks) - len(rows)
+    notes = [Line(f"{more} other ranks are in the table and in the timeline", "quiet")] if more else []
+    return [Drawing(draw_timeline(rows, states, label, report.span_s)), *notes]
 
 
 def _format_heading(report: TraceReport) -> str:
@@ -129,58 +127,6 @@ def _format_bar(states: Sequence[State | None]) -> str:
         " " if (state := states[(2 * at + 1) * count // (2 * _TEXT_COLUMNS)]) is None else _MARKS[state]
         for at in range(_TEXT_COLUMNS)
     ).rstrip()
-
-
-def _format_legend(states: Sequence[State]) -> str:
-    items = "".join(
-        f'<span style="margin-right:1em"><span style="display:inline-block;width:.8em;height:.8em;background:{COLORS[state]};'
-        f'margin-right:.3em" aria-hidden="true"></span>{state}</span>'
-        for state in states
-    )
-    return f"<div>{items}</div>"
-
-
-_WIDTH, _LEFT, _ROW, _GAP, _AXIS = 640, 34, 14, 3, 16
-
-
-def _format_picture(report: TraceReport) -> str:
-    rows = _pick_rows(report)
-    height = len(rows) * (_ROW + _GAP) + _AXIS
-    count = max(len(row.states) for row in rows)
-    label = (
-        f"What each rank did from the begin of {report.cell_name} to its end, {format_seconds(report.span_s)}:"
-        " one bar per rank, the colors as above. The table below has the sums."
-    )
-    bars = "".join(_draw_bar(row, at, count) for at, row in enumerate(rows))
-    # A color that is visible on white and on black.
-    axis = (
-        f'<text x="{_LEFT}" y="{height - 3}">0</text>'
-        f'<text x="{_WIDTH}" y="{height - 3}" text-anchor="end">{format_seconds(report.span_s)}</text>'
-    )
-    svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
-        f' font-family="sans-serif" font-size="10" fill="#8c8c8c">{bars}{axis}</svg>'
-    )
-    source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-    more = ""
-    if len(report.ranks) > len(rows):
-        more = f'<div style="{QUIET_STYLE}">{len(report.ranks) - len(rows)} other ranks are in the table and in the timeline</div>'
-    return f'<img alt="{escape(label)}" src="{source}" style="max-width:100%;display:block;margin:3px 0">{more}'
-
-
-def _draw_bar(row: RankTimes, at: int, count: int) -> str:
-    top, step = at * (_ROW + _GAP), (_WIDTH - _LEFT) / count
-    parts = [f'<text x="{_LEFT - 5}" y="{top + _ROW - 3}" text-anchor="end">{row.rank}</text>']
-    position = 0
-    for state, same in groupby(row.states):
-        length = len(list(same))
-        if state is not None:
-            parts.append(
-                f'<rect x="{_LEFT + position * step:.1f}" y="{top}" width="{length * step:.1f}" height="{_ROW}"'
-                f' fill="{COLORS[state]}"/>'
-            )
-        position += length
-    return "".join(parts)
 
 
 # -- how it is opened

@@ -11,8 +11,9 @@ import pytest
 from mhnb.core.flight import FlightEvent, FlightHeader, FlightReport, RankFlight, build_report
 from mhnb.core.stragglers import Lateness, RankLateness
 from mhnb.view.document import Line
+from mhnb.view.drawings.delays import draw_delays
 from mhnb.view.print_text import print_text
-from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers, draw_delays
+from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
 
 HEADER = FlightHeader(0, 1, 2, 77, "alpha", "clock", 1_000_000_000_000_000_000, 0)
 MS = 1_000_000

@@ -10,10 +10,11 @@ import pytest
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.plan import plan_reshard
+from mhnb.view.drawings.layout import format_layout_svg
 from mhnb.view.html import RankLocations
 from mhnb.view.print_html import print_html
 from mhnb.view.print_text import print_text
-from mhnb.view.reports.layout import build_layout, format_layout_svg
+from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.mesh import build_mesh, build_tree
 from mhnb.view.reports.plan import build_reshard
 from tests.support.view_samples import StrictPage

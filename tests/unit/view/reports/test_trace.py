@@ -9,9 +9,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from mhnb.core.trace import STATES, CollectiveTimes, RankTimes, TraceReport
+from mhnb.view.drawings.timeline import COLORS
 from mhnb.view.print_html import print_html
 from mhnb.view.print_text import print_text
-from mhnb.view.reports.trace import COLORS, build_trace, format_open_text, format_trace_page
+from mhnb.view.reports.trace import build_trace, format_open_text, format_trace_page
 
 
 def row(rank: int, **fields: object) -> RankTimes:

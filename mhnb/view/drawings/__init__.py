@@ -1,0 +1,1 @@
+"""Pictures as HTML: what the parts of a document cannot describe."""

@@ -1,0 +1,36 @@
+"""Draw a mesh as a map of its devices, each in the color of its host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from mhnb.types import DeviceRef
+from mhnb.view.html import QUIET_STYLE, RankLocations, format_hosts_short, host_color
+
+MAX_MAP_COLUMNS = 16
+"""Maximum number of columns; those in the middle are left out, and the map says how many."""
+
+
+def draw_mesh(rows: Sequence[tuple[str, tuple[DeviceRef, ...]]], locations: RankLocations) -> str:
+    """Draw the lines along the last axis, each with its position along the others."""
+    body = "".join(_format_mesh_row(label, devices, locations) for label, devices in rows)
+    return f'<table style="border-collapse:separate;border-spacing:2px;font-family:monospace">{body}</table>'
+
+
+def _format_mesh_row(label: str, devices: Sequence[DeviceRef], locations: RankLocations) -> str:
+    shown = devices if len(devices) <= MAX_MAP_COLUMNS else devices[: MAX_MAP_COLUMNS // 2]
+    cells = "".join(_format_device_cell(device, locations) for device in shown)
+    if len(shown) < len(devices):
+        cells += f"<td>… {len(devices) - 2 * len(shown)} more …</td>"
+        cells += "".join(_format_device_cell(device, locations) for device in devices[-len(shown) :])
+    return (
+        f'<tr><th scope="row" style="font-weight:normal;text-align:left;padding-right:8px">{escape(label)}</th>{cells}'
+        f'<td style="{QUIET_STYLE}">{escape(format_hosts_short([locations.hosts[device.rank] for device in devices]))}</td></tr>'
+    )
+
+
+def _format_device_cell(device: DeviceRef, locations: RankLocations) -> str:
+    color = host_color(locations, (device.rank,))
+    host = escape(locations.hosts[device.rank])
+    return f'<td title="{device} · {host}" style="background:{color}40;border:1px solid {color};padding:1px 6px">{device}</td>'
