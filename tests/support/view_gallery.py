@@ -40,7 +40,6 @@ from mhnb.view.cell.html import View, format_cell_html
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
-from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
 from mhnb.view.print_html import print_html
 from mhnb.view.reports.collectives import build_collectives
@@ -406,12 +405,10 @@ def live_views(count: int) -> dict[str, dict[str, Any]]:
     locations = _locations(count)
     loop = cell(*[[out(_loss_lines(rank, -1))] for rank in range(count)], done=False, wall_s=4.0)
     loop = replace(loop, execution_count=EXECUTION_COUNT)
-    history = RepeatedHistory()
-    history.read(loop)
     done = tuple(replace(rank, outcome="ok", wall_s=1.5) if rank.rank % 3 == 0 else rank for rank in _running(count))
     views = {
         "all ranks run": build_frame(_running(count), locations),
-        "a loop runs": build_frame(loop, locations, history=history),
+        "a loop runs": build_frame(loop, locations),
         "some ranks have ended": build_frame(replace(_running(count), ranks=done), locations),
         "a cell that logs metrics": build_frame(
             replace(training_cell(count, done=False), execution_count=EXECUTION_COUNT), locations

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from itertools import takewhile
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from mhnb.core.hang_report import HangReport
 from mhnb.core.output.folding import OutputGroup, group_outputs
@@ -25,7 +25,7 @@ from mhnb.core.output.rich import parse_bar
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.blocks_html import Pictures, block_to_html, items_to_html
+from mhnb.view.cell.blocks_html import Pictures, block_to_html
 from mhnb.view.cell.metrics import LIVE_POINTS, NO_CARD, MetricCard, build_card, format_card_html, format_card_lines
 from mhnb.view.cell.summary import Block, CellSummary, format_heading
 from mhnb.view.cell.text import format_cell_text
@@ -38,7 +38,6 @@ from mhnb.view.html import (
     host_color,
     wrap_html,
 )
-from mhnb.view.live.repeated import RepeatedBlock, RepeatedHistory
 from mhnb.view.live.strip import (
     StatusItem,
     build_strip,
@@ -109,7 +108,6 @@ def build_frame(
     expanded: bool = False,
     view: LiveView = "fold",
     has_recent_output: bool = False,
-    history: RepeatedHistory | None = None,
 ) -> LiveFrame:
     """Build the frame of a cell as far as it has come.
 
@@ -119,10 +117,9 @@ def build_frame(
         expanded: whether the user requested to see where the ranks are, also if none hangs, and each rank by itself.
         view: how the ranks' lines are laid out.
         has_recent_output: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
-        history: the cell's repeated lines up to this snapshot; without it only the last lines are shown.
     """
     known_locations = locations or RankLocations()
-    groups = _find_live_groups(snapshot.ranks, history) if view == "fold" else _tail_of_each(snapshot)
+    groups = merge_tails(snapshot.ranks) if view == "fold" else _tail_of_each(snapshot)
     shown = groups[:MAX_BLOCKS]
     errors = {rank.rank: rank for rank in snapshot.ranks if rank.failure is not None}
     budget = _TEXT_BUDGET // max(1, len(shown))
@@ -199,20 +196,7 @@ def _split_by_failure(ranks: Sequence[RankResult]) -> Iterable[list[RankResult]]
     return by_failure.values()
 
 
-def _find_live_groups(
-    ranks: Sequence[RankResult], history: RepeatedHistory | None
-) -> Sequence[OutputGroup | RepeatedBlock]:
-    """Return the repeated lines of ranks that print such lines, and the last lines of others."""
-    groups: list[OutputGroup | RepeatedBlock] = []
-    for same in _split_by_failure(ranks):
-        groups += (history.find_blocks(same) if history is not None else []) or _merge_tails(same, _MAX_TAIL_LINES)
-    return _smallest_first(groups)
-
-
-_Group = TypeVar("_Group", bound="OutputGroup | RepeatedBlock")
-
-
-def _smallest_first(groups: Iterable[_Group]) -> list[_Group]:
+def _smallest_first(groups: Iterable[OutputGroup]) -> list[OutputGroup]:
     return sorted(groups, key=lambda block: (len(block.ranks), block.ranks[0]))
 
 
@@ -290,17 +274,14 @@ def _end_of_output(output: Output, max_chars: int) -> str:
 
 
 def _build_live_block(
-    block: OutputGroup | RepeatedBlock,
+    block: OutputGroup,
     errors: Mapping[int, RankResult],
     locations: RankLocations,
     budget: int,
     *,
     labelled: bool,
 ) -> LiveBlock:
-    if isinstance(block, OutputGroup):
-        html = _format_tail(block, budget)
-    else:
-        html = items_to_html(block.items, block.ranks, Pictures(), where="the log file", brief=True)
+    html = _format_tail(block, budget)
     failed = errors.get(block.ranks[0])
     if failed is not None and failed.error is not None:
         error_html = escape(f"✗ {format_error(failed.error)}", quote=False)

@@ -16,7 +16,6 @@ from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations, host_color, new_uid
 from mhnb.view.live.frame import ByteBudget, build_frame, frame_to_html
 from mhnb.view.live.placeholder import WIDGET_TEXT, clip_snapshot, format_replacement
-from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.screen import Screen, detect_screen
 from mhnb.view.live.widget import make_panel_widget
 from mhnb.view.mime import format_pre
@@ -35,7 +34,6 @@ class ResultPanel:
         self._result, self._locations, self._view = result, locations, view
         self._number = 0
         self._budget = ByteBudget()
-        self._history = RepeatedHistory()
         self._widget: Any = None
 
     @property
@@ -77,8 +75,7 @@ class ResultPanel:
         """Show a cell that is running now; its ranks may be on other hosts than those of the previous cell."""
         if self._widget is None:
             return
-        self._history.read(snapshot)
-        html = frame_to_html(replace(build_frame(snapshot, locations, history=self._history), heading=""))
+        html = frame_to_html(replace(build_frame(snapshot, locations), heading=""))
         remaining = self._budget.spend(len(html), max(self._budget.at_s, snapshot.wall_s))
         if remaining is not None:
             self._budget, self._result, self._locations = remaining, snapshot, locations

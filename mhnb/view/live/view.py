@@ -27,7 +27,6 @@ from mhnb.view.html import QUIET_STYLE, RankLocations, new_uid, wrap_html
 from mhnb.view.live.frame import LiveFrame, LiveView, build_frame, format_running_text, tail_text
 from mhnb.view.live.input_box import InputBox
 from mhnb.view.live.placeholder import PlaceholderDisplay, add_unsaved_note, format_widget_text
-from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.screen import LiveWidget, Region, Screen, detect_screen
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.mime import MAX_RICH_NBYTES
@@ -160,7 +159,6 @@ class CellView:
         self._last_output: object = None
         self._last_output_s = 0.0
         self._latest: CellResult | None = None
-        self._history = RepeatedHistory()
         self._is_shown = False
         self._is_finished = False
         self._has_failed = False
@@ -282,14 +280,12 @@ class CellView:
 
     def _build_frame(self, snapshot: CellResult) -> LiveFrame:
         expanded, has_recent_output = self._where_expanded, self._has_recent_output(snapshot)
-        self._history.read(snapshot)
         frame = build_frame(
             snapshot,
             self._locations,
             expanded=expanded,
             view=self._live_view,
             has_recent_output=has_recent_output,
-            history=self._history,
         )
         self._record_output((frame.blocks, frame.metrics_html), snapshot)
         return frame

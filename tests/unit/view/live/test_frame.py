@@ -9,7 +9,7 @@ import pytest
 from mhnb.core.hang_report import HangReport, RankLocation
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, ByteBudget, build_frame, changed_parts, frame_parts, frame_to_html
-from tests.support.view_samples import cell, failed, out
+from tests.support.view_samples import StrictPage, cell, failed, out
 
 BAR = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"
 
@@ -38,6 +38,16 @@ def test_ranks_at_different_steps_are_one_line() -> None:
     (block,) = build_frame(cell(*said, done=False)).blocks
     assert block.html.count("step") == 1
     assert "<td" in block.html
+
+
+def test_a_loop_shows_its_last_lines() -> None:
+    """A loop that prints the same on all ranks shows its last lines, as any other output does, without a fold."""
+    said = [out("".join(f"step {n} loss {1 / (n + 1):.3f}\n" for n in range(5000)))]
+    (block,) = build_frame(cell(*[said] * 4, done=False)).blocks
+    assert [line.split()[1] for line in StrictPage(block.html).visible.splitlines()] == [
+        str(n) for n in range(4988, 5000)
+    ]
+    assert "details" not in block.html
 
 
 def test_bars_of_many_ranks_are_one_bar() -> None:
