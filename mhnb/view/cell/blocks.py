@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TypeAlias
@@ -180,7 +180,7 @@ def clip_items(items: Sequence[BlockItem], limit_nbytes: int, *, where: str) -> 
 def arrange_block(block: OutputGroup, limit_nbytes: int, *, where: str) -> list[BlockItem | RepeatedLines]:
     """Return a block's lines, repeated lines and pictures; of too much text the beginning and the end.
 
-    Of repeated lines the middle rows are left out first, so that a curve over them still has every line.
+    Of repeated lines the middle rows are left out first.
     """
     lines = block_items(block)
     items = find_repeated_lines(lines, block.ranks)
@@ -367,7 +367,7 @@ class OddValue:
 def find_odd_values(items: Sequence[BlockItem | RepeatedLines], ranks: Sequence[int]) -> list[OddValue]:
     """Return the numbers in which at most a quarter of the ranks, or one, differ from the value that most have.
 
-    Durations always differ, and labels should. Repeated lines are left out, because their curves and tables mark odd ranks.
+    Durations always differ, and labels should. Repeated lines are left out, because their tables mark odd ranks.
 
     >>> line = BlockLine("stdout", f"loss {SLOT_MARK}", (Slot(("0.3", "0.3", "0.7", "0.3")),))
     >>> [(odd.ranks, odd.before, odd.value, odd.elsewhere) for odd in find_odd_values([line], range(4))]
@@ -456,6 +456,8 @@ Otherwise the few lines that do are easier to see as lines.
 """
 _MAX_COLUMN_RANKS = 16
 """For more ranks, a row shows minimum, median and maximum, and the values after them."""
+LOG_HINT = "mhnb.log(step, loss=loss) draws a curve"
+"""Said once where lines of a loop are folded."""
 MAX_SHOWN_LINES = 12
 """Of more repeated lines, the middle is folded."""
 HEAD_LINES, TAIL_LINES = 2, 5
@@ -489,7 +491,7 @@ class RepeatedLines:
     note: str = ""
     """Which ranks have printed fewer lines so far, as `rank 2 at 10`."""
     left_out: range = range(0)
-    """Rows that are in the curve only; the log files have their lines."""
+    """Rows that are left out; the log files have their lines."""
 
     @property
     def row_nbytes(self) -> list[int]:
@@ -571,8 +573,6 @@ class Table:
     """Headings of the label's columns."""
     ranks: tuple[int, ...]
     """Empty for many ranks, which have no columns."""
-    odd_ranks: tuple[int, ...]
-    """Ranks that are far from the others over the lines; their columns are marked."""
     rows: tuple[TableRow, ...]
 
     @property
@@ -704,16 +704,13 @@ def name_columns(run: RepeatedLines, letters: Sequence[str]) -> list[str]:
     ]
 
 
-def build_tables(
-    run: RepeatedLines, ranks: Sequence[int], names: Sequence[str], odd_ranks: Mapping[str, Sequence[int]]
-) -> Iterator[Table]:
+def build_tables(run: RepeatedLines, ranks: Sequence[int], names: Sequence[str]) -> Iterator[Table]:
     """Yield a table for each field on which ranks differ.
 
     Args:
         run: the lines.
         ranks: the ranks that printed them.
         names: of the run's columns.
-        odd_ranks: by name of a column, the ranks that its curve has found far from the others.
     """
     pieces = run.pieces
     columns = name_columns(run, names)
@@ -723,7 +720,6 @@ def build_tables(
     for at, column in enumerate(run.columns):
         slots = [slot for slot in column if isinstance(slot, Slot)]
         if slots:
-            # A curve shows more, in less space.
             rows = (
                 _build_row(
                     tuple(map(str, label)),
@@ -734,8 +730,7 @@ def build_tables(
                 for label, slot in zip(labels, slots, strict=True)
             )
             shown_ranks = () if _is_wide(ranks) else tuple(ranks)
-            odd = tuple(odd_ranks.get(names[at], ()))
-            yield Table(columns[at], heads or ("line",), shown_ranks, odd, tuple(rows))
+            yield Table(columns[at], heads or ("line",), shown_ranks, tuple(rows))
 
 
 def _build_row(label: tuple[str, ...], slot: Slot, ranks: Sequence[int], *, has_steps: bool) -> TableRow:
@@ -751,7 +746,7 @@ def _build_row(label: tuple[str, ...], slot: Slot, ranks: Sequence[int], *, has_
 def format_table(table: Table) -> list[str]:
     r"""Format a table as aligned text; of a table with a column per rank, the first line has the headings.
 
-    >>> print(*format_table(Table("loss", ("step",), (0, 1), (), (TableRow(("7",), "", ("0.5", "0.6"), frozenset(), ""),))), sep="\n")
+    >>> print(*format_table(Table("loss", ("step",), (0, 1), (TableRow(("7",), "", ("0.5", "0.6"), frozenset(), ""),))), sep="\n")
     step loss · rank   0   1
        7             0.5 0.6
     """
@@ -762,11 +757,10 @@ def format_table(table: Table) -> list[str]:
         ]
     head = [*table.labels, table.heading, *map(str, table.ranks)]
     body = [[*row.label, "", *row.values] for row in table.rows]
-    marked = {at for row in table.rows for at in row.outliers}
-    for at in sorted(marked | {at for at, rank in enumerate(table.ranks) if rank in table.odd_ranks}):
+    for at in sorted({at for row in table.rows for at in row.outliers}):
         # The mark has its own position, so that the figures stay aligned.
         column = len(head) - len(table.ranks) + at
-        head[column] += " ≠" if table.ranks[at] in table.odd_ranks else "  "
+        head[column] += "  "
         for cells, row in zip(body, table.rows, strict=True):
             cells[column] += " ≠" if at in row.outliers else "  "
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]

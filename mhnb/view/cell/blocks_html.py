@@ -20,6 +20,7 @@ from mhnb.view.ansi import ansi_to_html
 from mhnb.view.cell.blocks import (
     HEAD_LINES,
     LINE_NBYTES,
+    LOG_HINT,
     MAX_ODD_VALUES,
     OWN_MARK,
     SLOT_MARK,
@@ -44,7 +45,6 @@ from mhnb.view.cell.blocks import (
     slot_letter,
     summarise_slot,
 )
-from mhnb.view.cell.curves import Curve, build_curves, find_odd_ranks_of, format_curve_html
 from mhnb.view.cell.differences import DifferencePart, split_differences
 from mhnb.view.cell.summary import Block
 from mhnb.view.html import (
@@ -71,11 +71,7 @@ from mhnb.view.reports.lesson import find_answer, format_answer_html
 
 _MAX_TABLE_SLOTS, _MAX_TABLE_RANKS = 12, 16
 _STEPS_PER_LINE = 64
-_MAX_LIVE_CELLS = 96
-"""Maximum number of values in a row while the cell runs; curves alone stand for more."""
 _MAX_EQUAL_LINES = 3
-_MAX_PAGE_CURVES = 16
-"""Maximum number of curves of a page: those of many blocks, or of one with many loops, would take more space than their text."""
 _MAX_DISPLAYS = 8
 """Maximum number of displays in a strip that are seen without a click, if they are no images."""
 _SMALL_NBYTES = 512
@@ -84,16 +80,11 @@ _MAX_FITTING_WIDTH = 640
 _CELL_STYLE = "padding:0 .7em 0 0;text-align:right;border:0;background:none;font-weight:normal"
 
 
-CURVES_CLASS = "mhnb-curves"
-"""The class of the element with a block's curves."""
-
-
 class Pictures:
-    """The figures and curves of a page. A figure that was shown already is named instead of stored again."""
+    """The figures of a page. One that was shown already is named instead of stored again."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, str] = {}
-        self._curves_left = _MAX_PAGE_CURVES
 
     def show(self, output: Output, ranks_label: str, *, may_shrink: bool = False) -> str:
         """Format an output, or name the ranks that have the same figure. `may_shrink` means that it may get little room."""
@@ -108,12 +99,6 @@ class Pictures:
     def show_rich(self, output: Output, ranks_label: str, *, may_shrink: bool = False) -> str:
         """Format an output; only outputs other than plain text are remembered."""
         return output_to_html(output) if is_text(output) else self.show(output, ranks_label, may_shrink=may_shrink)
-
-    def build_curves(self, run: RepeatedLines, ranks: Sequence[int], names: Sequence[str]) -> list[Curve]:
-        """Return the curves of repeated lines, as many as the page has room for."""
-        curves = build_curves(run, ranks, names, limit=self._curves_left)
-        self._curves_left -= len(curves)
-        return curves
 
 
 def _format_image(output: Output, ranks_label: str, *, may_shrink: bool) -> str:
@@ -143,7 +128,7 @@ def block_to_html(
         brief: whether to show only the one progress bar that stands for all, for now.
     """
     if block.rows:
-        return "".join(_format_differences(block, pictures, limit_nbytes, escape(where)))
+        return "".join(_format_differences(block, limit_nbytes, escape(where)))
     items = arrange_block(block.output_group, limit_nbytes, where=where)
     return items_to_html(items, block.ranks, pictures, where=where, notebook_dir=notebook_dir, brief=brief)
 
@@ -185,9 +170,8 @@ def items_to_html(
                 parts.append(_format_picture(item, pictures))
             elif isinstance(item, RepeatedLines):
                 own_names = [next(names) for _ in item.columns]
-                curves = pictures.build_curves(item, ranks, own_names) if item.is_folded else []
                 note = _format_left_out(item, where, notebook_dir)
-                parts.append(_format_repeated_lines(item, ranks, own_names, curves, note, brief=brief))
+                parts.append(_format_repeated_lines(item, ranks, own_names, note, brief=brief))
     odd = "" if brief else _format_odd_values(find_odd_values(items, ranks))
     return (
         odd + "".join(parts) + (_format_slot_table(named, ranks, steps) if table else _format_all_values(named, ranks))
@@ -331,7 +315,6 @@ def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -
 # -- the numbers of a template
 
 
-_CURVES_STYLE = "display:flex;flex-wrap:wrap;margin:2px 0 2px 1em"
 _TABLES_STYLE = "display:flex;flex-wrap:wrap;gap:0 1.5em;overflow-x:auto"
 _TABLE_STYLE = "border-collapse:collapse;font-family:monospace;font-size:1em;border:0;margin:2px 0 4px 1em"
 _PART_STYLE = _TABLE_STYLE.replace("2px 0 4px", "0 0 0")
@@ -377,29 +360,17 @@ def _format_repeated_lines(
     run: RepeatedLines,
     ranks: Sequence[int],
     names: Sequence[str],
-    curves: Sequence[Curve],
     note: str,
     *,
     brief: bool,
 ) -> str:
-    """Format lines of one form: the form, the curves, and the rows; of many rows the middle is folded, with the note in it."""
-    drawn = _format_curves(curves)
+    """Format lines of one form: the form and the rows; of many rows the middle is folded, with the note in it."""
     count = f'<span style="{QUIET_STYLE}">{run.count_label}</span>'
     form = _pre_lines(run.channel, [f"{_insert_names(ansi_to_html(run.text), names)}   {count}"])
     if run.lines:
-        return form + drawn + _format_equal_lines(run, ranks, note, brief=brief)
-    if brief and curves and len(run.columns) * min(len(ranks), _MAX_TABLE_RANKS) > _MAX_LIVE_CELLS:
-        return form + drawn
-    tables = "".join(
-        _format_repeated_table(run, table, note, brief=brief)
-        for table in build_tables(run, ranks, names, find_odd_ranks_of(curves))
-    )
-    return f'{form}{drawn}<div tabindex="0" style="{_TABLES_STYLE}">{tables}</div>'
-
-
-def _format_curves(curves: Sequence[Curve]) -> str:
-    drawn = "".join(map(format_curve_html, curves))
-    return f'<div class="{CURVES_CLASS}" style="{_CURVES_STYLE}">{drawn}</div>' if curves else ""
+        return form + _format_equal_lines(run, ranks, note, brief=brief)
+    tables = "".join(_format_repeated_table(run, table, note, brief=brief) for table in build_tables(run, ranks, names))
+    return f'{form}<div tabindex="0" style="{_TABLES_STYLE}">{tables}</div>'
 
 
 def _format_left_out(run: RepeatedLines, where: str, notebook_dir: str) -> str:
@@ -421,7 +392,7 @@ def _split_rows(run: RepeatedLines) -> tuple[slice, slice, slice, slice]:
 
 def _fold_middle(run: RepeatedLines, inner: str, *, brief: bool) -> str:
     """Fold the middle rows; while the cell runs they are only counted, because they are not sent."""
-    label = f"… {run.count - HEAD_LINES - TAIL_LINES} lines more"
+    label = f"… {run.count - HEAD_LINES - TAIL_LINES} lines more · {LOG_HINT}"
     if brief:
         return f'<div style="{QUIET_STYLE}">{label}</div>'
     return format_fold(label, inner)
@@ -471,8 +442,7 @@ def _format_rank_rows(table: Table, rows: slice, *, has_head: bool, is_part: boo
     name = f'<td rowspan="{count}"{widths[at_name]}>{_format_table_name(table) if has_head else ""}</td>'
     lines: list[list[tuple[str, str]]] = []
     if has_head:
-        ranks = (f"<b>{rank}&nbsp;≠</b>" if rank in table.odd_ranks else str(rank) for rank in table.ranks)
-        lines.append([('th scope="col"', head) for head in (*map(_text, table.labels), *ranks)])
+        lines.append([('th scope="col"', head) for head in (*map(_text, table.labels), *map(str, table.ranks))])
     for row in table.rows[rows]:
         # Their column has no other cells, so they head their rows without a scope, which would be stored in each.
         labels = [("th", _text(text)) for text in row.label]
@@ -498,7 +468,6 @@ def _column_widths(table: Table) -> list[int]:
     texts = [[*row.label, "", *row.values] for row in table.rows]
     first_value = len(heads) - len(table.ranks)
     marked = {first_value + at for row in table.rows for at in row.outliers}
-    marked |= {first_value + at for at, rank in enumerate(table.ranks) if rank in table.odd_ranks}
     return [max(map(len, column)) + 2 * (at in marked) for at, column in enumerate(zip(heads, *texts, strict=True))]
 
 
@@ -538,8 +507,8 @@ def _format_value_cells(slot: Slot) -> Iterator[str]:
 # -- differences
 
 
-def _format_differences(block: Block, pictures: Pictures, limit_nbytes: int, where: str) -> Iterator[str]:
-    """Format how a block differs; where a loop's lines differ, as a curve with the first and the last of these lines."""
+def _format_differences(block: Block, limit_nbytes: int, where: str) -> Iterator[str]:
+    """Format how a block differs; where a loop's lines differ, the first and the last of these lines."""
     marked = any(row.kind in ("added", "missing") for row in block.rows)
     lines = comparable_lines(block.output_group)
     parts = split_differences(block)
@@ -553,11 +522,9 @@ def _format_differences(block: Block, pictures: Pictures, limit_nbytes: int, whe
         if part.run is None or len(middle) < 2:
             yield _pre_lines("stdout", clip_lines(part_lines, limit_nbytes, where=where))
             continue
-        names = [slot_letter(at) for at in range(len(part.run.columns))]
-        yield _format_curves(pictures.build_curves(part.run, part.ranks, names))
         yield _pre_lines("stdout", part_lines[:HEAD_LINES])
         folded = _pre_lines("stdout", clip_lines(middle, limit_nbytes, where=where))
-        yield format_fold(f"… {len(middle)} lines more", folded)
+        yield format_fold(f"… {len(middle)} lines more · {LOG_HINT}", folded)
         yield _pre_lines("stdout", part_lines[-TAIL_LINES:])
 
 

@@ -1,6 +1,6 @@
-"""Curves over steps, of the fields of repeated lines and of metrics: the median of the ranks, the band from lowest to highest, odd ranks.
+"""Curves of metrics over steps: the median of the ranks, the band from lowest to highest, odd ranks.
 
-Decides which fields have a curve, which ranks are odd, and how a curve is drawn, as a picture and in one line of text. A picture is an
+Decides which ranks are odd, and how a curve is drawn, as a picture and in one line of text. A picture is an
 image of its own, because an untrusted notebook drops elements of SVG from HTML. It does not know the page's theme, so its colours are
 visible on both white and black. All text is beside it, and says what the picture shows.
 """
@@ -10,28 +10,22 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from statistics import median_high, median_low
 from typing import TypeAlias
 
-from mhnb.core.output.template import Slot, parse_number
+from mhnb.core.output.template import parse_number
 from mhnb.core.ranks import describe_ranks
-from mhnb.view.cell.blocks import RepeatedLines
-from mhnb.view.cell.measures import is_counter, is_label, name_field
 from mhnb.view.html import QUIET_STYLE
 
-MAX_CURVES = 6
-"""Maximum number of fields with a curve; the rows have the values of all."""
 _MAX_POINTS = 64
-"""Of more lines, successive ones share a point, except the first and the last line.
+"""Of more steps, successive ones share a point, except the first and the last step.
 
-Where ranks differ, the point's band has the lowest and the highest of these lines. Where all agree there is no band: the line goes
+Where ranks differ, the point's band has the lowest and the highest of these steps. Where all agree there is no band: the line goes
 through the value that is farthest from the others, so that a peak is still seen.
 """
-_MAX_PARSED = 40_000
-"""Maximum number of values that are read for a curve; of more, lines in regular distances are read."""
 _MAX_ODD = 2
 """Maximum number of odd ranks with a curve of their own."""
 _ODD_FACTOR = 4.0
@@ -59,27 +53,25 @@ class Samples:
 
     ranks: tuple[int, ...]
     rows: Sequence[_Series]
-    """By step, the value of each rank; or one value if all have the same. None where a rank has no finite value."""
+    """By step, the value of each rank. None where a rank has no finite value."""
     texts: Sequence[Sequence[str]]
     """The same as texts; empty where a rank has no value at all."""
     axis: str
     """The name of the steps, such as `step`."""
     ends: tuple[str, str]
     """The first and the last step."""
-    positions: Sequence[float] = ()
-    """Where the steps are, from 0 to 1; empty if their distances are equal."""
+    positions: Sequence[float]
+    """Where the steps are, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One field of repeated lines, or one metric."""
+    """One metric."""
 
-    name: str
-    """The letter of its column; empty for a metric."""
     title: str
-    """The words before the number; may be empty."""
+    """Its name; may be empty."""
     count: int
-    """Number of lines, or of steps."""
+    """Number of steps."""
     ranks: tuple[int, ...]
     lows: tuple[float | None, ...]
     """By point, the lowest of all ranks, or the median where they agree; None where no rank has a finite value."""
@@ -94,16 +86,16 @@ class Curve:
     """The first median, as it was printed."""
     last: str
     axis: str
-    """The name of the steps, `step` or `line`."""
+    """The name of the steps, such as `step`."""
     begin: str
     """The first step, and the last one below."""
     end: str
     differs: bool
     """Whether the ranks have different values."""
-    odd: tuple[OddRank, ...] = ()
-    positions: tuple[float, ...] = ()
-    """Where the points are, from 0 to 1; empty if their distances are equal."""
-    unit: str = "lines"
+    odd: tuple[OddRank, ...]
+    positions: tuple[float, ...]
+    """Where the points are, from 0 to 1."""
+    unit: str = "steps"
     """What is counted."""
     is_logarithmic: bool = False
     """Whether the logarithms of the values are drawn."""
@@ -118,78 +110,6 @@ class Curve:
         """What the line is of, if there are several ranks: `median`, or `all` if they have the same values."""
         return "" if len(self.ranks) == 1 else "median " if self.differs else "all "
 
-    @property
-    def label(self) -> str:
-        """The title and the letter."""
-        if not self.name:
-            return self.title
-        return f"{self.title} ‹{self.name}›" if self.title else f"‹{self.name}›"
-
-
-def build_curves(
-    run: RepeatedLines, ranks: Sequence[int], names: Sequence[str], *, limit: int = MAX_CURVES
-) -> list[Curve]:
-    """Return a curve for each field that measures something: not for labels, counters, or a value that never changes.
-
-    Args:
-        run: the lines.
-        ranks: the ranks that printed them.
-        names: of the run's columns.
-        limit: the number of curves that there is room for.
-    """
-    if limit <= 0:
-        return []
-    axis, steps = _find_axis(run)
-    rows = _pick_rows(run.line_indexes, len(ranks))
-    curves: list[Curve] = []
-    for at in range(len(run.columns)):
-        if len(curves) < min(limit, MAX_CURVES) and _is_measure(run, at):
-            texts = [_texts_of(run.columns[at][row], len(ranks)) for row in rows]
-            values = [[_finite(text) for text in line] for line in texts]
-            curve = build_curve(Samples(tuple(ranks), values, texts, axis, (steps[0], steps[-1])))
-            if curve is not None and curve.bounds[0] != curve.bounds[1]:
-                pieces = run.pieces
-                title = name_field(pieces[at], pieces[at + 1])
-                curves.append(replace(curve, name=names[at], title=title, count=run.count))
-    return curves
-
-
-def find_odd_ranks_of(curves: Sequence[Curve]) -> dict[str, tuple[int, ...]]:
-    """Return the odd ranks of each curve, by the letter of its column."""
-    return {curve.name: tuple(one.rank for one in curve.odd) for curve in curves if curve.odd}
-
-
-def _find_axis(run: RepeatedLines) -> tuple[str, Sequence[str]]:
-    """Return the name and the values of the first counter that all ranks share; otherwise lines are counted from 1."""
-    pieces = run.pieces
-    for at, column in enumerate(run.columns):
-        texts = [place.strip() for place in column if isinstance(place, str)]
-        if len(texts) == len(column) and is_counter(texts, run.line_indexes) and int(texts[0]) != int(texts[-1]):
-            return name_field(pieces[at], "") or "step", texts
-    return "line", [str(index + 1) for index in run.line_indexes]
-
-
-def _is_measure(run: RepeatedLines, at: int) -> bool:
-    pieces, column = run.pieces, run.columns[at]
-    lines = [(place,) if isinstance(place, str) else place.values for place in column]
-    # A rank that is behind has no value on the last lines.
-    known = [(line[0], index) for line, index in zip(lines, run.line_indexes, strict=True) if line[0]]
-    by_line = [text for text, _ in known]
-    labels = by_line[:2] if len(lines[0]) == 1 else lines[0]
-    return not (is_counter(by_line, [index for _, index in known]) or is_label(pieces[at], labels, pieces[at + 1]))
-
-
-def _pick_rows(indexes: Sequence[int], ranks: int) -> Sequence[int]:
-    """Return the rows that are drawn, which are lines in regular distances, and the last one."""
-    distance = max(after - before for before, after in pairwise(indexes))
-    distance *= -(-len(indexes) * ranks // _MAX_PARSED)
-    rows = [row for row, index in enumerate(indexes) if index % distance == 0]
-    return rows if rows[-1] == len(indexes) - 1 else [*rows, len(indexes) - 1]
-
-
-def _texts_of(place: str | Slot, ranks: int) -> tuple[str, ...]:
-    return (place,) * min(1, ranks) if isinstance(place, str) else place.values
-
 
 def build_curve(samples: Samples) -> Curve | None:
     """Build a curve; None if no rank has a finite value."""
@@ -199,7 +119,7 @@ def build_curve(samples: Samples) -> Curve | None:
         return None
     low, high = min(known), max(known)
     medians = [(row, line) for row, line in zip(rows, texts, strict=True) if any(value is not None for value in row)]
-    shared = tuple(zip(*rows, strict=True)) if len(rows[0]) == len(ranks) else ()
+    shared = tuple(zip(*rows, strict=True))
     odd = tuple(
         OddRank(ranks[at], thin(shared[at]), _last_text([line[at] for line in texts]))
         for at in _find_odd(rows, texts, high[0] / 2 - low[0] / 2)
@@ -207,7 +127,6 @@ def build_curve(samples: Samples) -> Curve | None:
     cuts = list(pairwise(_cuts(len(rows), min(len(rows), _MAX_POINTS))))
     lows, middles, highs = zip(*(_build_point(rows[slice(*ends)]) for ends in cuts), strict=True)
     return Curve(
-        name="",
         title="",
         count=len(rows),
         ranks=ranks,
@@ -224,7 +143,7 @@ def build_curve(samples: Samples) -> Curve | None:
         end=samples.ends[1],
         differs=any(len(set(line)) > 1 for line in texts),
         odd=odd,
-        positions=tuple(_mean(samples.positions[slice(*ends)]) for ends in cuts) if samples.positions else (),
+        positions=tuple(_mean(samples.positions[slice(*ends)]) for ends in cuts),
     )
 
 
@@ -233,7 +152,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _build_point(rows: Sequence[_Series]) -> tuple[float | None, float | None, float | None]:
-    """Merge successive lines: the least value, the middle of the medians, and the most; one value if all ranks agree on each line."""
+    """Merge successive lines: the least value, the middle of the medians, and the most; one value if all ranks agree on each step."""
     given = [row for row in rows if any(value is not None for value in row)]
     if not given:
         return None, None, None
@@ -307,7 +226,7 @@ def _cuts(count: int, parts: int) -> list[int]:
 def _find_odd(rows: Sequence[_Series], texts: Sequence[Sequence[str]], half_span: float) -> list[int]:
     """Return the positions of odd ranks: few, and each far from the median while all the others are near it.
 
-    A rank counts as far if it is for half of all lines, or for half of the last quarter. A rank without a finite value where others
+    A rank counts as far if it is for half of all steps, or for half of the last quarter. A rank without a finite value where others
     have one is odd too.
     """
     width = len(rows[0])
@@ -380,7 +299,7 @@ def format_curve_text(curve: Curve) -> str:
     odd = "".join(f"; rank {one.rank} {one.last} at the end" for one in curve.odd)
     drawn = draw_braille(curve.medians, low, high)
     return (
-        f"{curve.label}  {curve.first} {drawn} {curve.last}   {curve.word}over {curve.count} {curve.unit}{where}{odd}"
+        f"{curve.title}  {curve.first} {drawn} {curve.last}   {curve.word}over {curve.count} {curve.unit}{where}{odd}"
     )
 
 
@@ -402,7 +321,7 @@ def format_curve_html(curve: Curve) -> str:
     between = "display:flex;justify-content:space-between"
     left = (
         f'<div style="height:{HEIGHT}px;{between};flex-direction:column;text-align:right;padding-right:4px;min-width:4.5em">'
-        f'<div style="{QUIET_STYLE}">{_text(curve.high)}</div><b>{_text(curve.label)}</b>'
+        f'<div style="{QUIET_STYLE}">{_text(curve.high)}</div><b>{_text(curve.title)}</b>'
         f'<div style="{QUIET_STYLE}">{_text(curve.low)}</div></div>'
     )
     axis = f'<div style="{between};{QUIET_STYLE}"><div>{_text(curve.axis)} {_text(curve.begin)}</div><div>{_text(curve.end)}</div></div>'
@@ -453,7 +372,7 @@ def describe_curve(curve: Curve) -> str:
     odd = "".join(f"; rank {one.rank} ends at {one.last}" for one in curve.odd)
     scale = ", on a logarithmic scale" if curve.is_logarithmic else ""
     return (
-        f"{curve.title or curve.name} over {curve.count} {curve.unit}, {curve.axis} {curve.begin} to {curve.end}: {of}"
+        f"{curve.title} over {curve.count} {curve.unit}, {curve.axis} {curve.begin} to {curve.end}: {of}"
         f"from {curve.first} to {curve.last}, lowest {curve.low}, highest {curve.high}{odd}{scale}"
     )
 
@@ -462,14 +381,13 @@ def draw_svg(curve: Curve) -> str:
     """Draw a curve: the band of all ranks, the median on it, and each odd rank, dashed as a second cue beside its colour."""
     low, high = curve.bounds
     parts = []
-    positions = curve.positions or evenly(len(curve.medians))
     if curve.has_band:
-        parts.append(f'<path fill="{_LINE_COLOR}" fill-opacity=".3" d="{_draw_band(curve, positions, low, high)}"/>')
-    median = _points(curve.medians, positions, low, high)
+        parts.append(f'<path fill="{_LINE_COLOR}" fill-opacity=".3" d="{_draw_band(curve, low, high)}"/>')
+    median = _points(curve.medians, curve.positions, low, high)
     lines: list[tuple[Sequence[tuple[int, int] | None], str, str]] = [(median, _LINE_COLOR, "")]
     for one, color in zip(curve.odd, _ODD_COLORS, strict=False):
         # Joined, because a rank that has few of the points would be dots otherwise.
-        points = [point for point in _points(one.values, positions, low, high) if point is not None]
+        points = [point for point in _points(one.values, curve.positions, low, high) if point is not None]
         lines.append((points, color, ' stroke-dasharray="8 4"'))
     parts += [
         f'<path fill="none" stroke="{color}" stroke-width="3" stroke-linejoin="round" stroke-linecap="round" '
@@ -488,11 +406,6 @@ def _height_of(value: float, low: float, high: float) -> int:
     span = high / 2 - low / 2
     share = (value / 2 - low / 2) / span if span else 0.5
     return round(_MARGIN + (1 - share) * (HEIGHT * _SCALE - 2 * _MARGIN))
-
-
-def evenly(count: int) -> Sequence[float]:
-    """Return the positions of so many points in equal distances."""
-    return [at / max(1, count - 1) for at in range(count)]
 
 
 def _points(values: _Series, positions: Sequence[float], low: float, high: float) -> list[tuple[int, int] | None]:
@@ -519,8 +432,8 @@ def _draw_step(before: tuple[int, int], point: tuple[int, int]) -> str:
     return f"l{right} {down}".replace(" -", "-") if down else f"h{right}"
 
 
-def _draw_band(curve: Curve, positions: Sequence[float], low: float, high: float) -> str:
-    top = [point for point in _points(curve.highs, positions, low, high) if point is not None]
-    bottom = [point for point in _points(curve.lows, positions, low, high) if point is not None]
+def _draw_band(curve: Curve, low: float, high: float) -> str:
+    top = [point for point in _points(curve.highs, curve.positions, low, high) if point is not None]
+    bottom = [point for point in _points(curve.lows, curve.positions, low, high) if point is not None]
     outline = [*top, *reversed(bottom)]
     return f"M{outline[0][0]} {outline[0][1]}{''.join(_draw_step(*ends) for ends in pairwise(outline))}z"

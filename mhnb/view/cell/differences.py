@@ -1,6 +1,6 @@
 """Differences of a block from the majority, split where a loop prints: a rank that leaves the others does so on every line.
 
-Decides which lines are those of a loop, so that a curve shows where the rank left the others and only some of the lines are shown.
+Decides which lines are those of a loop, so that only some of them are shown.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class DifferencePart:
     """Index of the block's line that the first row begins with."""
     run: RepeatedLines | None = None
     """The loop's lines on all ranks, of which these rows are the part that differs; None if they are no loop's."""
-    ranks: tuple[int, ...] = ()
-    """The ranks of `run`: the block's and the majority's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def split_differences(block: Block) -> list[DifferencePart]:
         run = _build_run(pairs, block, ranks)
         if run is not None:
             parts += [DifferencePart(block.rows[done:first], starts[done])] if first > done else []
-            parts.append(DifferencePart(block.rows[first:end], starts[first], run, ranks))
+            parts.append(DifferencePart(block.rows[first:end], starts[first], run))
             done = end
     return [*parts, DifferencePart(block.rows[done:], starts[done])] if done < len(block.rows) else parts
 

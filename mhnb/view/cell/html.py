@@ -21,8 +21,8 @@ from mhnb.core.output.tables import has_table
 from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize
 from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.blocks import BlockLine, block_items, count_lines, format_omitted_line, shorten_line
-from mhnb.view.cell.blocks_html import CURVES_CLASS, Pictures, StripItem, block_to_html, format_strip
+from mhnb.view.cell.blocks import LOG_HINT, BlockLine, block_items, count_lines, format_omitted_line, shorten_line
+from mhnb.view.cell.blocks_html import Pictures, StripItem, block_to_html, format_strip
 from mhnb.view.cell.failures import Failure, are_not_yet, collapse_traceback, has_extra_information, trim_traceback
 from mhnb.view.cell.metrics import format_card_html
 from mhnb.view.cell.summary import (
@@ -377,7 +377,7 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
     bodies = [_format_block_body(block, len(blocks), locations, pictures) for block in blocks]
     if len(blocks) == 1:
         return _format_heading(cell_summary) + (
-            _wrap_scrolling(bodies[0]) if _is_long(blocks[0]) and CURVES_CLASS not in bodies[0] else bodies[0]
+            _wrap_scrolling(bodies[0]) if _is_long(blocks[0]) and LOG_HINT not in bodies[0] else bodies[0]
         )
     if sum(map(_count_shown_lines, blocks)) <= _MAX_ROW_LINES and all(map(_is_short, blocks)):
         widest = max(len(describe_many_ranks(b.ranks) + format_hosts_of(locations, b.ranks)) for b in blocks)
@@ -501,7 +501,7 @@ def _format_collapsible(
     name = f"mhnb-block{' mhnb-odd' if mark else ''}"
     is_text = not block.rows and all(isinstance(part, TextPart) for part in block.output_group.parts)
     # Repeated lines are folded already.
-    is_text = is_text and CURVES_CLASS not in body
+    is_text = is_text and LOG_HINT not in body
     height = _OPEN_EM // max(1, layout.long_count) if is_open and is_text else _OPEN_EM
     label, told = f"{format_ranks_html(block.ranks, locations)}{mark}", ""
     if not is_open and (told := _format_last_line(block)):

@@ -23,7 +23,6 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
 from mhnb.view.cell.blocks import (
-    RepeatedLines,
     block_items,
     clip_unchanged,
     comparable_lines,
@@ -33,7 +32,6 @@ from mhnb.view.cell.blocks import (
     keep_ends,
     shorten_line,
 )
-from mhnb.view.cell.curves import build_curves
 from mhnb.view.cell.failures import (
     Failure,
     LossReport,
@@ -441,11 +439,6 @@ def _iter_odd(block: Block) -> Iterator[_Odd]:
     for odd in find_odd_values(items, block.ranks):
         text = f"{odd.before}{odd.value} ← {odd.elsewhere} elsewhere"
         yield _Odd(odd.ranks, name_field(odd.before, ""), text)
-    for run in (item for item in items if isinstance(item, RepeatedLines) and item.is_folded):
-        for curve in build_curves(run, block.ranks, [""] * len(run.columns)):
-            for one in curve.odd:
-                text = f"{curve.title} {one.last} ← {curve.last} elsewhere".lstrip()
-                yield _Odd((one.rank,), curve.title, text)
 
 
 def _format_first_difference(row: DiffRow) -> str:

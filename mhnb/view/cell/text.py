@@ -16,6 +16,7 @@ from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import (
     HEAD_LINES,
     LINE_NBYTES,
+    LOG_HINT,
     MAX_ODD_VALUES,
     OWN_MARK,
     SLOT_MARK,
@@ -39,7 +40,6 @@ from mhnb.view.cell.blocks import (
     slot_letter,
     summarise_slot,
 )
-from mhnb.view.cell.curves import build_curves, find_odd_ranks_of, format_curve_text
 from mhnb.view.cell.differences import DifferencePart, split_differences
 from mhnb.view.cell.failures import (
     ORDER_MISMATCH,
@@ -308,12 +308,10 @@ def _insert_names(text: str, names: Sequence[str], painter: _Colorizer) -> str:
 
 
 def _format_repeated_lines(run: RepeatedLines, ranks: Sequence[int], painter: _Colorizer, where: str) -> Iterator[str]:
-    """Format lines of one form: the form, a curve per field, and the first and the last rows of many."""
+    """Format lines of one form: the form, and the first and the last rows of many."""
     names = [slot_letter(at) for at in range(len(run.columns))]
     yield f"{_insert_names(run.text, names, painter)}   {painter(_DIM, run.count_label)}"
-    curves = build_curves(run, ranks, names) if run.is_folded else []
-    yield from (f"  {format_curve_text(curve)}" for curve in curves)
-    tables = build_tables(run, ranks, names, find_odd_ranks_of(curves))
+    tables = build_tables(run, ranks, names)
     for lines in [[line.text for line in run.lines]] if run.lines else map(format_table, tables):
         has_heading = not run.lines and len(lines) > len(run.line_indexes)
         yield from (
@@ -329,12 +327,12 @@ def _clip_rows(
     if not run.is_folded:
         return lines
     count = run.count - HEAD_LINES - TAIL_LINES
-    note = painter(_DIM, format_omitted_line([""] * count, where=where))
+    note = painter(_DIM, f"{format_omitted_line([''] * count, where=where)} · {LOG_HINT}")
     return [*lines[: head + HEAD_LINES], note, *lines[-TAIL_LINES:]]
 
 
 def _format_differences(block: Block, painter: _Colorizer, limit_nbytes: int, where: str) -> Iterator[str]:
-    """Format a block's differences from the majority, `loss 0.731 ← 0.312 elsewhere`; of a loop a curve and a few lines."""
+    """Format a block's differences from the majority, `loss 0.731 ← 0.312 elsewhere`; of a loop a few lines."""
     marked = any(row.kind in ("added", "missing") for row in block.rows)
     parts = split_differences(block)
     said = comparable_lines(block.output_group)
@@ -346,9 +344,7 @@ def _format_differences(block: Block, painter: _Colorizer, limit_nbytes: int, wh
         limit_nbytes //= len(parts)
     for part, lines in zip(parts, written, strict=True):
         if part.run is not None and len(lines) > HEAD_LINES + TAIL_LINES + 1:
-            names = [slot_letter(at) for at in range(len(part.run.columns))]
-            yield from map(format_curve_text, build_curves(part.run, part.ranks, names))
-            note = format_omitted_line(lines[HEAD_LINES:-TAIL_LINES], where=where)
+            note = f"{format_omitted_line(lines[HEAD_LINES:-TAIL_LINES], where=where)} · {LOG_HINT}"
             yield from (*lines[:HEAD_LINES], painter(_DIM, note), *lines[-TAIL_LINES:])
         else:
             yield from clip_lines(lines, limit_nbytes, where=where)

@@ -16,7 +16,6 @@ from mhnb.view.cell.html import format_cell_html
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import build_frame, frame_parts
 from mhnb.view.live.results_panel import build_panel_state
-from tests.support.axe import violations
 from tests.support.lab import open_chromium
 from tests.support.view_samples import (
     cell,
@@ -142,23 +141,6 @@ def test_parts_of_a_folded_table_stay_aligned(page: Page) -> None:
     )
     assert len(edges) == 3
     assert max(edges) - min(edges) < 1
-
-
-@pytest.mark.parametrize("colors", ["background:#fff;color:#111", "background:#111;color:#eee"])
-@pytest.mark.parametrize("width", [700, 1600])
-@pytest.mark.sample(2)
-def test_curves_fit_the_page_and_are_accessible(page: Page, colors: str, width: int) -> None:
-    """In a narrow and in a wide page no text beside a curve is cut, the pictures are drawn, and axe finds nothing."""
-    page.set_viewport_size({"width": width, "height": 900})
-    page.set_content(
-        PAGE.format(colors, "") + f'<div id="out" style="padding-left:110px">{format_cell_html(loop())}</div>'
-    )
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    images = page.locator(".mhnb img")
-    assert images.evaluate_all("(all) => all.map((one) => one.complete && one.naturalWidth > 0)") == [True, True]
-    sizes = images.evaluate_all("(all) => all.map((one) => [one.offsetWidth, one.offsetHeight])")
-    assert sizes == [[216, 56]] * 2
-    assert violations(page, ".mhnb") == []
 
 
 def test_long_different_outputs_fit_a_window(page: Page) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from mhnb.view.cell.html import format_cell_html
@@ -11,7 +9,7 @@ from mhnb.view.cell.summary import find_odd_ranks, summarise_cell
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations
 from mhnb.view.live.results_panel import build_panel_state
-from tests.support.view_samples import StrictPage, cell, labels_and_measures, loop, out
+from tests.support.view_samples import StrictPage, cell, labels_and_measures, out
 
 ODD_LINE = "rank 2 ≠ loss 0.731 ← 0.312 elsewhere"
 
@@ -66,7 +64,7 @@ def test_many_odd_numbers_are_counted() -> None:
 
 
 def test_each_odd_rank_has_its_first_difference() -> None:
-    """A rank is described by its odd number, its first line that differs, or the end of its curve."""
+    """A rank is described by its odd number, or by its first line that differs."""
     assert find_odd_ranks(summarise_cell(labels_and_measures())) == {2: "loss 0.731 ← 0.312 elsewhere"}
     lines = [f"line {word}" for word in ("one", "two", "three", "four")]
     said = [[out("\n".join([*lines, "end odd" if rank == 1 else "end same"]))] for rank in range(4)]
@@ -75,8 +73,6 @@ def test_each_odd_rank_has_its_first_difference() -> None:
     assert find_odd_ranks(summarise_cell(cell(*words))) == {1: "a odd b strange c ← a same b usual c elsewhere"}
     added = [[out("\n".join([*lines, *(["more"] if rank == 1 else [])]))] for rank in range(4)]
     assert find_odd_ranks(summarise_cell(cell(*added))) == {1: "+ more"}
-    (text,) = find_odd_ranks(summarise_cell(loop())).values()
-    assert re.fullmatch(r"loss 0\.5\d+ ← 0\.1\d+ elsewhere", text)
 
 
 def test_grids_have_odd_ranks_first() -> None:
@@ -97,16 +93,7 @@ def test_grids_have_odd_ranks_first() -> None:
 
 def test_status_line_names_few_odd_ranks_and_their_fields() -> None:
     """Where few ranks differ in numbers, the status line says which and in what; spread numbers only differ by rank."""
-    summary = summarise_cell(loop())
-    assert summary.difference == "rank 2 differs: loss, acc"
-    assert "<b>rank 2 differs: loss, acc</b>" in format_cell_html(loop())
     assert summarise_cell(labels_and_measures()).difference == "rank 2 differs: loss"
+    assert "<b>rank 2 differs: loss</b>" in format_cell_html(labels_and_measures())
     spread = cell(*[[out(f"loss {rank}.5\n")] for rank in range(4)])
     assert summarise_cell(spread).difference == "numbers differ by rank"
-
-
-def test_odd_rank_heads_its_column_with_a_mark() -> None:
-    """The rows of a loop mark the column of the rank that its curve has found, and no other."""
-    assert format_cell_html(loop()).count("<b>2&nbsp;≠</b>") == 2
-    assert re.search(r" 0 +1 +2 ≠ +3$", format_cell_text(loop()), re.MULTILINE)
-    assert "≠" not in format_cell_text(loop(odd=None))

@@ -103,7 +103,7 @@ def test_every_value_is_in_the_tables_and_on_the_page(rows: list[list[str]], ran
     for block_ranks, items in _repeated_items(texts):
         for run in (item for item in items if isinstance(item, RepeatedLines)):
             names = "abc"[: len(run.columns)]
-            (loss,) = build_tables(run, block_ranks, names, {})
+            (loss,) = build_tables(run, block_ranks, names)
             slots = next(column for column in run.columns if isinstance(column[0], Slot))
             for row, slot in zip(loss.rows, slots, strict=True):
                 assert isinstance(slot, Slot)
