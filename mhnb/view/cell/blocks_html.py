@@ -517,15 +517,17 @@ def _format_differences(block: Block, limit_nbytes: int, where: str) -> Iterator
     ]
     if sum(len(line) + LINE_NBYTES for part_lines in written for line in part_lines) > limit_nbytes:
         limit_nbytes //= len(parts)
+    hint = f" · {LOG_HINT}"
     for part, part_lines in zip(parts, written, strict=True):
         middle = part_lines[HEAD_LINES:-TAIL_LINES]
-        if part.run is None or len(middle) < 2:
+        if not part.is_loop:
             yield _pre_lines("stdout", clip_lines(part_lines, limit_nbytes, where=where))
             continue
         yield _pre_lines("stdout", part_lines[:HEAD_LINES])
         folded = _pre_lines("stdout", clip_lines(middle, limit_nbytes, where=where))
-        yield format_fold(f"… {len(middle)} lines more · {LOG_HINT}", folded)
+        yield format_fold(f"… {len(middle)} lines more{hint}", folded)
         yield _pre_lines("stdout", part_lines[-TAIL_LINES:])
+        hint = ""
 
 
 def _format_difference_rows(

@@ -1,28 +1,27 @@
 """Differences of a block from the majority, split where a loop prints: a rank that leaves the others does so on every line.
 
-Decides which lines are those of a loop, so that only some of them are shown.
+Decides which lines are those of a loop, of which only the first and the last are shown.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+from typing import TypeAlias
 
-from mhnb.core.output.diff import DiffRow
-from mhnb.core.output.template import Slot, split_numbers
-from mhnb.view.cell.blocks import (
-    MAX_SHOWN_LINES,
-    SLOT_MARK,
-    BlockLine,
-    RepeatedLines,
-    comparable_lines,
-    find_repeated_lines,
-)
+from mhnb.core.output.diff import DiffRow, Line
+from mhnb.core.output.template import split_numbers
+from mhnb.view.cell.blocks import MAX_SHOWN_LINES, comparable_lines
 from mhnb.view.cell.summary import Block
 
 _WHITESPACE = re.compile(r"\s+")
+_MAX_EQUAL_LINES = 3
+"""Of more equal lines only the number is shown, so they are not part of a loop that differs."""
+
+_Form: TypeAlias = tuple[str, tuple[str, ...]]
+"""The stream's name, and the text between a line's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,82 +31,31 @@ class DifferencePart:
     rows: tuple[DiffRow, ...]
     start: int
     """Index of the block's line that the first row begins with."""
-    run: RepeatedLines | None = None
-    """The loop's lines on all ranks, of which these rows are the part that differs; None if they are no loop's."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A line here and in the majority's output."""
-
-    row: int
-    channel: str
-    here: str
-    there: str
+    is_loop: bool
+    """Whether these are many lines of one form, in which numbers differ."""
 
 
 def split_differences(block: Block) -> list[DifferencePart]:
     """Split a block's rows into those of loops and the others, in order."""
-    starts = _row_starts(block.rows)
-    ranks = tuple(sorted((*block.ranks, *block.majority_ranks)))
+    lines, rows = comparable_lines(block.output_group), block.rows
+    starts = [0, *accumulate(0 if row.kind == "missing" else row.count for row in rows)]
+    forms = [_form_of(row, lines[start : start + row.count]) for row, start in zip(rows, starts, strict=False)]
     parts: list[DifferencePart] = []
-    done = 0
-    for pairs in _loops(block, starts):
-        changed = [pair.row for pair in pairs if block.rows[pair.row].kind == "changed"]
-        first, end = changed[0], changed[-1] + 1
-        run = _build_run(pairs, block, ranks)
-        if run is not None:
-            parts += [DifferencePart(block.rows[done:first], starts[done])] if first > done else []
-            parts.append(DifferencePart(block.rows[first:end], starts[first], run))
-            done = end
-    return [*parts, DifferencePart(block.rows[done:], starts[done])] if done < len(block.rows) else parts
-
-
-def _row_starts(rows: Sequence[DiffRow]) -> list[int]:
-    starts = [0]
-    for row in rows:
-        starts.append(starts[-1] + (0 if row.kind == "missing" else row.count))
-    return starts
-
-
-def _loops(block: Block, starts: Sequence[int]) -> Iterator[list[_Pair]]:
-    """Yield successive lines of one form, if many of them differ."""
-    for form, same in groupby(_pairs(block, starts), key=_form_of):
-        pairs = list(same)
-        if form is not None and sum(block.rows[pair.row].kind == "changed" for pair in pairs) > MAX_SHOWN_LINES:
-            yield pairs
-
-
-def _pairs(block: Block, starts: Sequence[int]) -> Iterator[_Pair]:
-    lines = comparable_lines(block.output_group)
-    for at, row in enumerate(block.rows):
-        if row.kind == "same":
-            yield from (_Pair(at, *line, line[1]) for line in lines[starts[at] : starts[at + 1]])
+    for form, same in groupby(range(len(rows)), key=forms.__getitem__):
+        first, *others = same
+        found = rows[first : first + 1 + len(others)]
+        is_loop = form is not None and len(found) > MAX_SHOWN_LINES
+        if parts and not (is_loop or parts[-1].is_loop):
+            parts[-1] = replace(parts[-1], rows=parts[-1].rows + found)
         else:
-            yield _Pair(at, row.channel, row.here, row.there if row.kind == "changed" else "")
+            parts.append(DifferencePart(found, starts[first], is_loop))
+    return parts
 
 
-def _form_of(pair: _Pair) -> tuple[str, ...] | None:
-    """Return what both lines of a pair, and others of a loop, share; None if the two have different forms."""
-    (here, numbers), (there, _) = split_numbers(pair.here), split_numbers(pair.there)
-    forms = [tuple(_WHITESPACE.sub(" ", literal) for literal in literals) for literals in (here, there)]
-    return (pair.channel, *forms[0]) if numbers and forms[0] == forms[1] else None
-
-
-def _build_run(pairs: Sequence[_Pair], block: Block, ranks: Sequence[int]) -> RepeatedLines | None:
-    here = frozenset(block.ranks)
-    items = find_repeated_lines([_build_line(pair, here, ranks) for pair in pairs], ranks)
-    return next((item for item in items if isinstance(item, RepeatedLines)), None)
-
-
-def _build_line(pair: _Pair, here: frozenset[int], ranks: Sequence[int]) -> BlockLine:
-    literals, ours = split_numbers(pair.here)
-    _, theirs = split_numbers(pair.there)
-    text, slots = literals[0], []
-    for own, other, literal in zip(ours, theirs, literals[1:], strict=True):
-        if own.strip() == other.strip():
-            text += own + literal
-        else:
-            text += f"{' ' if own.startswith(' ') else ''}{SLOT_MARK}{literal}"
-            slots.append(Slot(tuple(own.strip() if rank in here else other.strip() for rank in ranks)))
-    return BlockLine(pair.channel, text, tuple(slots))
+def _form_of(row: DiffRow, lines: Sequence[Line]) -> _Form | None:
+    """Return what a row shares with others of a loop; None if it is no part of one."""
+    if row.kind not in ("changed", "same") or row.count > _MAX_EQUAL_LINES:
+        return None
+    forms = {(channel, tuple(_WHITESPACE.sub(" ", text) for text in split_numbers(line)[0])) for channel, line in lines}
+    first, *others = forms
+    return first if not others and len(first[1]) > 1 else None

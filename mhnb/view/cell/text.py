@@ -342,10 +342,12 @@ def _format_differences(block: Block, painter: _Colorizer, limit_nbytes: int, wh
     ]
     if sum(len(line) + LINE_NBYTES for lines in written for line in lines) > limit_nbytes:
         limit_nbytes //= len(parts)
+    hint = f" · {LOG_HINT}"
     for part, lines in zip(parts, written, strict=True):
-        if part.run is not None and len(lines) > HEAD_LINES + TAIL_LINES + 1:
-            note = f"{format_omitted_line(lines[HEAD_LINES:-TAIL_LINES], where=where)} · {LOG_HINT}"
-            yield from (*lines[:HEAD_LINES], painter(_DIM, note), *lines[-TAIL_LINES:])
+        if part.is_loop:
+            note = format_omitted_line(lines[HEAD_LINES:-TAIL_LINES], where=where)
+            yield from (*lines[:HEAD_LINES], painter(_DIM, note + hint), *lines[-TAIL_LINES:])
+            hint = ""
         else:
             yield from clip_lines(lines, limit_nbytes, where=where)
 

@@ -15,7 +15,7 @@ from tests.support.view_samples import StrictPage, cell, loop_with_odd_rank, out
 
 def _split(result: CellResult) -> list[tuple[int, bool]]:
     """Return the number of rows of each part of the odd block, and whether it is a loop's."""
-    return [(len(part.rows), part.run is not None) for part in split_differences(summarise_cell(result).blocks[0])]
+    return [(len(part.rows), part.is_loop) for part in split_differences(summarise_cell(result).blocks[0])]
 
 
 def test_parts_contain_every_row_in_order() -> None:
@@ -23,10 +23,7 @@ def test_parts_contain_every_row_in_order() -> None:
     block = summarise_cell(loop_with_odd_rank()).blocks[0]
     parts = split_differences(block)
     assert [row for part in parts for row in part.rows] == list(block.rows)
-    assert [part.run is not None for part in parts] == [False, True, False]
-    run = parts[1].run
-    assert run is not None
-    assert run.count == 200
+    assert [part.is_loop for part in parts] == [False, True, False]
     assert parts[1].start == 82
 
 
