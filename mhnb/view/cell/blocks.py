@@ -31,7 +31,7 @@ from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, find_unit, split_n
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.measures import is_drawn, is_label, is_step, name_field
+from mhnb.view.cell.measures import is_label, is_step, name_field
 
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Placeholders in a line's text for a rank's own number and for a slot. Unicode reserves them for use inside a program."""
@@ -41,8 +41,6 @@ _BYTES_OF, _AT_LEAST_PREFIX = " bytes of ", "at least "
 _OMITTED_LINE = re.compile(
     r"… (?:(\d+) lines?(?: and ((?:at least )?[\d,]+) bytes more)?) left out: all of it is in .* …"
 )
-_SPARK_LEVELS = "▁▂▃▄▅▆▇█"
-_MIN_STEPS = 4
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
 _TABLE_NBYTES, _FOLDED_LINES_NBYTES = 1500, 600
 """What a folded table, or folded lines, take beside their rows: each is three elements and a fold."""
@@ -296,38 +294,6 @@ def slot_letter(index: int) -> str:
     return chr(ord("a") + index % 26) + (str(index // 26) if index >= 26 else "")
 
 
-def sparkline(slot: Slot) -> str:
-    """Draw the values as steps, in rank order; × means not finite.
-
-    >>> sparkline(Slot(("1", "8", "nan")))
-    '▁█×'
-    """
-    finite = [number for number in slot.numbers if number is not None and math.isfinite(number)]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    # Halved, because the range of two finite numbers may not be finite.
-    span = high / 2 - low / 2
-    return "".join(_step(number, low, span) for number in slot.numbers)
-
-
-def draw_steps(line: BlockLine, at: int) -> str:
-    """Draw the values of a line's slot as steps; an empty string where they would not help.
-
-    They help for measures of four ranks or more that have several values: less is read faster as numbers.
-    """
-    slot = line.slots[at]
-    pieces = strip_ansi(line.text).split(SLOT_MARK)
-    is_shown = len(slot.values) >= _MIN_STEPS and is_drawn(pieces[at], slot.values, pieces[at + 1])
-    return sparkline(slot) if is_shown else ""
-
-
-def _step(number: float | None, low: float, span: float) -> str:
-    if number is None:
-        return " "
-    if not math.isfinite(number):
-        return "×"
-    return _SPARK_LEVELS[min(7, int((number / 2 - low / 2) / span * 8))] if span else _SPARK_LEVELS[0]
-
-
 def summarise_slot(slot: Slot, ranks: Sequence[int]) -> str:
     """Format minimum, median and maximum of many values; an empty string for few.
 
@@ -553,8 +519,6 @@ class TableRow:
 
     label: tuple[str, ...]
     """Values that name the line."""
-    steps: str
-    """The values of many ranks drawn as steps; empty if each rank has a column, or if they are labels."""
     values: tuple[str, ...]
     """Each rank's value; for many ranks, one text with minimum, median and maximum."""
     outliers: frozenset[int]
@@ -712,7 +676,6 @@ def build_tables(run: RepeatedLines, ranks: Sequence[int], names: Sequence[str])
         ranks: the ranks that printed them.
         names: of the run's columns.
     """
-    pieces = run.pieces
     columns = name_columns(run, names)
     label_columns = [column for column in run.columns if isinstance(column[0], str)]
     heads = tuple(head for head, column in zip(columns, run.columns, strict=True) if isinstance(column[0], str))
@@ -720,41 +683,29 @@ def build_tables(run: RepeatedLines, ranks: Sequence[int], names: Sequence[str])
     for at, column in enumerate(run.columns):
         slots = [slot for slot in column if isinstance(slot, Slot)]
         if slots:
-            rows = (
-                _build_row(
-                    tuple(map(str, label)),
-                    slot,
-                    ranks,
-                    has_steps=not run.is_folded and is_drawn(pieces[at], slot.values, pieces[at + 1]),
-                )
-                for label, slot in zip(labels, slots, strict=True)
-            )
+            rows = (_build_row(tuple(map(str, label)), slot, ranks) for label, slot in zip(labels, slots, strict=True))
             shown_ranks = () if _is_wide(ranks) else tuple(ranks)
             yield Table(columns[at], heads or ("line",), shown_ranks, tuple(rows))
 
 
-def _build_row(label: tuple[str, ...], slot: Slot, ranks: Sequence[int], *, has_steps: bool) -> TableRow:
+def _build_row(label: tuple[str, ...], slot: Slot, ranks: Sequence[int]) -> TableRow:
     if not _is_wide(ranks):
-        return TableRow(label, "", tuple(value.strip() for value in slot.values), slot.outliers, "")
+        return TableRow(label, tuple(value.strip() for value in slot.values), slot.outliers, "")
     all_values = format_values(slot, ranks)
     summary = summarise_slot(slot, ranks) if len(set(slot.values)) > 1 else ""
     # If many ranks share few values, listing all values is the summary.
-    steps = sparkline(slot) if has_steps else ""
-    return TableRow(label, steps, (summary or all_values,), frozenset(), all_values if summary else "")
+    return TableRow(label, (summary or all_values,), frozenset(), all_values if summary else "")
 
 
 def format_table(table: Table) -> list[str]:
     r"""Format a table as aligned text; of a table with a column per rank, the first line has the headings.
 
-    >>> print(*format_table(Table("loss", ("step",), (0, 1), (TableRow(("7",), "", ("0.5", "0.6"), frozenset(), ""),))), sep="\n")
+    >>> print(*format_table(Table("loss", ("step",), (0, 1), (TableRow(("7",), ("0.5", "0.6"), frozenset(), ""),))), sep="\n")
     step loss · rank   0   1
        7             0.5 0.6
     """
     if not table.ranks:
-        return [
-            "  ".join(filter(None, (table.name, *row.label, row.steps, *row.values, row.all_values)))
-            for row in table.rows
-        ]
+        return ["  ".join(filter(None, (table.name, *row.label, *row.values, row.all_values))) for row in table.rows]
     head = [*table.labels, table.heading, *map(str, table.ranks)]
     body = [[*row.label, "", *row.values] for row in table.rows]
     for at in sorted({at for row in table.rows for at in row.outliers}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import count, groupby
@@ -35,7 +35,6 @@ from mhnb.view.cell.blocks import (
     clip_lines,
     clip_unchanged,
     comparable_lines,
-    draw_steps,
     find_odd_values,
     format_bars,
     format_more_odd_values,
@@ -70,7 +69,6 @@ from mhnb.view.mime import (
 from mhnb.view.reports.lesson import find_answer, format_answer_html
 
 _MAX_TABLE_SLOTS, _MAX_TABLE_RANKS = 12, 16
-_STEPS_PER_LINE = 64
 _MAX_EQUAL_LINES = 3
 _MAX_DISPLAYS = 8
 """Maximum number of displays in a strip that are seen without a click, if they are no images."""
@@ -145,19 +143,12 @@ def items_to_html(
     """Format lines and pictures that are arranged already; the arguments are those of `block_to_html`."""
     table = 0 < sum(len(item.slots) for item in items if isinstance(item, BlockLine)) <= _MAX_TABLE_SLOTS
     names, named, parts = map(slot_letter, count()), [], []
-    steps: dict[str, str] = {}
     for (kind, channel), same in groupby(items, key=lambda item: (type(item), getattr(item, "channel", ""))):
         if kind is BlockLine:
             lines = [item for item in same if isinstance(item, BlockLine)]
             lines = [replace(line, bar_texts=()) for line in lines] if brief else lines
             named_slots = [[(next(names), slot) for slot in line.slots] for line in lines]
             named += [one for slots in named_slots for one in slots]
-            if table:
-                steps |= {
-                    name: draw_steps(line, at)
-                    for line, slots in zip(lines, named_slots, strict=True)
-                    for at, (name, _) in enumerate(slots)
-                }
             for answer, begin, end in _split_answers(lines) if channel == "value" else [("", 0, len(lines))]:
                 body = ""
                 if begin < end:
@@ -173,9 +164,7 @@ def items_to_html(
                 note = _format_left_out(item, where, notebook_dir)
                 parts.append(_format_repeated_lines(item, ranks, own_names, note, brief=brief))
     odd = "" if brief else _format_odd_values(find_odd_values(items, ranks))
-    return (
-        odd + "".join(parts) + (_format_slot_table(named, ranks, steps) if table else _format_all_values(named, ranks))
-    )
+    return odd + "".join(parts) + (_format_slot_table(named, ranks) if table else _format_all_values(named, ranks))
 
 
 def _pre_lines(channel: str, lines: Sequence[str]) -> str:
@@ -226,11 +215,7 @@ def _format_lines(
     for line, html, slots in zip(lines, plain, named, strict=True):
         written.append(_insert_names(html, [name for name, _ in slots]))
         if not table:
-            written += [
-                f"  <b>{name}</b> {_format_slot(draw_steps(line, at), slot, ranks)}"
-                for at, (name, slot) in enumerate(slots)
-                if not slot.is_bar
-            ]
+            written += [f"  <b>{name}</b> {_format_slot(slot, ranks)}" for name, slot in slots if not slot.is_bar]
         if line.bar_texts:
             written.append(f'<span style="{QUIET_STYLE}">  each {escape(format_bars(line, ranks), quote=False)}</span>')
     return written
@@ -244,8 +229,8 @@ def _insert_names(html: str, names: Sequence[str]) -> str:
     return shown
 
 
-def _format_slot(steps: str, slot: Slot, ranks: Sequence[int]) -> str:
-    text = "  ".join(filter(None, (steps, summarise_slot(slot, ranks) or format_values(slot, ranks))))
+def _format_slot(slot: Slot, ranks: Sequence[int]) -> str:
+    text = summarise_slot(slot, ranks) or format_values(slot, ranks)
     return f'<span style="{QUIET_STYLE}">{escape(text, quote=False)}</span>'
 
 
@@ -321,39 +306,27 @@ _PART_STYLE = _TABLE_STYLE.replace("2px 0 4px", "0 0 0")
 """Style of a part of a folded table."""
 
 
-def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int], steps: Mapping[str, str]) -> str:
-    """Format a table of slots; `steps` are their values drawn as steps, by name, where that helps."""
-    rows = "".join(_format_slot_row(name, slot, ranks, steps[name]) for name, slot in named if not slot.is_bar)
+def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int]) -> str:
+    rows = "".join(_format_slot_row(name, slot, ranks) for name, slot in named if not slot.is_bar)
     head = ""
     if len(ranks) <= _MAX_TABLE_RANKS:
         cells = "".join(f'<th scope="col" style="{_CELL_STYLE};{QUIET_STYLE}">{rank}</th>' for rank in ranks)
-        head = f'<tr><th scope="col" style="{_CELL_STYLE};{QUIET_STYLE}">rank</th><td style="{_CELL_STYLE}"></td>{cells}</tr>'
+        head = f'<tr><th scope="col" style="{_CELL_STYLE};{QUIET_STYLE}">rank</th>{cells}</tr>'
     return wrap_in_scroller(f'<table style="{_TABLE_STYLE}">{head}{rows}</table>')
 
 
-def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int], steps: str) -> str:
+def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int]) -> str:
     # Its baseline is that of the values, below which a fold may open.
-    start = f'<tr><th scope="row" style="{_CELL_STYLE};vertical-align:baseline"><b>{name}</b></th><td style="{_CELL_STYLE};text-align:left'
+    head = f'<tr><th scope="row" style="{_CELL_STYLE};vertical-align:baseline"><b>{name}</b></th>'
     if len(ranks) <= _MAX_TABLE_RANKS:
-        return f'{start};{QUIET_STYLE}">{steps}</td>{"".join(_format_value_cells(slot))}</tr>'
+        return f"{head}{''.join(_format_value_cells(slot))}</tr>"
     summary, values = summarise_slot(slot, ranks), escape(format_values(slot, ranks), quote=False)
     if summary:
         # The folds of several rows are directly below each other, and each is to be hit.
         label = f'<summary style="cursor:pointer;padding:5px 0">{escape(summary)}</summary>'
         values = f"<details>{label}{values}</details>"
-    return f'{start};white-space:normal;vertical-align:baseline">{_place_beside(steps, values)}</td></tr>'
-
-
-def _place_beside(steps: str, content: str) -> str:
-    """Place text beside the steps of many ranks if there is room, otherwise below. A line has steps for at most 64 ranks."""
-    if not steps:
-        return f"<div>{content}</div>"
-    lines = "<br>".join(steps[at : at + _STEPS_PER_LINE] for at in range(0, len(steps), _STEPS_PER_LINE))
-    return (
-        '<div style="display:flex;flex-wrap:wrap;align-items:baseline">'
-        f'<div style="white-space:pre;margin-right:1em;{QUIET_STYLE}">{lines}</div>'
-        f"<div>{content}</div></div>"
-    )
+    style = f"{_CELL_STYLE};text-align:left;white-space:normal;vertical-align:baseline"
+    return f'{head}<td style="{style}">{values}</td></tr>'
 
 
 def _format_repeated_lines(
@@ -487,9 +460,7 @@ def _format_summary_rows(table: Table, rows: slice, *, has_head: bool, is_part: 
         labels = "".join(
             f"<th{widths[place] if at == 0 else ''}>{_text(text)}</th>" for place, text in enumerate(row.label)
         )
-        written.append(
-            f'<tr>{labels}<td style="text-align:left">{_place_beside(row.steps, _text(row.values[0]))}</td></tr>'
-        )
+        written.append(f'<tr>{labels}<td style="text-align:left">{_text(row.values[0])}</td></tr>')
     return _wrap_table("".join(written), is_part=is_part)
 
 

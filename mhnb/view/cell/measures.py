@@ -28,7 +28,6 @@ _NAME_REST = re.compile(r"[^\W\d_]+\d|:\d")
 """Matches text after digits that are part of a name or an address: `3f9a2`."""
 _LARGE_DIGITS = 5
 _COUNTED_SHARE = 0.9
-_MIN_DIFFERENT = 3
 
 
 def name_field(before: str, after: str) -> str:
@@ -94,20 +93,6 @@ def is_step(before: str, texts: Sequence[str], indexes: Sequence[int] = ()) -> b
     (True, False)
     """
     return _is_named(before, _STEP_WORDS) and is_counter(texts, indexes)
-
-
-def is_drawn(before: str, values: Sequence[str], after: str) -> bool:
-    """Return whether the values of several ranks are worth drawing: a measure, and more than two different values.
-
-    Two values are read faster as numbers. Labels and the number of a step measure nothing.
-
-    >>> is_drawn("loss ", ("3", "4", "6"), ""), is_drawn("loss ", ("3", "4", "3"), ""), is_drawn("step ", ("7", "8", "9"), "")
-    (True, False, False)
-    """
-    texts = {value.strip() for value in values}
-    if len(texts) < _MIN_DIFFERENT or is_label(before, values, after):
-        return False
-    return not (_is_named(before, _STEP_WORDS) and all(map(_INTEGER.fullmatch, texts)))
 
 
 def _is_named(before: str, names: frozenset[str]) -> bool:

@@ -29,7 +29,6 @@ from mhnb.view.cell.blocks import (
     clip_lines,
     clip_unchanged,
     comparable_lines,
-    draw_steps,
     find_odd_values,
     format_bars,
     format_more_odd_values,
@@ -65,7 +64,6 @@ _MAX_EQUAL_LINES = 3
 """Up to this many lines that are equal everywhere are repeated between differences; more are counted."""
 _MAX_LABEL_CHARS = 40
 """Characters of a list of ranks that is shown beside their output; a longer one is shown above it."""
-_MANY_RANKS = 16
 
 _OWN_PLACE = re.compile(r" \(<[^()]*>, line \d+\)$", re.MULTILINE)
 """The place in the message of a syntax error of a cell: `(<cell 7>, line 1)`."""
@@ -294,10 +292,10 @@ def _format_item(
     yield _insert_names(item.text, names, painter)
     if item.bar_texts:
         yield f"  {painter(_BOLD, 'each')} {format_bars(item, ranks)}"
-    for at, (name, slot) in enumerate(zip(names, item.slots, strict=True)):
+    for name, slot in zip(names, item.slots, strict=True):
         if not slot.is_bar:
-            parts = filter(None, (draw_steps(item, at), summarise_slot(slot, ranks), format_values(slot, ranks)))
-            yield f"  {painter(_BOLD, name)} {' · '.join(parts) if len(ranks) > _MANY_RANKS else '  '.join(parts)}"
+            parts = filter(None, (summarise_slot(slot, ranks), format_values(slot, ranks)))
+            yield f"  {painter(_BOLD, name)} {' · '.join(parts)}"
 
 
 def _insert_names(text: str, names: Sequence[str], painter: _Colorizer) -> str:

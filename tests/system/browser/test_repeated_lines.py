@@ -190,24 +190,6 @@ def test_folds_are_near_each_other_with_last_lines_in_a_column(page: Page) -> No
     assert len({left for _, _, left in boxes}) == 1
 
 
-def test_steps_of_many_ranks_stand_on_the_line_of_their_label(page: Page) -> None:
-    """The letter, the steps and the summary beside them are on one line of text."""
-    page.set_viewport_size({"width": 1600, "height": 900})
-    said = [[out(f"loss {0.3 + rank / 100:.3f}\n")] for rank in range(64)]
-    page.set_content(PAGE.format("", "") + format_cell_html(cell(*said)))
-    tops = page.locator(".mhnb tr").first.evaluate(
-        """(row) => {
-          const texts = [row.querySelector("b"), row.querySelector("div > div"), row.querySelector("summary")];
-          return texts.map((one) => {
-            const range = document.createRange();
-            range.selectNodeContents(one);
-            return range.getBoundingClientRect().top;
-          });
-        }"""
-    )
-    assert max(tops) - min(tops) < 2
-
-
 def test_panel_grid_begins_with_the_odd_rank(page: Page) -> None:
     """The card of the rank that differs is first, with its mark and its difference; the others keep their order."""
     state = build_panel_state(labels_and_measures(), RankLocations(), uid="u", view="grid")

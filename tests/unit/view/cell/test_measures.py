@@ -1,15 +1,10 @@
-"""Numbers that name something are not drawn as if they measured it."""
+"""Numbers that name something are no measures."""
 
 from __future__ import annotations
 
 import pytest
 
-from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.measures import is_counter, is_label, is_step, name_field
-from mhnb.view.cell.text import format_cell_text
-from tests.support.view_samples import StrictPage, cell, labels_and_measures, out
-
-_BARS = "▁▂▃▄▅▆▇█"
 
 
 @pytest.mark.parametrize(
@@ -63,19 +58,3 @@ def test_counters_and_steps() -> None:
 def test_field_is_named_by_the_words_before_it(before: str, after: str, name: str) -> None:
     """The name is without the punctuation around it."""
     assert name_field(before.removeprefix("step 3"), after) == name
-
-
-def test_only_measures_of_four_ranks_have_steps() -> None:
-    """Ids, ports and step numbers have no steps in either form, nor two values or three ranks; a measure of four ranks has."""
-    result = labels_and_measures()
-    with_steps = [line for line in format_cell_text(result).splitlines() if set(line) & set(_BARS)]
-    assert [line.split()[0] for line in with_steps] == ["a", "b"]
-    page = StrictPage(format_cell_html(result)).text
-    assert sum(page.count(bar) for bar in _BARS) == 2 * 4
-    without = [
-        [f"loss {rank}.5" for rank in (5, 7, 9)],
-        [f"step {rank}" for rank in (5, 7, 9, 12)],
-        [f"loss {rank % 2}.5" for rank in range(4)],
-    ]
-    for texts in without:
-        assert not set(format_cell_text(cell(*[[out(f"x\n{text}\n")] for text in texts]))) & set(_BARS)

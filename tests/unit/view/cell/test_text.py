@@ -217,7 +217,7 @@ def test_numbers_are_a_template_with_every_value() -> None:
     assert format_cell_text(result) == (
         "ranks 0-3 · 0.21 s · numbers differ by rank\n"
         "  loss ‹a›, acc ‹b›\n"
-        "    a ▁▃▆█  0: 0.5 · 1: 1.5 · 2: 2.5 · 3: 3.5\n"
+        "    a 0: 0.5 · 1: 1.5 · 2: 2.5 · 3: 3.5\n"
         "    b 0 ranks 0,2 · 1 ranks 1,3"
     )
 
