@@ -5,10 +5,7 @@ Decides how numbers are listed (per rank, or by value), how a long block is shor
 Long lines that differ in a few words are shortened to those words and the text near them. The text left out is as in the
 majority's line, which its own block shows in full. Each rank's lines stay complete in the verbatim output and in its log.
 
-Repeated lines of one form, as a training loop prints them, become the form once, and a table per field with a row per line.
-This module decides which lines repeat, and which columns show them. A number that differs from line to line only (the step)
-names the rows. Of many lines the first and the last rows are shown, and the others are folded. Lines on which all ranks agree
-stay as they were printed, and only those of a loop are folded.
+Of many successive lines of one form, as a loop prints them, the first and the last are shown, and the others are folded.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import TypeAlias
 
 from mhnb.core.output.diff import DiffRow, DiffSpan
@@ -42,7 +40,7 @@ _OMITTED_LINE = re.compile(
     r"… (?:(\d+) lines?(?: and ((?:at least )?[\d,]+) bytes more)?) left out: all of it is in .* …"
 )
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
-_TABLE_NBYTES, _FOLDED_LINES_NBYTES = 1500, 600
+_TABLE_NBYTES, _FOLD_NBYTES = 1500, 600
 """What a folded table, or folded lines, take beside their rows: each is three elements and a fold."""
 MAX_ODD_VALUES = 6
 """Maximum number of odd values on top of a block; the others are marked where they are."""
@@ -175,33 +173,11 @@ def clip_items(items: Sequence[BlockItem], limit_nbytes: int, *, where: str) -> 
     return [_label_gap(item, where) for item in kept]
 
 
-def arrange_block(block: OutputGroup, limit_nbytes: int, *, where: str) -> list[BlockItem | RepeatedLines]:
-    """Return a block's lines, repeated lines and pictures; of too much text the beginning and the end.
-
-    Of repeated lines the middle rows are left out first.
-    """
-    lines = block_items(block)
-    items = find_repeated_lines(lines, block.ranks)
-    runs = [item for item in items if isinstance(item, RepeatedLines) and item.is_folded]
-    rest = sum(item.nbytes for item in items if isinstance(item, BlockLine | RepeatedLines) and item not in runs)
-    share = (limit_nbytes - rest) // max(1, len(runs))
-    if rest + sum(run.nbytes for run in runs) <= limit_nbytes:
-        return [item if isinstance(item, RepeatedLines) else _label_gap(item, where) for item in items]
-    if not runs or share * 4 * len(runs) < limit_nbytes or sum(run.least_nbytes for run in runs) > limit_nbytes - rest:
-        # The other lines are most of the text, or there are too many loops to show the ends of each.
-        return find_repeated_lines(clip_items(lines, limit_nbytes, where=where), block.ranks)
-    return [_clip_run(item, share) if isinstance(item, RepeatedLines) else _label_gap(item, where) for item in items]
-
-
-def _clip_run(run: RepeatedLines, limit_nbytes: int) -> RepeatedLines:
-    """Leave out rows in the middle of repeated lines that are folded, never any that are shown."""
-    sizes = run.row_nbytes
-    limit_nbytes -= run.tables_nbytes
-    if not run.is_folded or sum(sizes) <= limit_nbytes:
-        return run
-    head = max(HEAD_LINES, _count_fitting(sizes, limit_nbytes // 2))
-    tail = len(sizes) - max(TAIL_LINES, _count_fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2))
-    return replace(run, left_out=range(head, max(head, tail)))
+def arrange_block(block: OutputGroup, limit_nbytes: int, *, where: str) -> list[BlockItem | Loop]:
+    """Return a block's lines, loops and pictures; of too much text the beginning and the end."""
+    items = block_items(block)
+    folds_nbytes = _FOLD_NBYTES * sum(isinstance(item, Loop) for item in find_loops(items))
+    return find_loops(clip_items(items, max(limit_nbytes // 2, limit_nbytes - folds_nbytes), where=where))
 
 
 def _label_gap(item: BlockItem, where: str) -> BlockItem:
@@ -220,6 +196,13 @@ def format_omitted_line(lines: Sequence[str], *, where: str) -> str:
     >>> format_omitted_line(["a", format_omitted_line(["b"] * 7, where="the log file")], where="a.log")
     '… 8 lines left out: all of it is in a.log …'
     """
+    count, nbytes, prefix = _count_omitted(lines)
+    more = f" and {prefix}{nbytes:,} bytes more" if nbytes else ""
+    return f"… {count} {'line' if count == 1 else 'lines'}{more} left out: all of it is in {where} …"
+
+
+def _count_omitted(lines: Sequence[str]) -> tuple[int, int, str]:
+    """Return how many lines and how many bytes more are left out, and the words before the bytes, if any."""
     count, nbytes, prefix = 0, 0, ""
     for line in lines:
         if gap := GAP_LINE.fullmatch(line):
@@ -229,8 +212,7 @@ def format_omitted_line(lines: Sequence[str], *, where: str) -> str:
             prefix = prefix or _at_least_prefix(found[2] or "")
         else:
             count += 1
-    more = f" and {prefix}{nbytes:,} bytes more" if nbytes else ""
-    return f"… {count} {'line' if count == 1 else 'lines'}{more} left out: all of it is in {where} …"
+    return count, nbytes, prefix
 
 
 def _read_number(text: str) -> int:
@@ -330,17 +312,23 @@ class OddValue:
     """The value of most other ranks; the range of the others if this value is not finite and they all differ."""
 
 
-def find_odd_values(items: Sequence[BlockItem | RepeatedLines], ranks: Sequence[int]) -> list[OddValue]:
+def find_odd_values(items: Sequence[BlockItem | Loop], ranks: Sequence[int]) -> list[OddValue]:
     """Return the numbers in which at most a quarter of the ranks, or one, differ from the value that most have.
 
-    Durations always differ, and labels should. Repeated lines are left out, because their tables mark odd ranks.
+    Durations always differ, and labels should. Of many lines of one form every rank is odd on some, by chance. So there a rank is
+    odd only if few ranks are.
 
     >>> line = BlockLine("stdout", f"loss {SLOT_MARK}", (Slot(("0.3", "0.3", "0.7", "0.3")),))
     >>> [(odd.ranks, odd.before, odd.value, odd.elsewhere) for odd in find_odd_values([line], range(4))]
     [((2,), 'loss ', '0.7', '0.3')]
     """
-    lines = [item for item in items if isinstance(item, BlockLine) and not item.bar_texts]
-    return [odd for line in lines for at in range(len(line.slots)) for odd in _odd_values_of(line, at, ranks)]
+    found: list[OddValue] = []
+    for same in _split_by_form(list_lines(items)):
+        lines = [item for item in same if isinstance(item, BlockLine) and not item.bar_texts]
+        odd = [one for line in lines for at in range(len(line.slots)) for one in _odd_values_of(line, at, ranks)]
+        if len(lines) < _MIN_LINES or len({rank for one in odd for rank in one.ranks}) <= max(1, len(ranks) // 4):
+            found += odd
+    return found
 
 
 def _odd_values_of(line: BlockLine, at: int, ranks: Sequence[int]) -> Iterator[OddValue]:
@@ -410,29 +398,114 @@ def _iter_values(slot: Slot, ranks: Sequence[int]) -> Iterator[str]:
             yield f"{ranks[at]}: {value.strip()}{' ≠' if at in outlier_indexes else ''}"
 
 
-# -- tables from repeated lines
+# -- loops
 
 
 _MIN_LINES = 3
-"""Minimum number of lines for a table; fewer are shown line by line."""
+"""Fewer lines of one form are no loop in which a rank is odd by chance."""
 _MAX_LINES_PER_VARYING = 4
-"""One in this many lines, at least, must have numbers that differ by rank.
+"""If fewer than one in this many lines has numbers that differ by rank, those that do are not folded with the others."""
+_MAX_LISTED_LINES = 40
+"""Up to so many lines of one form on which all ranks agree may be a list to read, and are not folded."""
+LOG_HINT = "mhnb.log(step, loss=loss) draws a curve"
+"""Said once in a block, where lines of a loop are folded."""
+MAX_SHOWN_LINES = 12
+"""Of more lines of one form on which ranks differ, the middle is folded."""
+HEAD_LINES, TAIL_LINES = 2, 5
+"""Lines that are shown of those whose middle is folded."""
+_WHITESPACE = re.compile(r"\s+")
 
-Otherwise the few lines that do are easier to see as lines.
-"""
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Many successive lines of one form."""
+
+    lines: tuple[BlockLine, ...]
+    """Also a line among them that says how many were left out."""
+
+    @property
+    def head(self) -> tuple[BlockLine, ...]:
+        """The first lines, which are shown."""
+        return self.lines[:HEAD_LINES]
+
+    @property
+    def folded(self) -> tuple[BlockLine, ...]:
+        """The lines in the middle."""
+        return self.lines[HEAD_LINES:-TAIL_LINES]
+
+    @property
+    def tail(self) -> tuple[BlockLine, ...]:
+        """The last lines, which are shown."""
+        return self.lines[-TAIL_LINES:]
+
+    @property
+    def folded_count(self) -> int:
+        """The number of lines in the middle, with those that were left out."""
+        return _count_omitted([line.text for line in self.folded])[0]
+
+
+def list_lines(items: Sequence[BlockItem | Loop]) -> list[BlockItem]:
+    """Return the lines and pictures, those of loops one by one."""
+    return [line for item in items for line in (item.lines if isinstance(item, Loop) else (item,))]
+
+
+def find_loops(items: Sequence[BlockItem]) -> list[BlockItem | Loop]:
+    """Group successive lines of one form if there are many of them."""
+    found: list[BlockItem | Loop] = []
+    for same in _split_by_form(items):
+        lines = [item for item in same if isinstance(item, BlockLine)]
+        varying_count = sum(bool(line.slots) for line in lines)
+        is_sparse = _MAX_LINES_PER_VARYING * varying_count < len(lines)
+        for _, part in groupby(((is_sparse and bool(line.slots), line) for line in lines), key=itemgetter(0)):
+            run = tuple(line for _, line in part)
+            found += [Loop(run)] if _is_loop(run) else run
+        found += [item for item in same if isinstance(item, RichPart)]
+    return found
+
+
+def _split_by_form(items: Sequence[BlockItem]) -> Iterator[list[BlockItem]]:
+    """Split into successive lines of one form; a line that says how many were left out belongs to those before it."""
+    forms: list[tuple[object, ...]] = []
+    for at, item in enumerate(items):
+        has_form = at > 0 and isinstance(items[at - 1], BlockLine) and isinstance(item, BlockLine) and _is_note(item)
+        forms.append(forms[-1] if has_form else _form_of(at, item))
+    for _, same in groupby(range(len(items)), key=forms.__getitem__):
+        yield [items[at] for at in same]
+
+
+def _is_note(line: BlockLine) -> bool:
+    return _OMITTED_LINE.fullmatch(line.text) is not None
+
+
+def _form_of(at: int, item: BlockItem) -> tuple[object, ...]:
+    """Return what lines of one form share, the text between their numbers; a picture or a progress bar shares nothing."""
+    if isinstance(item, RichPart) or item.bar_texts or any(slot.is_bar for slot in item.slots):
+        return (at,)
+    literals, numbers = split_numbers(item.text.replace(SLOT_MARK, "0"))
+    # Numbers that are padded have other blanks around them on each line.
+    return (item.channel, *(_WHITESPACE.sub(" ", text) for text in literals)) if numbers else (at,)
+
+
+def _is_loop(lines: Sequence[BlockLine]) -> bool:
+    """Return whether these are many lines: if all ranks agree, more, and with a number that has a point and changes."""
+    printed = [line for line in lines if not _is_note(line)]
+    if any(line.slots for line in printed):
+        return len(printed) > MAX_SHOWN_LINES
+    if len(printed) <= _MAX_LISTED_LINES:
+        return False
+    columns = zip(*(split_numbers(line.text)[1] for line in printed), strict=True)
+    return any(len(set(column)) > 1 and "." in "".join(column) for column in columns)
+
+
+# -- tables from repeated lines
+
+
 _MAX_COLUMN_RANKS = 16
 """For more ranks, a row shows minimum, median and maximum, and the values after them."""
-LOG_HINT = "mhnb.log(step, loss=loss) draws a curve"
-"""Said once where lines of a loop are folded."""
-MAX_SHOWN_LINES = 12
-"""Of more repeated lines, the middle is folded."""
-HEAD_LINES, TAIL_LINES = 2, 5
-"""Rows that are shown of repeated lines whose middle is folded."""
 _MIN_OTHER_LINES = 41
 """Minimum number of equal lines that are folded if no number in them is named as the step of a loop: they may be a list to read."""
 _MAX_NAME_CHARS = 16
 """Maximum length of words that head a column."""
-_WHITESPACE = re.compile(r"\s+")
 _DIGIT = re.compile(r"\d")
 
 _Field: TypeAlias = str | Slot
@@ -484,7 +557,7 @@ class RepeatedLines:
         if not self.is_folded:
             return 0
         if self.lines:
-            return _FOLDED_LINES_NBYTES
+            return _FOLD_NBYTES
         return _TABLE_NBYTES * sum(isinstance(column[0], Slot) for column in self.columns)
 
     @property

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
-from itertools import count, groupby
+from itertools import chain, count, groupby
 from typing import TypeAlias
 
 from mhnb.core.output.diff import DiffRow, DiffSpan
@@ -25,22 +25,19 @@ from mhnb.view.cell.blocks import (
     OWN_MARK,
     SLOT_MARK,
     TAIL_LINES,
-    BlockItem,
     BlockLine,
+    Loop,
     OddValue,
-    RepeatedLines,
-    Table,
     arrange_block,
-    build_tables,
     clip_lines,
     clip_unchanged,
     comparable_lines,
     find_odd_values,
     format_bars,
     format_more_odd_values,
-    format_omitted_line,
     format_values,
     keep_ends,
+    list_lines,
     slot_letter,
     summarise_slot,
 )
@@ -76,6 +73,9 @@ _SMALL_NBYTES = 512
 _MAX_FITTING_WIDTH = 640
 """A single image of this width fits almost every page."""
 _CELL_STYLE = "padding:0 .7em 0 0;text-align:right;border:0;background:none;font-weight:normal"
+
+
+_NamedSlot: TypeAlias = tuple[str, Slot]
 
 
 class Pictures:
@@ -128,43 +128,67 @@ def block_to_html(
     if block.rows:
         return "".join(_format_differences(block, limit_nbytes, escape(where)))
     items = arrange_block(block.output_group, limit_nbytes, where=where)
-    return items_to_html(items, block.ranks, pictures, where=where, notebook_dir=notebook_dir, brief=brief)
-
-
-def items_to_html(
-    items: Sequence[BlockItem | RepeatedLines],
-    ranks: Sequence[int],
-    pictures: Pictures,
-    *,
-    where: str,
-    notebook_dir: str = "",
-    brief: bool = False,
-) -> str:
-    """Format lines and pictures that are arranged already; the arguments are those of `block_to_html`."""
-    table = 0 < sum(len(item.slots) for item in items if isinstance(item, BlockLine)) <= _MAX_TABLE_SLOTS
-    names, named, parts = map(slot_letter, count()), [], []
-    for (kind, channel), same in groupby(items, key=lambda item: (type(item), getattr(item, "channel", ""))):
+    slot_count = sum(len(line.slots) for line in list_lines(items) if isinstance(line, BlockLine))
+    writer = _LineWriter(
+        block.ranks, where, notebook_dir, has_table=0 < slot_count <= _MAX_TABLE_SLOTS, has_bar_texts=not brief
+    )
+    parts: list[str] = []
+    hint = f" · {LOG_HINT}"
+    for kind, same in groupby(items, key=type):
         if kind is BlockLine:
-            lines = [item for item in same if isinstance(item, BlockLine)]
-            lines = [replace(line, bar_texts=()) for line in lines] if brief else lines
-            named_slots = [[(next(names), slot) for slot in line.slots] for line in lines]
-            named += [one for slots in named_slots for one in slots]
-            for answer, begin, end in _split_answers(lines) if channel == "value" else [("", 0, len(lines))]:
-                body = ""
-                if begin < end:
-                    html = _format_lines(lines[begin:end], named_slots[begin:end], ranks, table=table)
-                    body = _format_note(html, where, notebook_dir) if channel == "note" else _pre_lines(channel, html)
-                parts.append(format_answer_html(answer, body) if answer else body)
+            parts.append(writer.write([item for item in same if isinstance(item, BlockLine)]))
             continue
         for item in same:
             if isinstance(item, RichPart):
                 parts.append(_format_picture(item, pictures))
-            elif isinstance(item, RepeatedLines):
-                own_names = [next(names) for _ in item.columns]
-                note = _format_left_out(item, where, notebook_dir)
-                parts.append(_format_repeated_lines(item, ranks, own_names, note, brief=brief))
-    odd = "" if brief else _format_odd_values(find_odd_values(items, ranks))
-    return odd + "".join(parts) + (_format_slot_table(named, ranks) if table else _format_all_values(named, ranks))
+            elif isinstance(item, Loop):
+                head, folded, tail = map(writer.write, (item.head, item.folded, item.tail))
+                parts += [head, format_fold(f"… {item.folded_count} lines more{hint}", folded), tail]
+                hint = ""
+    odd = "" if brief else _format_odd_values(find_odd_values(items, block.ranks))
+    return odd + "".join(parts) + writer.format_values()
+
+
+@dataclass(slots=True)
+class _LineWriter:
+    """Formats the lines of a block, whose slots have names that continue from line to line."""
+
+    ranks: tuple[int, ...]
+    where: str
+    notebook_dir: str
+    has_table: bool
+    """Whether a table below the lines has the numbers of all slots."""
+    has_bar_texts: bool
+    """Whether each rank's progress bar is listed below the one for all."""
+    named: list[_NamedSlot] = field(default_factory=list)
+    """The slots so far."""
+
+    def write(self, lines: Sequence[BlockLine]) -> str:
+        """Format successive lines."""
+        return "".join(
+            self._write_channel(channel, list(same)) for channel, same in groupby(lines, key=lambda line: line.channel)
+        )
+
+    def _write_channel(self, channel: str, lines: Sequence[BlockLine]) -> str:
+        lines = lines if self.has_bar_texts else [replace(line, bar_texts=()) for line in lines]
+        names = map(slot_letter, count(len(self.named)))
+        named = [[(next(names), slot) for slot in line.slots] for line in lines]
+        self.named += chain.from_iterable(named)
+        parts: list[str] = []
+        for answer, begin, end in _split_answers(lines) if channel == "value" else [("", 0, len(lines))]:
+            body = ""
+            if begin < end:
+                html = _format_lines(lines[begin:end], named[begin:end], self.ranks, table=self.has_table)
+                is_note = channel == "note"
+                body = _format_note(html, self.where, self.notebook_dir) if is_note else _pre_lines(channel, html)
+            parts.append(format_answer_html(answer, body) if answer else body)
+        return "".join(parts)
+
+    def format_values(self) -> str:
+        """Format the numbers of all slots that the lines do not list."""
+        if self.has_table:
+            return _format_slot_table(self.named, self.ranks)
+        return _format_all_values(self.named, self.ranks)
 
 
 def _pre_lines(channel: str, lines: Sequence[str]) -> str:
@@ -200,9 +224,6 @@ def _format_note(lines: Sequence[str], where: str, notebook_dir: str) -> str:
     shown = "<br>".join(lines)
     shown = shown.replace(path, format_log_html(where, notebook_dir)) if where.startswith("/") else shown
     return f'<div style="{QUIET_STYLE}">{shown}</div>'
-
-
-_NamedSlot: TypeAlias = tuple[str, Slot]
 
 
 def _format_lines(
@@ -300,10 +321,7 @@ def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -
 # -- the numbers of a template
 
 
-_TABLES_STYLE = "display:flex;flex-wrap:wrap;gap:0 1.5em;overflow-x:auto"
 _TABLE_STYLE = "border-collapse:collapse;font-family:monospace;font-size:1em;border:0;margin:2px 0 4px 1em"
-_PART_STYLE = _TABLE_STYLE.replace("2px 0 4px", "0 0 0")
-"""Style of a part of a folded table."""
 
 
 def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int]) -> str:
@@ -327,141 +345,6 @@ def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int]) -> str:
         values = f"<details>{label}{values}</details>"
     style = f"{_CELL_STYLE};text-align:left;white-space:normal;vertical-align:baseline"
     return f'{head}<td style="{style}">{values}</td></tr>'
-
-
-def _format_repeated_lines(
-    run: RepeatedLines,
-    ranks: Sequence[int],
-    names: Sequence[str],
-    note: str,
-    *,
-    brief: bool,
-) -> str:
-    """Format lines of one form: the form and the rows; of many rows the middle is folded, with the note in it."""
-    count = f'<span style="{QUIET_STYLE}">{run.count_label}</span>'
-    form = _pre_lines(run.channel, [f"{_insert_names(ansi_to_html(run.text), names)}   {count}"])
-    if run.lines:
-        return form + _format_equal_lines(run, ranks, note, brief=brief)
-    tables = "".join(_format_repeated_table(run, table, note, brief=brief) for table in build_tables(run, ranks, names))
-    return f'{form}<div tabindex="0" style="{_TABLES_STYLE}">{tables}</div>'
-
-
-def _format_left_out(run: RepeatedLines, where: str, notebook_dir: str) -> str:
-    if not run.left_out:
-        return ""
-    line = format_omitted_line([""] * len(run.left_out), where=where)
-    return _format_note([escape(line, quote=False)], where, notebook_dir)
-
-
-def _split_rows(run: RepeatedLines) -> tuple[slice, slice, slice, slice]:
-    """Return which rows are shown first, which are folded, before and after those left out, and which are shown last."""
-    end = len(run.line_indexes)
-    if not run.is_folded:
-        return slice(0, end), slice(end, end), slice(end, end), slice(end, end)
-    last = end - TAIL_LINES
-    left_out = run.left_out or range(last, last)
-    return slice(0, HEAD_LINES), slice(HEAD_LINES, left_out.start), slice(left_out.stop, last), slice(last, end)
-
-
-def _fold_middle(run: RepeatedLines, inner: str, *, brief: bool) -> str:
-    """Fold the middle rows; while the cell runs they are only counted, because they are not sent."""
-    label = f"… {run.count - HEAD_LINES - TAIL_LINES} lines more · {LOG_HINT}"
-    if brief:
-        return f'<div style="{QUIET_STYLE}">{label}</div>'
-    return format_fold(label, inner)
-
-
-def _format_equal_lines(run: RepeatedLines, ranks: Sequence[int], note: str, *, brief: bool) -> str:
-    """Format lines on which all ranks agree, as they were printed."""
-    written = _format_lines(run.lines, [[] for _ in run.lines], ranks, table=True)
-    head, before, after, tail = (
-        _pre_lines(run.channel, written[rows]) if written[rows] else "" for rows in _split_rows(run)
-    )
-    return head + _fold_middle(run, before + note + after, brief=brief) + tail
-
-
-def _format_repeated_table(run: RepeatedLines, table: Table, note: str, *, brief: bool) -> str:
-    format_rows = _format_rank_rows if table.ranks else _format_summary_rows
-    first, before, after, last = (
-        format_rows(table, rows, has_head=rows.start == 0, is_part=run.is_folded) for rows in _split_rows(run)
-    )
-    folded = _fold_middle(run, before + note + after, brief=brief) if run.is_folded else ""
-    return f"<div>{first}{folded}{last}{'' if brief else _format_all_row_values(run, table)}</div>"
-
-
-def _format_all_row_values(run: RepeatedLines, table: Table) -> str:
-    all_values = [
-        f"{_text(' '.join(row.label))}  {_text(row.all_values)}"
-        for at, row in enumerate(table.rows)
-        if row.all_values and at not in run.left_out
-    ]
-    head = f"<b>{_text(', '.join(table.labels))} · {_text(table.name)}</b>"
-    return _collapse_values([head, *all_values] if all_values else [])
-
-
-def _wrap_table(rows: str, *, is_part: bool) -> str:
-    return f'<table class="mhnb-run" style="{_PART_STYLE if is_part else _TABLE_STYLE}">{rows}</table>'
-
-
-def _format_rank_rows(table: Table, rows: slice, *, has_head: bool, is_part: bool) -> str:
-    """Format rows with a column per rank.
-
-    Parts of one table have columns of equal width, so that they stay aligned: the cells of the first row have it.
-    """
-    if not table.rows[rows]:
-        return ""
-    widths = [f' style="min-width:{width}ch"' if is_part else "" for width in _column_widths(table)]
-    at_name, count = len(table.labels), len(table.rows[rows]) + has_head
-    name = f'<td rowspan="{count}"{widths[at_name]}>{_format_table_name(table) if has_head else ""}</td>'
-    lines: list[list[tuple[str, str]]] = []
-    if has_head:
-        lines.append([('th scope="col"', head) for head in (*map(_text, table.labels), *map(str, table.ranks))])
-    for row in table.rows[rows]:
-        # Their column has no other cells, so they head their rows without a scope, which would be stored in each.
-        labels = [("th", _text(text)) for text in row.label]
-        values = (
-            f"<b>{_text(text)}&nbsp;≠</b>" if at in row.outliers else _text(text) for at, text in enumerate(row.values)
-        )
-        lines.append([*labels, *(("td", value) for value in values)])
-    written = []
-    for at, line in enumerate(lines):
-        styles = [widths[place + (place >= at_name)] if at == 0 else "" for place in range(len(line))]
-        cells = [f"<{tag}{style}>{text}</{tag[:2]}>" for (tag, text), style in zip(line, styles, strict=True)]
-        written.append(f"<tr>{''.join((*cells[:at_name], *([name] if at == 0 else []), *cells[at_name:]))}</tr>")
-    return _wrap_table("".join(written), is_part=is_part)
-
-
-def _format_table_name(table: Table) -> str:
-    return f"<b>{_text(table.name)}</b>{_text(table.heading.removeprefix(table.name))}"
-
-
-def _column_widths(table: Table) -> list[int]:
-    """Return the characters of the widest text in each column, with the mark of a value that differs."""
-    heads = [*table.labels, table.heading, *map(str, table.ranks)]
-    texts = [[*row.label, "", *row.values] for row in table.rows]
-    first_value = len(heads) - len(table.ranks)
-    marked = {first_value + at for row in table.rows for at in row.outliers}
-    return [max(map(len, column)) + 2 * (at in marked) for at, column in enumerate(zip(heads, *texts, strict=True))]
-
-
-def _format_summary_rows(table: Table, rows: slice, *, has_head: bool, is_part: bool) -> str:
-    """Format rows of many ranks, each with minimum, median and maximum, or with the few values that they share."""
-    if not table.rows[rows]:
-        return ""
-    widths = [
-        f' style="min-width:{max(len(row.label[at]) for row in table.rows)}ch"' if is_part else ""
-        for at in range(len(table.labels))
-    ]
-    written = []
-    if has_head:
-        heads = "".join(f'<th scope="col">{_text(head)}</th>' for head in table.labels)
-        written.append(f'<tr>{heads}<td style="text-align:left"><b>{_text(table.name)}</b></td></tr>')
-    for at, row in enumerate(table.rows[rows]):
-        labels = "".join(
-            f"<th{widths[place] if at == 0 else ''}>{_text(text)}</th>" for place, text in enumerate(row.label)
-        )
-        written.append(f'<tr>{labels}<td style="text-align:left">{_text(row.values[0])}</td></tr>')
-    return _wrap_table("".join(written), is_part=is_part)
 
 
 def _text(text: str) -> str:

@@ -27,7 +27,6 @@ from mhnb.view.cell.blocks import (
     clip_unchanged,
     comparable_lines,
     find_odd_values,
-    find_repeated_lines,
     format_omitted_line,
     keep_ends,
     shorten_line,
@@ -435,8 +434,7 @@ def _iter_odd(block: Block) -> Iterator[_Odd]:
         changed = [row for row in block.rows if row.kind != "same"]
         yield from (_Odd(block.ranks, "", _format_first_difference(row)) for row in changed[:1])
         return
-    items = find_repeated_lines(block_items(block.output_group), block.ranks)
-    for odd in find_odd_values(items, block.ranks):
+    for odd in find_odd_values(block_items(block.output_group), block.ranks):
         text = f"{odd.before}{odd.value} ← {odd.elsewhere} elsewhere"
         yield _Odd(odd.ranks, name_field(odd.before, ""), text)
 

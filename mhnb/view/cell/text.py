@@ -22,10 +22,9 @@ from mhnb.view.cell.blocks import (
     SLOT_MARK,
     TAIL_LINES,
     BlockItem,
+    Loop,
     OddValue,
-    RepeatedLines,
     arrange_block,
-    build_tables,
     clip_lines,
     clip_unchanged,
     comparable_lines,
@@ -33,7 +32,6 @@ from mhnb.view.cell.blocks import (
     format_bars,
     format_more_odd_values,
     format_omitted_line,
-    format_table,
     format_values,
     keep_ends,
     slot_letter,
@@ -262,7 +260,7 @@ def _format_block(block: Block, block_count: int, painter: _Colorizer, locations
         items = arrange_block(block.output_group, limit, where=where)
         lines = [
             *_format_odd_values(find_odd_values(items, block.ranks), painter),
-            *(line for item in items for line in _format_item(item, block.ranks, painter, where)),
+            *_format_items(items, block.ranks, painter, where),
         ]
     return lines or [painter(_DIM, "(no output)")]
 
@@ -277,16 +275,26 @@ def _format_odd_values(odd: Sequence[OddValue], painter: _Colorizer) -> Iterator
         yield painter(_DIM, format_more_odd_values(more))
 
 
-def _format_item(
-    item: BlockItem | RepeatedLines, ranks: Sequence[int], painter: _Colorizer, where: str
+def _format_items(
+    items: Sequence[BlockItem | Loop], ranks: Sequence[int], painter: _Colorizer, where: str
 ) -> Iterator[str]:
+    hint = f" · {LOG_HINT}"
+    for item in items:
+        if isinstance(item, Loop):
+            note = format_omitted_line([line.text for line in item.folded], where=where)
+            yield from _format_items(item.head, ranks, painter, where)
+            yield painter(_DIM, note + hint)
+            yield from _format_items(item.tail, ranks, painter, where)
+            hint = ""
+        else:
+            yield from _format_item(item, ranks, painter)
+
+
+def _format_item(item: BlockItem, ranks: Sequence[int], painter: _Colorizer) -> Iterator[str]:
     if isinstance(item, RichPart):
         for variant_ranks, output in item.variants:
             label = f"{describe_ranks(variant_ranks)}: " if len(item.variants) > 1 else ""
             yield from (label + output_to_text(output, color=painter.color)).splitlines()
-        return
-    if isinstance(item, RepeatedLines):
-        yield from _format_repeated_lines(item, ranks, painter, where)
         return
     names = [slot_letter(at) for at in range(len(item.slots))]
     yield _insert_names(item.text, names, painter)
@@ -303,30 +311,6 @@ def _insert_names(text: str, names: Sequence[str], painter: _Colorizer) -> str:
     for name in names:
         text = text.replace(SLOT_MARK, f"‹{name}›", 1)
     return text if painter.color else strip_ansi(text)
-
-
-def _format_repeated_lines(run: RepeatedLines, ranks: Sequence[int], painter: _Colorizer, where: str) -> Iterator[str]:
-    """Format lines of one form: the form, and the first and the last rows of many."""
-    names = [slot_letter(at) for at in range(len(run.columns))]
-    yield f"{_insert_names(run.text, names, painter)}   {painter(_DIM, run.count_label)}"
-    tables = build_tables(run, ranks, names)
-    for lines in [[line.text for line in run.lines]] if run.lines else map(format_table, tables):
-        has_heading = not run.lines and len(lines) > len(run.line_indexes)
-        yield from (
-            f"  {_insert_names(line, (), painter)}"
-            for line in _clip_rows(run, lines, where, painter, head=int(has_heading))
-        )
-
-
-def _clip_rows(
-    run: RepeatedLines, lines: Sequence[str], where: str, painter: _Colorizer, *, head: int
-) -> Sequence[str]:
-    """Keep the first and the last rows of many."""
-    if not run.is_folded:
-        return lines
-    count = run.count - HEAD_LINES - TAIL_LINES
-    note = painter(_DIM, f"{format_omitted_line([''] * count, where=where)} · {LOG_HINT}")
-    return [*lines[: head + HEAD_LINES], note, *lines[-TAIL_LINES:]]
 
 
 def _format_differences(block: Block, painter: _Colorizer, limit_nbytes: int, where: str) -> Iterator[str]:

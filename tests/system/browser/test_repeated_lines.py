@@ -125,22 +125,11 @@ def test_nothing_jumps_while_a_loop_goes_on(page: Page, sample: str) -> None:
 @pytest.mark.parametrize("lines", [50, 200, 2000])
 @pytest.mark.sample(1)
 def test_height_of_a_loop_does_not_depend_on_its_lines(page: Page, lines: int) -> None:
-    """Two fields on four ranks take less than 300 px, whatever their number of lines."""
+    """Seven lines with two numbers of four ranks take less than 500 px, whatever the number of lines."""
     page.set_content(PAGE.format("", "") + format_cell_html(loop(lines)))
     box = page.locator(".mhnb").bounding_box()
     assert box is not None
-    assert box["height"] < 300
-
-
-def test_parts_of_a_folded_table_stay_aligned(page: Page) -> None:
-    """The columns of the first rows, of the folded ones and of the last ones are below each other, also where a value is marked."""
-    page.set_content(PAGE.format("", "") + format_cell_html(loop(start="")))
-    page.locator(".mhnb details summary").first.click()
-    edges = page.locator(".mhnb table").evaluate_all(
-        "(tables) => tables.slice(0, 3).map((one) => [...one.rows].at(-1).lastElementChild.getBoundingClientRect().right)"
-    )
-    assert len(edges) == 3
-    assert max(edges) - min(edges) < 1
+    assert box["height"] < 500
 
 
 def test_long_different_outputs_fit_a_window(page: Page) -> None:

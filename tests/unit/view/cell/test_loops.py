@@ -1,0 +1,116 @@
+"""Of a loop's lines the first and the last are shown, the others are in a fold, and no line is lost or moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mhnb.core.output.folding import group_outputs
+from mhnb.core.output.results import CellResult
+from mhnb.view.cell.blocks import LOG_HINT, Loop, block_items, find_loops, list_lines
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.summary import find_odd_ranks, summarise_cell
+from mhnb.view.cell.text import format_cell_text
+from tests.support.view_samples import StrictPage, cell, equal_loop, figure, loop, out
+
+_NUMBERS = st.sampled_from(["0", "1", "10", "0.5", "-1.5", "nan", "1e-5"])
+
+
+def _cell(texts: Sequence[Sequence[str]]) -> CellResult:
+    return cell(*[[out("".join(f"{line}\n" for line in lines))] for lines in texts])
+
+
+def _counts(result: CellResult) -> list[int]:
+    """Return the number of lines of each loop, and 1 for every other line."""
+    (block,) = group_outputs([((one.rank,), one.outputs) for one in result])
+    return [len(item.lines) if isinstance(item, Loop) else 1 for item in find_loops(block_items(block))]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["step {} loss {}", "[{}/7] {:>8}", "a", "… 3 {} {}"]), st.integers(1, 50))),
+    st.integers(1, 3),
+    st.data(),
+)
+@pytest.mark.slow
+def test_no_line_is_lost_or_moved(stretches: list[tuple[str, int]], ranks: int, data: st.DataObject) -> None:
+    """Whatever is printed, the items in order are the block's lines, those of loops among them."""
+    forms = [form for form, count in stretches for _ in range(count)]
+    said = [
+        ((rank,), [out("\n".join(form.format(*data.draw(st.tuples(_NUMBERS, _NUMBERS))) for form in forms)), figure()])
+        for rank in range(ranks)
+    ]
+    for block in group_outputs(said):
+        items = block_items(block)
+        assert list_lines(find_loops(items)) == items
+
+
+def test_loop_on_which_all_ranks_agree_is_folded_as_it_was_printed() -> None:
+    """The lines around it, its first two and its last five are visible, all others are in a fold that counts them."""
+    page = StrictPage(format_cell_html(equal_loop()))
+    lines = equal_loop()[0].stdout.splitlines()
+    assert [line for line in lines if line in page.visible] == [*lines[:3], *lines[-6:]]
+    assert f"… 193 lines more · {LOG_HINT}" in page.visible
+    assert all(line in page.text for line in lines)
+    note = f"… 193 lines left out: all of it is in the log file … · {LOG_HINT}"
+    shown = [line.strip() for line in format_cell_text(equal_loop()).splitlines()[1:]]
+    assert shown == [*lines[:3], note, *lines[-6:]]
+
+
+def test_loop_in_which_ranks_differ_has_every_value() -> None:
+    """Seven lines are visible with every rank's numbers below them, and the page has those of all lines."""
+    result = loop()
+    page = StrictPage(format_cell_html(result))
+    assert page.visible.count("step ") == 7
+    for rank in result:
+        rows = [line.split() for line in rank.stdout.splitlines()]
+        assert all(f"{rank.rank}: {row[at]}" in page.text for row in rows for at in (3, 5))
+        assert all(f"{rank.rank}: {row[at]}" in page.visible for row in (*rows[:2], *rows[-5:]) for at in (3, 5))
+    text = format_cell_text(result).splitlines()
+    assert sum(line.startswith("  step ") for line in text) == 7
+    assert text[7] == f"  … 193 lines left out: all of it is in the log file … · {LOG_HINT}"
+
+
+@pytest.mark.parametrize(("form", "count"), [("layer {} norm 0.{}1", 24), ("{} {}7", 80), ("step {} loss 0.{}", 12)])
+def test_lists_and_short_loops_stay_lines(form: str, count: int) -> None:
+    """Equal lines that are a list to read, or few, are shown as they are."""
+    result = cell(*[[out("".join(form.format(at, at * at % 10) + "\n" for at in range(count)))]] * 3)
+    page = StrictPage(format_cell_html(result))
+    assert result[0].stdout.strip() in page.visible
+    assert "lines more" not in page.text
+
+
+def test_where_a_fold_begins() -> None:
+    """It needs 13 lines if ranks differ on them, and 41 if they agree; a form has other blanks where numbers are padded."""
+    for count, expected in ((12, [1] * 12), (13, [13])):
+        assert (
+            _counts(_cell([[f"{at:4} loss {at + rank / 7:8.3f}" for at in range(count)] for rank in range(3)]))
+            == expected
+        )
+    for count, expected in ((40, [1] * 40), (41, [41])):
+        assert _counts(_cell([[f"{at:4} loss {at / 7:8.3f}" for at in range(count)]] * 3)) == expected
+
+
+def test_the_only_line_that_differs_is_not_folded() -> None:
+    """Among many equal lines the one on which ranks differ is between two folds, so that it is seen."""
+    texts = [[f"step {at} loss {rank + 3 if at == 50 else 0.5 + at}" for at in range(100)] for rank in range(4)]
+    assert _counts(_cell(texts)) == [50, 1, 49]
+    page = StrictPage(format_cell_html(_cell(texts)))
+    assert "step 50 loss ‹a›" in page.visible
+    assert page.visible.count(LOG_HINT) == 1
+
+
+def test_rank_that_leaves_a_loop_is_named() -> None:
+    """The first lines on which it differs are above the loop, although these are in its fold, and the status line names it."""
+    texts = [
+        [f"rank {rank} at {at + rank / 7:.2f} loss {1.5 if rank == 2 and at > 9 else 0.5}" for at in range(40)]
+        for rank in range(4)
+    ]
+    summary = summarise_cell(_cell(texts))
+    assert summary.difference == "rank 2 differs: loss"
+    assert find_odd_ranks(summary).keys() == {2}
+    page = StrictPage(format_cell_html(_cell(texts)))
+    assert "rank 2 ≠ rank 2 at 10.29 loss 1.5 ← 0.5 elsewhere" in page.visible
+    assert "… and 24 more numbers of rank 2, marked ≠" in page.visible
