@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mhnb.core.output.events import Stream
 from mhnb.core.output.folding import group_outputs
-from mhnb.core.output.results import CellResult
+from mhnb.core.output.outputs import OutputAccumulator
+from mhnb.core.output.results import CellResult, RankResult
 from mhnb.view.cell.blocks import LOG_HINT, Loop, block_items, find_loops, list_lines
-from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.summary import find_odd_ranks, summarise_cell
-from mhnb.view.cell.text import format_cell_text
+from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
 from tests.support.view_samples import StrictPage, cell, equal_loop, figure, loop, out
 
 _NUMBERS = st.sampled_from(["0", "1", "10", "0.5", "-1.5", "nan", "1e-5"])
@@ -114,3 +116,72 @@ def test_rank_that_leaves_a_loop_is_named() -> None:
     page = StrictPage(format_cell_html(_cell(texts)))
     assert "rank 2 ≠ rank 2 at 10.29 loss 1.5 ← 0.5 elsewhere" in page.visible
     assert "… and 24 more numbers of rank 2, marked ≠" in page.visible
+
+
+def test_chance_does_not_make_a_rank_odd() -> None:
+    """Where each rank differs from the others on some lines of a loop, none is named: each is marked where it differs."""
+    texts = [[f"at {at + rank / 7:.2f} acc {0.9 if at % 4 == rank else 0.8}" for at in range(40)] for rank in range(4)]
+    assert find_odd_ranks(summarise_cell(_cell(texts))) == {}
+    text = format_cell_text(_cell(texts))
+    assert "elsewhere" not in text
+    assert "0.9 ≠ rank 3 · 0.8 ranks 0-2" in text
+
+
+def test_hint_is_given_once_in_a_block() -> None:
+    """Of a loop in each epoch all are folded, and the first fold names mhnb.log."""
+    texts = [
+        [f"epoch {at // 20} step {at} loss {at + rank}.5" if at % 20 else "evaluated" for at in range(100)]
+        for rank in range(2)
+    ]
+    page, text = StrictPage(format_cell_html(_cell(texts))), format_cell_text(_cell(texts))
+    assert page.visible.count("… 12 lines more") == text.count("… 12 lines left out") == 5
+    assert page.text.count(LOG_HINT) == text.count(LOG_HINT) == 1
+
+
+@pytest.mark.parametrize("count", [3_000, 30_000])
+def test_lines_beyond_the_limit_are_counted(count: int) -> None:
+    """A fold opens to as many lines as are stored, with a note where others were left out, and counts all of them."""
+    result = _cell([[f"step {at} loss {at / 7:.5f}" for at in range(count)]] * 3)
+    html, text = format_cell_html(result), format_cell_text(result)
+    page = StrictPage(html)
+    assert len(html) < 1.2 * MAX_CELL_NBYTES
+    assert f"… {count - 7} lines more · " in page.visible
+    assert "left out: all of it is in the log file" not in page.visible
+    assert ("left out: all of it is in the log file" in page.text) == (count > 3_000)
+    assert f"… {count - 7} lines left out: " in text
+    assert len(text.splitlines()) == 9
+
+
+def test_bytes_that_the_notebook_never_had_are_in_the_count() -> None:
+    """A loop whose middle a rank left out is one loop, and the text says how many bytes more are in the log."""
+    accumulator = OutputAccumulator()
+    lines = [f"step {at} loss {at / 7:.3f}\n" for at in range(100_000)]
+    stretches = [Stream("stdout", "".join(lines[at : at + 1000])) for at in range(0, len(lines), 1000)]
+    accumulator.add(stretches)
+    rank = RankResult(0, "ok", accumulator.outputs(), omitted_nbytes=accumulator.omitted_nbytes)
+    assert rank.omitted_nbytes > 0
+    text = format_cell_text(cell(rank)).splitlines()
+    assert [line.split()[1] for line in text[1:3] + text[4:]] == ["0", "1", *map(str, range(99_995, 100_000))]
+    assert (
+        f" lines and {rank.omitted_nbytes:,} bytes more left out: all of it is in the log file … · {LOG_HINT}"
+        in text[3]
+    )
+    page = StrictPage(format_cell_html(cell(rank)))
+    assert page.visible.count("step ") == 7
+    assert page.visible.count("lines more") == 1
+
+
+@pytest.mark.slow
+def test_many_loops_leave_a_cell_small() -> None:
+    """A loop per epoch, other words on each rank, or many short loops store little more than the limit of a cell's text."""
+    epochs = [
+        [f"epoch {at // 15} loss {1 / (1 + at) + rank / 1000:.5f}" if at % 16 else "evaluated" for at in range(5000)]
+        for rank in range(4)
+    ]
+    words = [
+        [f"{word * rank} step {at} loss {at / 7:.4f}" for at in range(600)] for rank, word in enumerate("abcd" * 4, 1)
+    ]
+    short = [[f"{'xy'[at // 13 % 2]} {at + rank}" for at in range(10_000)] for rank in range(2)]
+    for texts in (epochs, words, short):
+        assert len(format_cell_html(_cell(texts))) < 1.4 * MAX_CELL_NBYTES
+        assert len(format_cell_text(_cell(texts))) < 1.4 * MAX_TEXT_NBYTES
