@@ -159,7 +159,7 @@ TICK_CLASS = "mhnb-right"
 _TICK_CSS = f".mhnb .{TICK_CLASS}{{color:color-mix(in srgb,#2f9e5a 70%,currentcolor)}}"
 """Green mixed with the text's own colour. Where the style sheet is dropped, the tick has the text's colour."""
 
-REPEATED_LINES_CSS = (
+_RANK_TABLE_CSS = (
     ".mhnb .mhnb-run th,.mhnb .mhnb-run td{padding:0 .7em 0 0;border:0;background:none;text-align:right;font-weight:normal;"
     "vertical-align:top}.mhnb .mhnb-run th{opacity:.75}"
 )
@@ -264,15 +264,13 @@ def wrap_in_scroller(html: str) -> str:
 def wrap_html(body: str, *, css: str = "") -> str:
     """Wrap a view's HTML in its outer element, with the style sheet that it needs."""
     ansi = ANSI_CSS if "ansi-" in body else ""
-    repeated = REPEATED_LINES_CSS if "mhnb-run" in body else ""
+    table = _RANK_TABLE_CSS if "mhnb-run" in body else ""
     last = _LAST_LINE_CSS if LAST_LINE_CLASS in body else ""
     jump = JUMP_CSS if "mhnb-jump" in body else ""
     pictures = _PICTURES_CSS if PICTURE_CLASS in body else ""
     strips = _STRIP_CSS if STRIP_CLASS in body else ""
     tick = _TICK_CSS if TICK_CLASS in body else ""
-    return (
-        f'<div class="mhnb"><style>{_CSS}{ansi}{tick}{repeated}{last}{jump}{strips}{pictures}{css}</style>{body}</div>'
-    )
+    return f'<div class="mhnb"><style>{_CSS}{ansi}{tick}{table}{last}{jump}{strips}{pictures}{css}</style>{body}</div>'
 
 
 # -- unique display ids

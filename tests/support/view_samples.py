@@ -314,8 +314,8 @@ def loop_with_odd_rank(lines: int = 200) -> CellResult:
     return cell(*said)
 
 
-def labels_and_measures() -> CellResult:
-    """Return the result of ranks that print ids and ports, which are labels, and a loss that differs on rank 2."""
+def odd_number() -> CellResult:
+    """Return the result of ranks that print numbers which differ everywhere, and a loss that differs on rank 2 only."""
     return cell(
         *[
             [

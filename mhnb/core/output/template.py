@@ -160,13 +160,13 @@ def unify_skeletons(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skelet
 
 
 def parse_number(value: str) -> float | None:
-    """Parse a number from `split_numbers`, durations in seconds; None for a progress bar, and for no number.
+    """Parse a number from `split_numbers`, durations in seconds; None for a progress bar.
 
-    >>> parse_number(" -1e-3"), parse_number("|███   |"), parse_number("")
-    (-0.001, None, None)
+    >>> parse_number(" -1e-3"), parse_number("|███   |")
+    (-0.001, None)
     """
     text = value.strip()
-    return None if not text or text.startswith("|") else parse_measure(text)
+    return None if text.startswith("|") else parse_measure(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Slot:
     """A position at which the ranks' texts differ."""
 
     values: tuple[str, ...]
-    """As each rank wrote it, in the order of the template's ranks; empty if a rank has not come there yet."""
+    """As each rank wrote it, in the order of the template's ranks."""
     is_rank: bool = False
     """Whether each rank wrote its own number there."""
     is_padding: bool = False
@@ -198,11 +198,11 @@ class Slot:
     @property
     def outliers(self) -> frozenset[int]:
         """Positions of values that are not finite, or differ from more than half of the ranks; empty if no value is that common."""
-        count = Counter(filter(None, self.values)) or Counter(self.values)
+        count = Counter(self.values)
         most_common = max(count, key=count.__getitem__)
         found = {at for at, number in enumerate(self.numbers) if number is not None and not math.isfinite(number)}
         if 2 * count[most_common] > len(self.values) > 2:
-            found |= {at for at, value in enumerate(self.values) if value and value != most_common}
+            found |= {at for at, value in enumerate(self.values) if value != most_common}
         return frozenset(found) if len(found) < len(self.values) else frozenset()
 
 

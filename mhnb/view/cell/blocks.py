@@ -29,7 +29,6 @@ from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, find_unit, split_n
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.measures import is_label
 
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Placeholders in a line's text for a rank's own number and for a slot. Unicode reserves them for use inside a program."""
@@ -315,7 +314,7 @@ class OddValue:
 def find_odd_values(items: Sequence[BlockItem | Loop], ranks: Sequence[int]) -> list[OddValue]:
     """Return the numbers in which at most a quarter of the ranks, or one, differ from the value that most have.
 
-    Durations always differ, and labels should. Of many lines of one form every rank is odd on some, by chance. So there a rank is
+    Durations always differ. Of many lines of one form every rank is odd on some, by chance. So there a rank is
     odd only if few ranks are.
 
     >>> line = BlockLine("stdout", f"loss {SLOT_MARK}", (Slot(("0.3", "0.3", "0.7", "0.3")),))
@@ -337,8 +336,7 @@ def _odd_values_of(line: BlockLine, at: int, ranks: Sequence[int]) -> Iterator[O
     if not 0 < len(outliers) <= max(1, len(ranks) // 4) or slot.is_bar:
         return
     pieces = strip_ansi(line.text).split(SLOT_MARK)
-    is_time = find_unit(pieces[at], f" {slot.values[0].strip()}", pieces[at + 1])[0] == "time"
-    if is_time or is_label(pieces[at], slot.values, pieces[at + 1]):
+    if find_unit(pieces[at], f" {slot.values[0].strip()}", pieces[at + 1])[0] == "time":
         return
     others = [
         (number, value.strip())

@@ -500,7 +500,7 @@ def _format_collapsible(
     mark = " ≠" if is_outlier else ""
     name = f"mhnb-block{' mhnb-odd' if mark else ''}"
     is_text = not block.rows and all(isinstance(part, TextPart) for part in block.output_group.parts)
-    # Repeated lines are folded already.
+    # The lines of a loop are folded already.
     is_text = is_text and LOG_HINT not in body
     height = _OPEN_EM // max(1, layout.long_count) if is_open and is_text else _OPEN_EM
     label, told = f"{format_ranks_html(block.ranks, locations)}{mark}", ""

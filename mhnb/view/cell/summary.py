@@ -7,6 +7,7 @@ HTML and text are both built from it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -41,7 +42,6 @@ from mhnb.view.cell.failures import (
     is_loss,
     is_only_right,
 )
-from mhnb.view.cell.measures import name_field
 from mhnb.view.cell.metrics import NO_CARD, MetricCard, build_card
 from mhnb.view.html import format_seconds
 
@@ -52,6 +52,8 @@ _MIN_EQUAL_SHARE = 0.3
 _MAX_TOOLTIP_LINES, _MAX_TOOLTIP_CHARS = 4, 160
 _MAX_ODD_FIELDS = 3
 """Maximum number of fields that the status line names."""
+_WORDS = re.compile(r"([^\W\d][\w/.-]*(?: [^\W\d][\w/.-]*)?)[^\w]*$")
+"""Matches the last word before a number, and the one before it: `val loss`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +438,17 @@ def _iter_odd(block: Block) -> Iterator[_Odd]:
         return
     for odd in find_odd_values(block_items(block.output_group), block.ranks):
         text = f"{odd.before}{odd.value} ← {odd.elsewhere} elsewhere"
-        yield _Odd(odd.ranks, name_field(odd.before, ""), text)
+        yield _Odd(odd.ranks, _name_number(odd.before), text)
+
+
+def _name_number(before: str) -> str:
+    """Return the words that name a number, from the text before it; may be empty.
+
+    >>> _name_number("step 3 val loss=")
+    'val loss'
+    """
+    found = _WORDS.search(before)
+    return found[1].rstrip(".-/") if found else ""
 
 
 def _format_first_difference(row: DiffRow) -> str:

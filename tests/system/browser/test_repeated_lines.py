@@ -21,9 +21,9 @@ from tests.support.view_samples import (
     cell,
     different_outputs,
     equal_loop,
-    labels_and_measures,
     loop,
     loop_with_odd_rank,
+    odd_number,
     out,
 )
 
@@ -181,7 +181,7 @@ def test_folds_are_near_each_other_with_last_lines_in_a_column(page: Page) -> No
 
 def test_panel_grid_begins_with_the_odd_rank(page: Page) -> None:
     """The card of the rank that differs is first, with its mark and its difference; the others keep their order."""
-    state = build_panel_state(labels_and_measures(), RankLocations(), uid="u", view="grid")
+    state = build_panel_state(odd_number(), RankLocations(), uid="u", view="grid")
     page.evaluate(PANEL, [(LIVE / "panel.js").read_text(), state])
     assert page.locator(".mhnb-card").all_inner_texts() == [
         "rank 2 ≠\nloss 0.731 ← 0.312 elsewhere\ntwo",

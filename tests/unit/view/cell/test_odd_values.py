@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.summary import find_odd_ranks, summarise_cell
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations
 from mhnb.view.live.results_panel import build_panel_state
-from tests.support.view_samples import StrictPage, cell, labels_and_measures, out
+from tests.support.view_samples import StrictPage, cell, odd_number, out
 
 ODD_LINE = "rank 2 ≠ loss 0.731 ← 0.312 elsewhere"
 
 
 def test_odd_number_is_the_first_line() -> None:
     """The rank, the number in its line, and the others' value are above the template in both forms."""
-    assert format_cell_text(labels_and_measures()).splitlines()[1] == f"  {ODD_LINE}"
-    visible = StrictPage(format_cell_html(labels_and_measures())).visible
+    assert format_cell_text(odd_number()).splitlines()[1] == f"  {ODD_LINE}"
+    visible = StrictPage(format_cell_html(odd_number())).visible
     assert visible.index(ODD_LINE) < visible.index("pid ‹a›")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "took {} s and {{}}",
-        "local port {} of {{}}",
-        "device {} is {{}}",
-    ],
-)
-def test_durations_and_labels_are_not_odd(line: str) -> None:
-    """A duration, a port or a device that differs on one rank is not on top."""
-    said = [[out(line.format(7 if rank == 2 else 5).format(f"0.{rank + 1}"))] for rank in range(4)]
+def test_durations_are_not_odd() -> None:
+    """A duration that differs on one rank is not on top."""
+    said = [[out(f"took {7 if rank == 2 else 5} s and 0.{rank + 1}")] for rank in range(4)]
     assert "elsewhere" not in format_cell_text(cell(*said))
+
+
+def test_field_is_named_by_the_words_before_it() -> None:
+    """The name is without the punctuation around it; a number without words is not named."""
+    for before, name in (
+        (" train/loss=", ": train/loss"),
+        (", 'lr': ", ": lr"),
+        ("step 3 val loss ", ": val loss"),
+        (": ", ""),
+    ):
+        said = [[out(f"x 0.{rank + 1}{before}{0.5 if rank == 2 else 0.25}")] for rank in range(4)]
+        assert summarise_cell(cell(*said)).difference == f"rank 2 differs{name}"
 
 
 def test_ranks_with_one_odd_value_share_a_line() -> None:
@@ -65,7 +67,7 @@ def test_many_odd_numbers_are_counted() -> None:
 
 def test_each_odd_rank_has_its_first_difference() -> None:
     """A rank is described by its odd number, or by its first line that differs."""
-    assert find_odd_ranks(summarise_cell(labels_and_measures())) == {2: "loss 0.731 ← 0.312 elsewhere"}
+    assert find_odd_ranks(summarise_cell(odd_number())) == {2: "loss 0.731 ← 0.312 elsewhere"}
     lines = [f"line {word}" for word in ("one", "two", "three", "four")]
     said = [[out("\n".join([*lines, "end odd" if rank == 1 else "end same"]))] for rank in range(4)]
     assert find_odd_ranks(summarise_cell(cell(*said))) == {1: "end odd ← same elsewhere"}
@@ -77,12 +79,12 @@ def test_each_odd_rank_has_its_first_difference() -> None:
 
 def test_grids_have_odd_ranks_first() -> None:
     """The stored grid begins with the odd rank and its difference; the panel's state has both."""
-    visible = StrictPage(format_cell_html(labels_and_measures(), view="grid")).visible
+    visible = StrictPage(format_cell_html(odd_number(), view="grid")).visible
     places = [
         visible.index(text) for text in ("rank 2 ≠", "loss 0.731 ← 0.312 elsewhere", "rank 0", "rank 1", "rank 3")
     ]
     assert places == sorted(places)
-    ranks = build_panel_state(labels_and_measures(), RankLocations(), uid="u", view="grid")["ranks"]
+    ranks = build_panel_state(odd_number(), RankLocations(), uid="u", view="grid")["ranks"]
     assert [(one["odd"], one["mark"], one["difference"]) for one in ranks] == [
         (False, "", ""),
         (False, "", ""),
@@ -93,7 +95,7 @@ def test_grids_have_odd_ranks_first() -> None:
 
 def test_status_line_names_few_odd_ranks_and_their_fields() -> None:
     """Where few ranks differ in numbers, the status line says which and in what; spread numbers only differ by rank."""
-    assert summarise_cell(labels_and_measures()).difference == "rank 2 differs: loss"
-    assert "<b>rank 2 differs: loss</b>" in format_cell_html(labels_and_measures())
+    assert summarise_cell(odd_number()).difference == "rank 2 differs: loss"
+    assert "<b>rank 2 differs: loss</b>" in format_cell_html(odd_number())
     spread = cell(*[[out(f"loss {rank}.5\n")] for rank in range(4)])
     assert summarise_cell(spread).difference == "numbers differ by rank"
