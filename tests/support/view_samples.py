@@ -282,23 +282,23 @@ def lesson_samples() -> dict[str, str]:
     }
 
 
-def loop(lines: int = 200, *, ranks: int = 4, odd: int | None = 2, start: str = "") -> CellResult:
-    """Return the result of a training loop whose loss and accuracy differ by rank; rank `odd` stops learning on the way."""
+def loop(lines: int = 200) -> CellResult:
+    """Return the result of a training loop whose loss and accuracy differ by rank; rank 2 stops learning on the way."""
     said = []
-    for rank in range(ranks):
-        text = [start] if start else []
+    for rank in range(4):
+        text = []
         for step in range(lines):
-            learnt = min(step, 0.4 * lines) if rank == odd else step
+            learnt = min(step, 0.4 * lines) if rank == 2 else step
             loss = 2.2 * math.exp(-4 * learnt / lines) + 0.12 + 0.003 * ((7 * step + 3 * rank) % 5)
             text.append(f"step {step} loss {loss:.4f} acc {1 - loss / 3 + 0.001 * rank:.3f}\n")
         said.append([out("".join(text))])
     return cell(*said)
 
 
-def equal_loop(lines: int = 200, *, ranks: int = 4) -> CellResult:
+def equal_loop(lines: int = 200) -> CellResult:
     """Return the result of a training loop that prints the same on every rank."""
     text = "".join(f"step {step} loss {2.2 * math.exp(-4 * step / lines) + 0.12:.4f}\n" for step in range(lines))
-    return cell(*[[out(f"compiling\n{text}done\n")]] * ranks)
+    return cell(*[[out(f"compiling\n{text}done\n")]] * 4)
 
 
 def loop_with_odd_rank(lines: int = 200) -> CellResult:

@@ -201,7 +201,7 @@ def _messages_of(messages: list[KernelMessage], text: str) -> list[KernelMessage
 
 
 def test_sixty_four_ranks_fit_a_screen(ran: RunNotebook) -> None:
-    """64 ranks are one template and a line of steps, and the rank with a value that is not a number is named."""
+    """64 ranks are one template and a summary, and the rank with a value that is not a number is named."""
     area = ran.area(MANY)
     assert "not a finite number on rank 40" in area.inner_text()
     assert (area.bounding_box() or {"height": 999})["height"] < 200

@@ -1,4 +1,4 @@
-"""Repeated lines and long outputs in a real browser: how high they are, and that nothing jumps when a cell ends."""
+"""Loops and long outputs in a real browser: how high they are, and that nothing jumps while a cell runs."""
 
 from __future__ import annotations
 
