@@ -24,7 +24,6 @@ from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import LOG_HINT, BlockLine, block_items, count_lines, format_omitted_line, shorten_line
 from mhnb.view.cell.blocks_html import Pictures, StripItem, block_to_html, format_strip
 from mhnb.view.cell.failures import Failure, are_not_yet, collapse_traceback, has_extra_information, trim_traceback
-from mhnb.view.cell.metrics import format_card_html
 from mhnb.view.cell.summary import (
     Block,
     CellSummary,
@@ -57,6 +56,7 @@ from mhnb.view.mime import format_log_html, format_pre, is_image, plain_nbytes
 from mhnb.view.print_html import print_parts
 from mhnb.view.reports.lesson import NOT_YET_SIGN, DifferenceRow, format_not_yet_html, parse_difference
 from mhnb.view.reports.memory import build_shortage
+from mhnb.view.reports.metrics import format_card_html
 
 _JUMP_SCRIPT = (
     "(function(b,n,t){var c=b.closest('.jp-Cell'),a=c&&[].slice.call(c.querySelectorAll('.jp-InputArea .cm-line')),"

@@ -48,13 +48,13 @@ from mhnb.view.cell.failures import (
     has_extra_information,
     trim_traceback,
 )
-from mhnb.view.cell.metrics import format_card_lines
 from mhnb.view.cell.summary import Block, CellSummary, summarise_cell
 from mhnb.view.html import RankLocations, join_words
 from mhnb.view.mime import output_to_text
 from mhnb.view.print_text import print_lines
 from mhnb.view.reports.lesson import format_difference, parse_difference
 from mhnb.view.reports.memory import build_shortage
+from mhnb.view.reports.metrics import format_card_lines
 
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""

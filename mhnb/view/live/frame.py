@@ -26,7 +26,6 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks_html import Pictures, block_to_html
-from mhnb.view.cell.metrics import LIVE_POINTS, NO_CARD, MetricCard, build_card, format_card_html, format_card_lines
 from mhnb.view.cell.summary import Block, CellSummary, format_heading
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.document import Line
@@ -49,6 +48,7 @@ from mhnb.view.live.strip import (
 from mhnb.view.print_html import print_parts
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.hang import MAX_PLACES, build_hang, describe_stop
+from mhnb.view.reports.metrics import LIVE_POINTS, NO_CARD, MetricCard, build_card, format_card_html, format_card_lines
 
 # -- the frame and its blocks
 

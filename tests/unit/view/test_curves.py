@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from xml.dom import minidom
 
-from mhnb.view.cell.curves import Curve, Samples, build_curve, draw_braille, draw_svg, format_curve_text
+from mhnb.view.drawings.curves import Curve, Samples, build_curve, draw_braille, draw_svg, format_curve_text
 
 
 def _curve(rows: Sequence[Sequence[float | None]]) -> Curve:

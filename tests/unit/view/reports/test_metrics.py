@@ -12,15 +12,22 @@ import pytest
 
 from mhnb.core.metrics import Metrics
 from mhnb.core.output.results import CellResult
-from mhnb.view.cell import metrics as metrics_view
-from mhnb.view.cell.curves import draw_svg
 from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
-from mhnb.view.cell.metrics import MAX_CHARTS, MetricChart, build_card, format_card_html, format_card_lines
 from mhnb.view.cell.text import format_cell_text
+from mhnb.view.drawings.curves import draw_svg
 from mhnb.view.live.frame import build_frame, format_running_text, frame_parts
 from mhnb.view.print_html import print_html
 from mhnb.view.print_text import print_text
-from mhnb.view.reports.metrics import NO_POINTS, build_metrics
+from mhnb.view.reports import metrics as metrics_view
+from mhnb.view.reports.metrics import (
+    MAX_CHARTS,
+    NO_POINTS,
+    MetricChart,
+    build_card,
+    build_metrics,
+    format_card_html,
+    format_card_lines,
+)
 from tests.support.metric_samples import log_curve, log_points, training_cell
 from tests.support.view_samples import StrictPage, cell, failed, out
 
@@ -162,7 +169,7 @@ def test_one_point_is_a_line_of_text_and_a_dot() -> None:
 
 
 def test_constant_metric_is_drawn() -> None:
-    """A metric that never changes is worth a line, other than a printed field."""
+    """A metric that never changes is worth a line."""
     assert re.search(r"^a  1 [\u2800-\u28ff]+ 1   all over 9 steps", _text(log_curve([[1.0] * 9] * 2, "a"))[0])
 
 
