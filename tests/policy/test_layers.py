@@ -63,6 +63,31 @@ EFFECTS = (
 """Standard modules that read a clock, the environment, a file, a socket or a random source. Pure code takes values instead."""
 
 
+DIRECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "view": {
+        "drawings": (),
+        "reports": ("drawings",),
+        "cell": ("reports",),
+        "live": ("cell", "reports"),
+    },
+    "core": {"guard": (), "launch": (), "output": (), "state": ("guard", "launch", "output")},
+    "rank": {"execution": ("guard",), "guard": ("execution",), "requests": ("execution", "guard")},
+}
+"""Which folders of a part each of its folders imports. The part's other modules are free, as long as they close no circle."""
+KNOTS = {
+    ("core.hang_report", "core.messages", "core.metrics", "core.output"): (
+        "the result of a cell has a hang report and metrics, and all of them are made of the events of outputs"
+    ),
+    ("core.cell_request", "core.export", "core.missing_names", "core.state"): (
+        "a request becomes an event of the state machine, which asks which names a cell lacks"
+    ),
+    ("rank.execution", "rank.guard", "rank.host_setup", "rank.jax_private", "rank.memory", "rank.trace"): (
+        "the runner of a cell begins and ends what watches it, and what watches it needs the cell's names, streams and interrupts"
+    ),
+}
+"""Folders and modules directly in one part that import each other, with the reason; a test says when one is gone."""
+
+
 def _imports(module: Module) -> Iterator[tuple[str, int]]:
     """Yield every imported dotted name with its line, also of imports inside functions."""
     for node in ast.walk(module.tree):
@@ -156,6 +181,17 @@ def package_imports(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
     for name, imported in graph.items():
         parts.setdefault(_part_of(name), set()).update({_part_of(each) for each in imported} - {_part_of(name)})
     return parts
+
+
+def inner_imports(graph: Mapping[str, set[str]], part: str) -> dict[str, set[str]]:
+    """Return the same graph among the folders and modules directly in one part, as `view.cell`."""
+    inner: dict[str, set[str]] = {}
+    for name, imported in graph.items():
+        names = [each.split(".")[1:3] for each in (name, *sorted(imported))]
+        own, *others = [".".join(each) for each in names]
+        if own.startswith(f"{part}."):
+            inner.setdefault(own, set()).update(each for each in others if each.startswith(f"{part}.") and each != own)
+    return inner
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
@@ -296,3 +332,22 @@ def test_import_mhnb_is_light() -> None:
 def test_loaded_by_finds_a_heavy_import() -> None:
     """The check in a fresh interpreter finds a module that is imported."""
     assert _loaded_by(["zmq"], among="zmq numpy") == "zmq"
+
+
+@pytest.mark.parametrize("part", DIRECTIONS)
+def test_folders_import_in_the_named_directions(part: str) -> None:
+    """A new arrow between two folders of one part is entered in DIRECTIONS, and reviewed."""
+    folders = DIRECTIONS[part]
+    found = {
+        folder: {each.partition(".")[2] for each in imported} & folders.keys()
+        for name, imported in inner_imports(file_imports(read_package()), part).items()
+        if (folder := name.partition(".")[2]) in folders
+    }
+    assert found == {folder: set(allowed) for folder, allowed in folders.items()}
+
+
+def test_knots_are_known() -> None:
+    """No folder of `view` imports one that imports it; those of `core` and `rank` that do are listed with a reason."""
+    graph = file_imports(read_package())
+    found = {tuple(knot) for part in DIRECTIONS for knot in circles(inner_imports(graph, part))}
+    assert found == KNOTS.keys()
