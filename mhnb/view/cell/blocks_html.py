@@ -10,38 +10,26 @@ from html import escape
 from itertools import chain, count, groupby
 from typing import TypeAlias
 
-from mhnb.core.output.diff import DiffRow, DiffSpan
-from mhnb.core.output.diff import Line as SaidLine
 from mhnb.core.output.folding import RichPart, is_text
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
 from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize
 from mhnb.types import Output
 from mhnb.view.ansi import ansi_to_html
 from mhnb.view.cell.blocks import (
-    HEAD_LINES,
-    LINE_NBYTES,
     LOG_HINT,
-    MAX_ODD_VALUES,
     OWN_MARK,
     SLOT_MARK,
-    TAIL_LINES,
     BlockLine,
     Loop,
-    OddValue,
     arrange_block,
-    clip_lines,
-    clip_unchanged,
-    comparable_lines,
     find_odd_values,
     format_bars,
-    format_more_odd_values,
     format_values,
-    keep_ends,
     list_lines,
     slot_letter,
     summarise_slot,
 )
-from mhnb.view.cell.differences import DifferencePart, split_differences
+from mhnb.view.cell.differences import arrange_differences, format_odd_values
 from mhnb.view.cell.summary import Block
 from mhnb.view.html import (
     CHANGED_STYLE,
@@ -145,8 +133,8 @@ def block_to_html(
                 head, folded, tail = map(writer.write, (item.head, item.folded, item.tail))
                 parts += [head, format_fold(f"… {item.folded_count} lines more{hint}", folded), tail]
                 hint = ""
-    odd = "" if brief else _format_odd_values(find_odd_values(items, block.ranks))
-    return odd + "".join(parts) + writer.format_values()
+    odd = [] if brief else list(format_odd_values(find_odd_values(items, block.ranks), _PAINTER))
+    return (_pre_lines("stdout", odd) if odd else "") + "".join(parts) + writer.format_values()
 
 
 @dataclass(slots=True)
@@ -203,20 +191,6 @@ def _split_answers(lines: Sequence[BlockLine]) -> list[tuple[str, int, int]]:
     before = [("", 0, begins[0])] if begins[0] else []
     ends = [*begins[1:], len(lines)]
     return [*before, *((lines[at].text, at + 1, end) for at, end in zip(begins, ends, strict=True))]
-
-
-def _format_odd_values(odd: Sequence[OddValue]) -> str:
-    """Format the numbers in which few ranks differ, which stand above the rest."""
-    if not odd:
-        return ""
-    lines = [
-        f'<b>{describe_ranks(one.ranks)}</b> ≠ {_text(one.before)}<b style="{CHANGED_STYLE}">{_text(one.value)}</b> '
-        f'<span style="{QUIET_STYLE}">← {_text(one.elsewhere)} elsewhere</span>'
-        for one in odd[:MAX_ODD_VALUES]
-    ]
-    if more := odd[MAX_ODD_VALUES:]:
-        lines.append(f'<span style="{QUIET_STYLE}">{format_more_odd_values(more)}</span>')
-    return _pre_lines("stdout", lines)
 
 
 def _format_note(lines: Sequence[str], where: str, notebook_dir: str) -> str:
@@ -361,66 +335,38 @@ def _format_value_cells(slot: Slot) -> Iterator[str]:
 # -- differences
 
 
+class _HtmlPainter:
+    """Turns words into HTML."""
+
+    plain = staticmethod(_text)
+
+    def printed(self, channel: str, text: str) -> str:
+        if channel == "picture":
+            return "<i>(a figure)</i>"
+        shown = _text(text).replace(RANK_PLACEHOLDER, f"<i>{RANK_PLACEHOLDER}</i>")
+        return f'<span style="{STDERR_STYLE}">{shown}</span>' if channel == "stderr" else shown
+
+    def strong(self, shown: str) -> str:
+        return f"<b>{shown}</b>"
+
+    added = strong
+
+    def quiet(self, shown: str) -> str:
+        return f'<span style="{QUIET_STYLE}">{shown}</span>'
+
+    def changed(self, shown: str) -> str:
+        return f'<b style="{CHANGED_STYLE}">{shown}</b>' if shown else ""
+
+
+_PAINTER = _HtmlPainter()
+
+
 def _format_differences(block: Block, limit_nbytes: int, where: str) -> Iterator[str]:
     """Format how a block differs; where a loop's lines differ, the first and the last of these lines."""
-    marked = any(row.kind in ("added", "missing") for row in block.rows)
-    lines = comparable_lines(block.output_group)
-    parts = split_differences(block)
-    written = [
-        list(_format_difference_rows(part, lines, block.majority_ranks, "  " if marked else "")) for part in parts
-    ]
-    if sum(len(line) + LINE_NBYTES for part_lines in written for line in part_lines) > limit_nbytes:
-        limit_nbytes //= len(parts)
     hint = f" · {LOG_HINT}"
-    for part, part_lines in zip(parts, written, strict=True):
-        middle = part_lines[HEAD_LINES:-TAIL_LINES]
-        if not part.is_loop:
-            yield _pre_lines("stdout", clip_lines(part_lines, limit_nbytes, where=where))
-            continue
-        yield _pre_lines("stdout", part_lines[:HEAD_LINES])
-        folded = _pre_lines("stdout", clip_lines(middle, limit_nbytes, where=where))
-        yield format_fold(f"… {len(middle)} lines more{hint}", folded)
-        yield _pre_lines("stdout", part_lines[-TAIL_LINES:])
-        hint = ""
-
-
-def _format_difference_rows(
-    part: DifferencePart, lines: Sequence[SaidLine], majority_ranks: Sequence[int], indent: str
-) -> Iterator[str]:
-    at = part.start
-    for row in part.rows:
-        if row.kind == "same" and row.count > _MAX_EQUAL_LINES:
-            yield f'<span style="{QUIET_STYLE}">… {row.count} lines as on {describe_ranks(majority_ranks)} …</span>'
-        elif row.kind == "same":
-            yield from (f"{indent}{_line_html(*line)}" for line in lines[at : at + row.count])
-        elif row.kind == "added":
-            yield f"+ <b>{_line_html(row.channel, row.here)}</b>"
-        elif row.kind == "missing":
-            yield f'<span style="{QUIET_STYLE}">- {_line_html(row.channel, keep_ends(row.there))}   ← elsewhere</span>'
-        else:
-            yield from _format_changed(row, indent)
-        at += 0 if row.kind == "missing" else row.count
-
-
-def _line_html(channel: str, text: str) -> str:
-    if channel == "picture":
-        return "<i>(a figure)</i>"
-    shown = escape(text, quote=False).replace(RANK_PLACEHOLDER, f"<i>{RANK_PLACEHOLDER}</i>")
-    return f'<span style="{STDERR_STYLE}">{shown}</span>' if channel == "stderr" else shown
-
-
-def _format_changed(row: DiffRow, indent: str) -> Iterator[str]:
-    spans = clip_unchanged(row)
-    changed = [span for span in spans if span.there is not None]
-    here = indent + "".join(map(_format_span, spans))
-    if len(changed) == 1 and changed[0].here and changed[0].there:
-        yield f'{here} <span style="{QUIET_STYLE}">← {escape(changed[0].there, quote=False)} elsewhere</span>'
-    else:
-        yield here
-        there = "".join(span.here if span.there is None else span.there for span in spans)
-        yield f'<span style="{QUIET_STYLE}">{indent}← {escape(there, quote=False)} elsewhere</span>'
-
-
-def _format_span(span: DiffSpan) -> str:
-    text = _line_html("", span.here)
-    return text if span.there is None or not text else f'<b style="{CHANGED_STYLE}">{text}</b>'
+    for part in arrange_differences(block, _PAINTER, limit_nbytes, where=where):
+        yield _pre_lines("stdout", part.head)
+        if part.folded:
+            yield format_fold(f"… {part.folded_count} lines more{hint}", _pre_lines("stdout", part.folded))
+            yield _pre_lines("stdout", part.tail)
+            hint = ""

@@ -1,24 +1,38 @@
-"""Differences of a block from the majority, split where a loop prints: a rank that leaves the others does so on every line.
+"""How a block differs from the majority's, and its numbers in which few ranks differ, as lines for either form.
 
-Decides which lines are those of a loop, of which only the first and the last are shown.
+A `Painter` turns words into text for a terminal or into HTML, so that both forms say the same. Where a loop prints, a rank that leaves
+the others does so on every line: of these only the first and the last are shown.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from mhnb.core.output.diff import DiffRow, Line
 from mhnb.core.output.template import split_numbers
-from mhnb.view.cell.blocks import MAX_SHOWN_LINES, comparable_lines
+from mhnb.core.ranks import describe_ranks
+from mhnb.view.cell.blocks import (
+    HEAD_LINES,
+    LINE_NBYTES,
+    MAX_ODD_VALUES,
+    MAX_SHOWN_LINES,
+    TAIL_LINES,
+    OddValue,
+    clip_lines,
+    clip_unchanged,
+    comparable_lines,
+    format_more_odd_values,
+    keep_ends,
+)
 from mhnb.view.cell.summary import Block
 
 _WHITESPACE = re.compile(r"\s+")
 _MAX_EQUAL_LINES = 3
-"""Of more equal lines only the number is shown, so they are not part of a loop that differs."""
+"""Up to this many lines that are equal everywhere are repeated between differences. Of more only the number is shown."""
 
 _Form: TypeAlias = tuple[str, tuple[str, ...]]
 """The stream's name, and the text between a line's numbers."""
@@ -59,3 +73,105 @@ def _form_of(row: DiffRow, lines: Sequence[Line]) -> _Form | None:
     forms = {(channel, tuple(_WHITESPACE.sub(" ", text) for text in split_numbers(line)[0])) for channel, line in lines}
     first, *others = forms
     return first if not others and len(first[1]) > 1 else None
+
+
+# -- as lines
+
+
+class Painter(Protocol):
+    """Turns words into one form: text for a terminal, or HTML."""
+
+    def plain(self, text: str) -> str:
+        """Return text of a rank."""
+
+    def printed(self, channel: str, text: str) -> str:
+        """Return a line that ranks printed on a channel, or the name of a picture that they showed."""
+
+    def strong(self, shown: str) -> str:
+        """Mark what is already in this form as important; likewise the others."""
+
+    def quiet(self, shown: str) -> str:
+        """Mark what is said beside the output."""
+
+    def changed(self, shown: str) -> str:
+        """Mark a word that differs."""
+
+    def added(self, shown: str) -> str:
+        """Mark a line that other ranks do not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceLines:
+    """Successive lines of a difference; of a loop the middle is folded."""
+
+    head: Sequence[str]
+    folded: Sequence[str] = ()
+    folded_count: int = 0
+    """The number of lines that are folded, with those that were left out."""
+    tail: Sequence[str] = ()
+
+
+def arrange_differences(block: Block, painter: Painter, limit_nbytes: int, *, where: str) -> list[DifferenceLines]:
+    """Arrange how a block differs, `loss 0.731 ← 0.312 elsewhere`; of too much text the beginning and the end.
+
+    Args:
+        block: ranks and their differences.
+        painter: of the form.
+        limit_nbytes: text that there is room for.
+        where: where all of it is.
+    """
+    marked = any(row.kind in ("added", "missing") for row in block.rows)
+    parts, said = split_differences(block), comparable_lines(block.output_group)
+    written = [list(_format_rows(part, said, block.majority_ranks, painter, "  " if marked else "")) for part in parts]
+    if sum(len(line) + LINE_NBYTES for lines in written for line in lines) > limit_nbytes:
+        limit_nbytes //= len(parts)
+    arranged = []
+    for part, lines in zip(parts, written, strict=True):
+        if part.is_loop:
+            middle = lines[HEAD_LINES:-TAIL_LINES]
+            folded = clip_lines(middle, limit_nbytes, where=where)
+            arranged.append(DifferenceLines(lines[:HEAD_LINES], folded, len(middle), lines[-TAIL_LINES:]))
+        else:
+            arranged.append(DifferenceLines(clip_lines(lines, limit_nbytes, where=where)))
+    return arranged
+
+
+def _format_rows(
+    part: DifferencePart, lines: Sequence[Line], majority_ranks: Sequence[int], painter: Painter, indent: str
+) -> Iterator[str]:
+    at = part.start
+    for row in part.rows:
+        if row.kind == "same" and row.count > _MAX_EQUAL_LINES:
+            yield painter.quiet(f"… {row.count} lines as on {describe_ranks(majority_ranks)} …")
+        elif row.kind == "same":
+            yield from (f"{indent}{painter.printed(*line)}" for line in lines[at : at + row.count])
+        elif row.kind == "added":
+            yield f"+ {painter.added(painter.printed(row.channel, row.here))}"
+        elif row.kind == "missing":
+            yield painter.quiet(f"- {painter.printed(row.channel, keep_ends(row.there))}   ← elsewhere")
+        else:
+            yield from _format_changed(row, painter, indent)
+        at += 0 if row.kind == "missing" else row.count
+
+
+def _format_changed(row: DiffRow, painter: Painter, indent: str) -> Iterator[str]:
+    spans = clip_unchanged(row)
+    changed = [span for span in spans if span.there is not None]
+    words = [(painter.printed("", span.here), span.there is not None) for span in spans]
+    here = indent + "".join(painter.changed(word) if differs else word for word, differs in words)
+    if len(changed) == 1 and changed[0].here and changed[0].there:
+        yield f"{here} {painter.quiet(f'← {painter.plain(changed[0].there)} elsewhere')}"
+    else:
+        yield here
+        there = "".join(span.here if span.there is None else span.there for span in spans)
+        yield painter.quiet(f"{indent}← {painter.plain(there)} elsewhere")
+
+
+def format_odd_values(odd: Sequence[OddValue], painter: Painter) -> Iterator[str]:
+    """Format the numbers in which few ranks differ, which stand above the rest: `rank 2 ≠ loss 0.731 ← 0.312 elsewhere`."""
+    for one in odd[:MAX_ODD_VALUES]:
+        label, elsewhere = painter.strong(describe_ranks(one.ranks)), f"← {painter.plain(one.elsewhere)} elsewhere"
+        value = painter.changed(painter.plain(one.value))
+        yield f"{label} ≠ {painter.plain(one.before)}{value} {painter.quiet(elsewhere)}"
+    if more := odd[MAX_ODD_VALUES:]:
+        yield painter.quiet(format_more_odd_values(more))

@@ -6,38 +6,26 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mhnb.core.output.diff import DiffRow
-from mhnb.core.output.diff import Line as SaidLine
 from mhnb.core.output.folding import RichPart
 from mhnb.core.output.results import CellResult
 from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.ranks import describe_ranks
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import (
-    HEAD_LINES,
-    LINE_NBYTES,
     LOG_HINT,
-    MAX_ODD_VALUES,
     OWN_MARK,
     SLOT_MARK,
-    TAIL_LINES,
     BlockItem,
     Loop,
-    OddValue,
     arrange_block,
-    clip_lines,
-    clip_unchanged,
-    comparable_lines,
     find_odd_values,
     format_bars,
-    format_more_odd_values,
     format_omitted_line,
     format_values,
-    keep_ends,
     slot_letter,
     summarise_slot,
 )
-from mhnb.view.cell.differences import DifferencePart, split_differences
+from mhnb.view.cell.differences import arrange_differences, format_odd_values
 from mhnb.view.cell.failures import (
     ORDER_MISMATCH,
     Failure,
@@ -105,6 +93,21 @@ class _Colorizer:
 
     def __call__(self, code: str, text: str) -> str:
         return f"{code}{text}{_RESET}" if self.color and text else text
+
+    def plain(self, text: str) -> str:
+        return text
+
+    def printed(self, channel: str, text: str) -> str:
+        return "(a figure)" if channel == "picture" else text
+
+    def strong(self, shown: str) -> str:
+        return self(_BOLD, shown)
+
+    changed = strong
+    added = plain
+
+    def quiet(self, shown: str) -> str:
+        return self(_DIM, shown)
 
 
 def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str) -> Iterator[str]:
@@ -259,20 +262,10 @@ def _format_block(block: Block, block_count: int, painter: _Colorizer, locations
         where = log or "the log file"
         items = arrange_block(block.output_group, limit, where=where)
         lines = [
-            *_format_odd_values(find_odd_values(items, block.ranks), painter),
+            *format_odd_values(find_odd_values(items, block.ranks), painter),
             *_format_items(items, block.ranks, painter, where),
         ]
     return lines or [painter(_DIM, "(no output)")]
-
-
-def _format_odd_values(odd: Sequence[OddValue], painter: _Colorizer) -> Iterator[str]:
-    """Format the numbers in which few ranks differ, which stand above the rest: `rank 2 ≠ loss 0.731 ← 0.312 elsewhere`."""
-    for one in odd[:MAX_ODD_VALUES]:
-        elsewhere = painter(_DIM, f"← {one.elsewhere} elsewhere")
-        label = painter(_BOLD, describe_ranks(one.ranks))
-        yield f"{label} ≠ {one.before}{painter(_BOLD, one.value)} {elsewhere}"
-    if more := odd[MAX_ODD_VALUES:]:
-        yield painter(_DIM, format_more_odd_values(more))
 
 
 def _format_items(
@@ -314,52 +307,11 @@ def _insert_names(text: str, names: Sequence[str], painter: _Colorizer) -> str:
 
 
 def _format_differences(block: Block, painter: _Colorizer, limit_nbytes: int, where: str) -> Iterator[str]:
-    """Format a block's differences from the majority, `loss 0.731 ← 0.312 elsewhere`; of a loop a few lines."""
-    marked = any(row.kind in ("added", "missing") for row in block.rows)
-    parts = split_differences(block)
-    said = comparable_lines(block.output_group)
-    written = [
-        list(_format_difference_rows(part, said, block.majority_ranks, painter, "  " if marked else ""))
-        for part in parts
-    ]
-    if sum(len(line) + LINE_NBYTES for lines in written for line in lines) > limit_nbytes:
-        limit_nbytes //= len(parts)
+    """Format a block's differences from the majority; of a loop a few lines."""
     hint = f" · {LOG_HINT}"
-    for part, lines in zip(parts, written, strict=True):
-        if part.is_loop:
-            note = format_omitted_line(lines[HEAD_LINES:-TAIL_LINES], where=where)
-            yield from (*lines[:HEAD_LINES], painter(_DIM, note + hint), *lines[-TAIL_LINES:])
+    for part in arrange_differences(block, painter, limit_nbytes, where=where):
+        yield from part.head
+        if part.folded:
+            yield painter.quiet(format_omitted_line(part.folded, where=where) + hint)
+            yield from part.tail
             hint = ""
-        else:
-            yield from clip_lines(lines, limit_nbytes, where=where)
-
-
-def _format_difference_rows(
-    part: DifferencePart, lines: Sequence[SaidLine], majority_ranks: Sequence[int], painter: _Colorizer, indent: str
-) -> Iterator[str]:
-    at = part.start
-    for row in part.rows:
-        if row.kind == "same":
-            if row.count <= _MAX_EQUAL_LINES:
-                yield from (f"{indent}{text}" for _, text in lines[at : at + row.count])
-            else:
-                yield painter(_DIM, f"… {row.count} lines as on {describe_ranks(majority_ranks)} …")
-        elif row.kind == "added":
-            yield f"+ {row.here}"
-        elif row.kind == "missing":
-            yield painter(_DIM, f"- {keep_ends(row.there)}   ← elsewhere")
-        else:
-            yield from _format_changed(row, painter, indent)
-        at += 0 if row.kind == "missing" else row.count
-
-
-def _format_changed(row: DiffRow, painter: _Colorizer, indent: str) -> Iterator[str]:
-    spans = clip_unchanged(row)
-    changed = [span for span in spans if span.there is not None]
-    here = "".join(span.here if span.there is None else painter(_BOLD, span.here) for span in spans)
-    if len(changed) == 1 and changed[0].here and changed[0].there:
-        yield f"{indent}{here} {painter(_DIM, f'← {changed[0].there} elsewhere')}"
-    else:
-        yield indent + here
-        there = "".join(span.here if span.there is None else span.there for span in spans)
-        yield painter(_DIM, f"{indent}← {there} elsewhere")
