@@ -40,7 +40,8 @@ from mhnb.magics.hints import CellHints
 from mhnb.magics.session import Session
 from mhnb.system.help_topics import list_topics
 from mhnb.system.resources import list_profiles
-from mhnb.view.ansi import ansi_to_html
+from mhnb.view.document import Code
+from mhnb.view.print_html import print_parts
 
 NameProvider = Callable[[str], Iterable[str]]
 """Returns the names that a command or flag accepts: rank variables for `pull`, notebook names for `push`, or profiles."""
@@ -321,7 +322,7 @@ class ShellHooks:
         shown, where = choose_description(texts, missing, self._inspected_rank)
         text = f"{where}\n{texts[shown]}"
         # ipykernel removes text/html from the bundle, and replies "not found" if it is missing.
-        return {**found[shown], "text/plain": text, "text/html": f"<pre>{ansi_to_html(text)}</pre>"}
+        return {**found[shown], "text/plain": text, "text/html": print_parts([Code(text)])}
 
     # -- a name that only the ranks have
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from html import escape
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -19,8 +18,8 @@ from mhnb.core.cell_request import find_first_code
 from mhnb.core.ranks import pluralize
 from mhnb.magics.commands import find_command
 from mhnb.rank.jax_private import backend_is_initialized
-from mhnb.view.html import QUIET_STYLE, new_uid
-from mhnb.view.live.screen import detect_screen
+from mhnb.view.document import Line
+from mhnb.view.live.screen import show_document
 
 _ASKS_FOR_DEVICES = re.compile(
     r"\bjax\s*\.\s*(?:(?:local_)?devices|(?:local_)?device_count|process_(?:count|index|indices)|make_mesh)\s*\("
@@ -90,7 +89,7 @@ class CellHints:
             print(hint, file=sys.stderr)
         if not self._has_explained_backend and self._used_own_backend(result.info):
             self._has_explained_backend = True
-            _show_quietly(_describe_own_backend())
+            show_document([Line(_describe_own_backend(), "quiet")])
 
     def _used_own_backend(self, info: Any) -> bool:
         """Return whether a plain cell made this process's JAX backend, or asked it what users want to know of the ranks."""
@@ -107,8 +106,3 @@ def _describe_own_backend() -> str:
     devices = sys.modules["jax"].local_devices()
     count = pluralize(len(devices), f"{devices[0].platform.upper()} device")
     return f"this is the notebook's own JAX ({count}), not that of the ranks; %%mhjax runs a cell on the ranks"
-
-
-def _show_quietly(text: str) -> None:
-    html = f'<div class="mhnb" style="{QUIET_STYLE}">{escape(text)}</div>'
-    detect_screen().show({"text/html": html, "text/plain": text}, new_uid())

@@ -6,6 +6,7 @@ Every import counts: those for typing, those inside functions, and `import_modul
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,8 +68,8 @@ DIRECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "view": {
         "drawings": (),
         "reports": ("drawings",),
-        "cell": ("reports",),
-        "live": ("cell", "reports"),
+        "cell": ("drawings", "reports"),
+        "live": ("cell", "drawings", "reports"),
     },
     "core": {"guard": (), "launch": (), "output": (), "state": ("guard", "launch", "output")},
     "rank": {"execution": ("guard",), "guard": ("execution",), "requests": ("execution", "guard")},
@@ -86,6 +87,27 @@ KNOTS = {
     ),
 }
 """Folders and modules directly in one part that import each other, with the reason; a test says when one is gone."""
+
+WRITES_TAGS = (
+    "view.ansi",
+    "view.drawings",
+    "view.html",
+    "view.mime",
+    "view.print_html",
+    "view.sanitize",
+    # The HTML of a card has folds, tabs and grids, which its text has not; the live view is made of the same blocks.
+    "view.cell.html",
+    "view.cell.blocks_html",
+    "view.live.frame",
+    "view.live.placeholder",
+    "view.live.strip",
+    # Answers are read back from the text that a rank prints.
+    "view.reports.lesson",
+)
+"""Modules and folders whose strings have tags of HTML, and which escape text; all others build documents."""
+_TAG = re.compile(
+    r"</?(?:a|b|br|button|code|details|div|i|img|input|label|p|pre|progress|small|span|style|summary|svg|table|td|th|tr)[ >]"
+)
 
 
 def _imports(module: Module) -> Iterator[tuple[str, int]]:
@@ -351,3 +373,32 @@ def test_knots_are_known() -> None:
     graph = file_imports(read_package())
     found = {tuple(knot) for part in DIRECTIONS for knot in circles(inner_imports(graph, part))}
     assert found == KNOTS.keys()
+
+
+def _tags(module: Module) -> Iterator[str]:
+    """Find strings with tags, docstrings aside, and imports of `escape`."""
+    documentation = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "html" and any(a.name == "escape" for a in node.names):
+            yield f"{module.name}:{node.lineno}: imports escape"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            yield from (f"{module.name}:{node.lineno}: writes {tag}" for tag in _TAG.findall(node.value))
+
+
+def test_tags_are_written_in_few_places() -> None:
+    """Whatever is shown is a document, and the printer and the drawings alone write its HTML."""
+    writers = {
+        name
+        for name in WRITES_TAGS
+        for module in read_package()
+        if module.name.removeprefix("mhnb.").startswith(name) and any(_tags(module))
+    }
+    assert writers == set(WRITES_TAGS)
+    found = [
+        line
+        for module in read_package()
+        if module.part in ("view", "magics", "cluster", "teach", "layouts", "cli")
+        and not module.name.removeprefix("mhnb.").startswith(WRITES_TAGS)
+        for line in _tags(module)
+    ]
+    assert not found, "\n".join(found)

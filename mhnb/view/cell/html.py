@@ -33,6 +33,7 @@ from mhnb.view.cell.summary import (
     without_errors,
 )
 from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited, full_text, names_kind
+from mhnb.view.drawings.metrics import draw_card
 from mhnb.view.html import (
     FAILED_COLOR,
     GRID_CELL_STYLE,
@@ -56,7 +57,6 @@ from mhnb.view.mime import format_log_html, format_pre, is_image, plain_nbytes
 from mhnb.view.print_html import print_parts
 from mhnb.view.reports.lesson import NOT_YET_SIGN, DifferenceRow, format_not_yet_html, parse_difference
 from mhnb.view.reports.memory import build_shortage
-from mhnb.view.reports.metrics import format_card_html
 
 _JUMP_SCRIPT = (
     "(function(b,n,t){var c=b.closest('.jp-Cell'),a=c&&[].slice.call(c.querySelectorAll('.jp-InputArea .cm-line')),"
@@ -281,7 +281,7 @@ def format_cell_html(
             + (_format_tabs if view == "tabs" else _format_grid)(result, cell_summary, known_locations, uid, Pictures())
         )
         css = TABS_CSS.format(uid=uid) if view == "tabs" else ""
-    parts.append(format_card_html(cell_summary.metrics))
+    parts.append(draw_card(cell_summary.metrics))
     parts += [
         f'<div style="margin-top:4px;{_NOTE_STYLE}">{escape(note, quote=False)}</div>'
         for note in (*(() if cell_summary.failures else cell_summary.notes), *cell_summary.output_notes)

@@ -42,8 +42,9 @@ from mhnb.view.cell.failures import (
     is_loss,
     is_only_right,
 )
+from mhnb.view.drawings.metrics import MetricCard
 from mhnb.view.html import format_seconds
-from mhnb.view.reports.metrics import NO_CARD, MetricCard, build_card
+from mhnb.view.reports.metrics import NO_CARD, build_card
 
 MAX_COMPARED_NBYTES = 192 * 1024
 """Text of one rank that is compared: its beginning and its end. More is never shown, and would cost time."""

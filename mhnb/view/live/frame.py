@@ -29,6 +29,7 @@ from mhnb.view.cell.blocks_html import Pictures, block_to_html
 from mhnb.view.cell.summary import Block, CellSummary, format_heading
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.document import Line
+from mhnb.view.drawings.metrics import MetricCard, draw_card
 from mhnb.view.html import (
     QUIET_STYLE,
     RankLocations,
@@ -48,7 +49,7 @@ from mhnb.view.live.strip import (
 from mhnb.view.print_html import print_parts
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.hang import MAX_PLACES, build_hang, describe_stop
-from mhnb.view.reports.metrics import LIVE_POINTS, NO_CARD, MetricCard, build_card, format_card_html, format_card_lines
+from mhnb.view.reports.metrics import LIVE_POINTS, NO_CARD, build_card, format_card_lines
 
 # -- the frame and its blocks
 
@@ -131,7 +132,7 @@ def build_frame(
         tuple(_build_live_block(block, errors, known_locations, budget, labelled=len(groups) > 1) for block in shown),
         f"… and {describe_ranks(rest)}, shown when the cell ends" if rest else "",
         _format_hang_html(snapshot.where, known_locations, expanded=expanded, has_recent_output=has_recent_output),
-        format_card_html(_build_metrics(snapshot), brief=True),
+        draw_card(_build_metrics(snapshot), brief=True),
         format_each_html(snapshot, known_locations) if expanded else "",
         has_buttons=snapshot.wall_s >= BUTTONS_AFTER_S,
         view=view,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from html import escape
 from typing import Any, Self, TypeAlias
 
 from mhnb.core.output.results import CellResult
@@ -23,13 +22,15 @@ from mhnb.sharding.layout import format_nbytes
 from mhnb.view.cell.html import View, format_cell_html
 from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.html import QUIET_STYLE, RankLocations, new_uid, wrap_html
+from mhnb.view.document import Line
+from mhnb.view.html import RankLocations, new_uid
 from mhnb.view.live.frame import LiveFrame, LiveView, build_frame, format_running_text, tail_text
 from mhnb.view.live.input_box import InputBox
 from mhnb.view.live.placeholder import PlaceholderDisplay, add_unsaved_note, format_widget_text
 from mhnb.view.live.screen import LiveWidget, Region, Screen, detect_screen
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.mime import MAX_RICH_NBYTES
+from mhnb.view.print_html import print_html
 
 MAX_FIGURES = 8
 """Different figures of a cell that are drawn at most, because a browser does not draw hundreds in a useful time."""
@@ -68,7 +69,7 @@ def _describe_omitted(figures: tuple[Figure, ...], fitting: list[Figure]) -> Ite
 
 
 def _build_text_bundle(text: str) -> _Bundle:
-    return {"text/html": wrap_html(f'<div style="{QUIET_STYLE}">{escape(text, quote=False)}</div>'), "text/plain": text}
+    return {"text/html": print_html([Line(text, "quiet")]), "text/plain": text}
 
 
 class FigureDisplays:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any, Protocol
 
-from mhnb.view.html import QUIET_STYLE, wrap_html
+from mhnb.view.document import Line
+from mhnb.view.print_html import print_html
 
 
 class _Region(Protocol):
@@ -51,7 +51,7 @@ class WaitLine:
             if self._region is not None:
                 self._region.show(text)
             return
-        html = wrap_html(f'<div style="{QUIET_STYLE}">{escape(text, quote=False)}</div>')
+        html = print_html([Line(text, "quiet")])
         data = {"text/html": html, "text/plain": text}
         (self._screen.replace if self._is_shown else self._screen.show)(data, self._display_id)
         self._is_shown = True

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from html import escape
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -23,11 +22,9 @@ from mhnb.view.drawings.curves import (
     Samples,
     build_curve,
     draw_braille,
-    format_curve_html,
-    format_curve_image,
     format_curve_text,
 )
-from mhnb.view.html import QUIET_STYLE, format_fold, wrap_in_scroller
+from mhnb.view.drawings.metrics import COLUMNS, MAX_DRAWN_RANKS, MetricCard, MetricChart, RankRow, draw_card
 
 MAX_CHARTS = 12
 """Metrics of a cell that have a chart; of others, a line says how many points there are."""
@@ -36,56 +33,11 @@ LIVE_POINTS = 6_000
 STORED_POINTS = 200_000
 _MIN_ROWS, _MAX_GRID = 64, 40_000
 """Steps that are drawn at least, and values of all ranks at most."""
-_MAX_DRAWN_RANKS = 16
-"""Ranks that have a picture of their own; all have their numbers."""
 _LOG_FACTOR = 1000.0
 """Positive values that span more than this are drawn on a logarithmic scale."""
 _MAX_TITLE_CHARS = 40
 _LAST_STEPS = 10
 """A rank's last steps, whose largest distance says when it will log again."""
-_RANK_PX = 108, 28
-_CHARTS_STYLE = "display:flex;flex-wrap:wrap;align-items:flex-start;margin:4px 0 2px 1em"
-_TABLE_STYLE = "border-collapse:collapse;font-family:monospace;font-size:1em;border:0;margin:2px 0"
-_COLUMNS = ("rank", "points", "steps", "first", "last", "lowest", "highest")
-
-
-@dataclass(frozen=True, slots=True)
-class RankRow:
-    """What one rank has logged of a metric."""
-
-    rank: int
-    texts: tuple[str, ...]
-    """In the order of the table's columns, from the number of points on."""
-    curve: Curve | None
-    """None if it has no finite value, or if too many ranks have one."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricChart:
-    """One metric, as it is shown."""
-
-    title: str
-    curve: Curve | None
-    """None if no rank has logged a finite value."""
-    remarks: tuple[str, ...]
-    """What the picture does not show, or not well enough."""
-    rows: tuple[RankRow, ...]
-    """Each rank; empty if only one has logged."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricCard:
-    """The charts of a cell or of several, and the sentences below them."""
-
-    charts: tuple[MetricChart, ...] = ()
-    more: tuple[str, ...] = ()
-    """Metrics without a chart, each with its number of points."""
-    notes: tuple[str, ...] = ()
-    difference_count: int = 0
-    """How many of the notes, the first ones, say that ranks differ which should not."""
-
-    def __bool__(self) -> bool:
-        return bool(self.charts or self.notes)
 
 
 NO_CARD = MetricCard()
@@ -285,7 +237,7 @@ def _build_rows(
         finite = [value for value in by_step.values() if math.isfinite(value)] or [math.nan]
         numbers = (by_step[steps[0]], by_step[steps[-1]], min(finite), max(finite))
         between = format_number(steps[0]) + (f" to {format_number(steps[-1])}" if len(steps) > 1 else "")
-        own = None if curve is None or len(rows) >= _MAX_DRAWN_RANKS else _draw_rank(rank, by_step, all_steps, curve)
+        own = None if curve is None or len(rows) >= MAX_DRAWN_RANKS else _draw_rank(rank, by_step, all_steps, curve)
         rows.append(RankRow(rank, (str(counts[rank]), between, *map(format_number, numbers)), own))
     return tuple(rows)
 
@@ -337,7 +289,7 @@ def _format_chart_line(chart: MetricChart, width: int) -> str:
 
 
 def _format_rank_lines(chart: MetricChart) -> Iterator[str]:
-    rows = [_COLUMNS, *((str(row.rank), *row.texts) for row in chart.rows)]
+    rows = [COLUMNS, *((str(row.rank), *row.texts) for row in chart.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for at, row in enumerate(rows if chart.rows else ()):
         curve = chart.rows[at - 1].curve if at else None
@@ -346,49 +298,6 @@ def _format_rank_lines(chart: MetricChart) -> Iterator[str]:
 
 
 # -- as HTML
-
-
-def format_card_html(card: MetricCard, *, brief: bool = False) -> str:
-    """Format charts side by side, each with its ranks in a fold, and the sentences below them.
-
-    `brief` leaves out the pictures of the ranks, because it is sent several times a second.
-    """
-    charts = "".join(_format_chart_html(chart, brief=brief) for chart in card.charts)
-    parts = [f'<div class="mhnb-metrics" style="{_CHARTS_STYLE}">{charts}</div>'] if charts else []
-    if card.more:
-        label = escape(pluralize(len(card.more), "more metric"), quote=False)
-        parts.append(format_fold(label, f"<div>{escape(', '.join(card.more), quote=False)}</div>"))
-    for at, note in enumerate(card.notes):
-        text = escape(note, quote=False)
-        parts.append(
-            f"<div><b>≠ {text}</b></div>" if at < card.difference_count else f'<div style="{QUIET_STYLE}">{text}</div>'
-        )
-    return "".join(parts)
-
-
-def _format_chart_html(chart: MetricChart, *, brief: bool) -> str:
-    title = escape(chart.title, quote=False)
-    drawn = format_curve_html(chart.curve) if chart.curve is not None else f"<div><b>{title}</b></div>"
-    remarks = "".join(f"<div>{escape(remark, quote=False)}</div>" for remark in chart.remarks)
-    quiet = f'<div style="font-size:.85em;{QUIET_STYLE}">{remarks}</div>' if remarks else ""
-    ranks = format_fold(f"{title} of each rank", _format_rank_table(chart, brief=brief)) if chart.rows else ""
-    return f'<div style="max-width:100%;margin:0 .5em 4px 0">{drawn}{quiet}{ranks}</div>'
-
-
-def _format_rank_table(chart: MetricChart, *, brief: bool) -> str:
-    shown = chart.rows[:_MAX_DRAWN_RANKS] if brief else chart.rows
-    heads = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
-    body = []
-    for row in shown:
-        cells = "".join(f"<td>{escape(text, quote=False)}</td>" for text in row.texts)
-        drawn = (
-            "" if row.curve is None or brief else format_curve_image(row.curve, width=_RANK_PX[0], height=_RANK_PX[1])
-        )
-        body.append(f'<tr><th scope="row">{row.rank}</th>{cells}{f"<td>{drawn}</td>" if drawn else ""}</tr>')
-    left_out = len(chart.rows) - len(shown)
-    more = f"<div>{pluralize(left_out, 'more rank')} when the cell ends</div>" if left_out else ""
-    table = f'<table class="mhnb-run" style="{_TABLE_STYLE}"><tr>{heads}</tr>{"".join(body)}</table>'
-    return wrap_in_scroller(table) + more
 
 
 # -- the metrics of all cells
@@ -405,7 +314,7 @@ def build_metrics(metrics: Metrics, *, each: bool = False) -> Document:
     # Whether a cell still runs is not known here: its ranks may be on different steps.
     card = build_card(metrics, done=False, max_charts=_MAX_CHARTS)
     lines = [*map(Line, format_card_lines(card, each=each))]
-    return [Line(_format_heading(metrics), "quiet"), InText(lines), InHtml([Drawing(format_card_html(card))])]
+    return [Line(_format_heading(metrics), "quiet"), InText(lines), InHtml([Drawing(draw_card(card))])]
 
 
 def _format_heading(metrics: Metrics) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from itertools import islice
 from typing import Any
 
@@ -22,6 +21,7 @@ from mhnb.sharding.plan import Move, Plan, PlannedArray, Refusal, Reshard, examp
 from mhnb.sharding.report import Report
 from mhnb.view.document import Code, Columns, Document, Fold, InHtml, InText, Line, Part, Problem, Section, Span
 from mhnb.view.html import RankLocations
+from mhnb.view.print_html import print_parts
 from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.mesh import build_tree
@@ -152,7 +152,7 @@ class Explorer:
             self._show_result(self.plan_input)
             self.problem.value = ""
         except Exception as error:  # noqa: BLE001 - a view that fails reports it and stays usable
-            self.problem.value = f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>"
+            self.problem.value = print_parts([Code(f"{type(error).__name__}: {error}")])
 
 
 def _read_row(row: Any) -> PlannedArray:

@@ -15,6 +15,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.drawings.curves import draw_svg
+from mhnb.view.drawings.metrics import MetricChart, draw_card
 from mhnb.view.live.frame import build_frame, format_running_text, frame_parts
 from mhnb.view.print_html import print_html
 from mhnb.view.print_text import print_text
@@ -22,10 +23,8 @@ from mhnb.view.reports import metrics as metrics_view
 from mhnb.view.reports.metrics import (
     MAX_CHARTS,
     NO_POINTS,
-    MetricChart,
     build_card,
     build_metrics,
-    format_card_html,
     format_card_lines,
 )
 from tests.support.metric_samples import log_curve, log_points, training_cell
@@ -70,7 +69,7 @@ def test_page_says_all_that_the_text_says() -> None:
 
 def test_each_rank_is_on_demand() -> None:
     """A fold has a table with a row for each rank: its points, steps, first, last, lowest and highest value, and its curve."""
-    page = StrictPage(format_card_html(build_card(log_curve([[3.0, 1.0, 2.0], [5.0, 4.0, math.nan]]), done=True)))
+    page = StrictPage(draw_card(build_card(log_curve([[3.0, 1.0, 2.0], [5.0, 4.0, math.nan]]), done=True)))
     assert "loss of each rank" in page.visible
     assert "points" not in page.visible
     assert "rankpointsstepsfirstlastlowesthighest030 to 23213130 to 25nan45" in page.text
@@ -96,7 +95,7 @@ def test_pictures_are_images_with_a_description() -> None:
 
 def test_fold_is_reached_by_keyboard() -> None:
     """Folds are `details` with a summary, and the table inside scrolls by keyboard."""
-    page = StrictPage(format_card_html(build_card(log_curve([[1.0, 2.0]] * 3), done=True)))
+    page = StrictPage(draw_card(build_card(log_curve([[1.0, 2.0]] * 3), done=True)))
     assert [tag for tag, _ in page.tags if tag in ("details", "summary")] == ["details", "summary"]
     assert any(attributes.get("tabindex") == "0" for tag, attributes in page.tags if tag == "div")
 
@@ -203,7 +202,7 @@ def test_metric_without_a_finite_value_is_words() -> None:
     """There is nothing to draw, and the value at the end of a curve that ends with NaN is NaN."""
     assert _text(log_curve([[math.nan] * 3] * 2)) == ["loss  nan on ranks 0-1 from step 0"]
     assert re.search(r" nan   all over 3 steps", _text(log_curve([[1.0, 2.0, math.nan]] * 2))[0])
-    page = StrictPage(format_card_html(build_card(log_curve([[math.nan] * 3] * 2), done=True)))
+    page = StrictPage(draw_card(build_card(log_curve([[math.nan] * 3] * 2), done=True)))
     assert "nan on ranks 0-1 from step 0" in page.visible
 
 
@@ -222,7 +221,7 @@ def test_odd_rank_is_drawn_and_named() -> None:
     assert (
         "rank 1 2.49"
         in StrictPage(
-            format_card_html(
+            draw_card(
                 build_card(
                     log_curve([[1.0 + at / 100 + (rank == 1) for at in range(50)] for rank in range(4)]), done=True
                 )
