@@ -97,6 +97,7 @@ class CuttableProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"tcp:127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: list[socket.socket] = []
+        self._is_cut = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -105,18 +106,27 @@ class CuttableProxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            try:
-                far = socket.create_connection(self._target)
-            except ConnectionRefusedError:
-                # The host of the board is still starting, so the rank tries again.
+            far = self._reach()
+            if far is None:
                 near.close()
                 continue
             self._sockets += [near, far]
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=_forward, args=(one, other), daemon=True).start()
 
+    def _reach(self) -> socket.socket | None:
+        """Connect to the target as soon as it listens: a rank that was accepted and then closed does not try again."""
+        while not self._is_cut.wait(0.05):
+            try:
+                return socket.create_connection(self._target)
+            except ConnectionRefusedError:
+                # The host of the board is still starting.
+                continue
+        return None
+
     def cut(self) -> None:
         """Close every connection, and accept no new one."""
+        self._is_cut.set()
         self._listener.close()
         for end in self._sockets:
             try:
