@@ -429,21 +429,6 @@ def _format_hang(snapshot: CellResult, locations: RankLocations, *, has_recent_o
 # -- as HTML without mhnb's own widget
 
 
-MAX_LIVE_NBYTES = 40_000
-"""Maximum size of one update."""
-
-
-def format_live_html(snapshot: CellResult, *, locations: RankLocations | None = None, expanded: bool = False) -> str:
-    """Format a running cell: ranks that are still busy, the last lines of each group of ranks, and where they hang.
-
-    Args:
-        snapshot: the cell as far as it has come.
-        locations: host and log file of each rank.
-        expanded: whether the user requested to see where the ranks are, also if none hangs.
-    """
-    return frame_to_html(build_frame(snapshot, locations, expanded=expanded))
-
-
 def frame_to_html(frame: LiveFrame) -> str:
     """Format a frame; a panel has a head of its own."""
     more = f'<div style="{QUIET_STYLE}">{escape(frame.overflow)}</div>' if frame.overflow else ""

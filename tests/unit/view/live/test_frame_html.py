@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.output.results import CellResult
-from mhnb.view.live.frame import MAX_LIVE_NBYTES, format_live_html, tail_text
+from mhnb.view.live.frame import build_frame, frame_to_html, tail_text
 from tests.support.view_samples import StrictPage, cell, failed, out, shown
 
 
@@ -22,30 +22,32 @@ from tests.support.view_samples import StrictPage, cell, failed, out, shown
 )
 def test_update_size_is_bounded(result: CellResult) -> None:
     """The size has a limit, because each update is sent whole."""
-    assert len(format_live_html(result).encode()) <= MAX_LIVE_NBYTES
+    assert len(frame_to_html(build_frame(result)).encode()) <= 40_000
 
 
 def test_the_last_lines_are_shown() -> None:
     """The last lines are shown, because the user waits for the latest output."""
-    page = StrictPage(format_live_html(cell([out("".join(f"step {n}\n" for n in range(9999)))], done=False)))
+    page = StrictPage(frame_to_html(build_frame(cell([out("".join(f"step {n}\n" for n in range(9999)))], done=False))))
     assert page.visible.endswith("step 9998")
     assert "step 1\n" not in page.visible
 
 
 def test_ranks_with_the_same_last_lines_share_a_block() -> None:
     """Ranks with the same last lines share a block, and the rank that is behind comes first."""
-    page = StrictPage(format_live_html(cell([out("b\n")], [out("a\n")], [out("b\n")], done=False, wall_s=2.0)))
+    page = StrictPage(
+        frame_to_html(build_frame(cell([out("b\n")], [out("a\n")], [out("b\n")], done=False, wall_s=2.0)))
+    )
     assert page.visible == "ranks 0-2 · running 2.0 srank 1aranks 0,2b"
 
 
 def test_error_of_a_rank_is_shown_immediately() -> None:
     """An error is shown immediately, because the other ranks may run for minutes."""
-    assert "ValueError: cannot reshape" in format_live_html(cell([], failed(1), done=False))
+    assert "ValueError: cannot reshape" in frame_to_html(build_frame(cell([], failed(1), done=False)))
 
 
 def test_ranks_of_further_groups_are_named() -> None:
     """Ranks without room are named."""
-    html = format_live_html(cell(*[[out(f"{chr(97 + rank)}\n")] for rank in range(30)], done=False))
+    html = frame_to_html(build_frame(cell(*[[out(f"{chr(97 + rank)}\n")] for rank in range(30)], done=False)))
     assert "… and ranks 24-29, shown when the cell ends" in html
 
 

@@ -9,7 +9,7 @@ import pytest
 from mhnb.core.hang_report import HangReport, RankLocation, ThreadLocation
 from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations
-from mhnb.view.live.frame import format_live_html
+from mhnb.view.live.frame import build_frame, frame_to_html
 from mhnb.view.live.view import CellView
 from mhnb.view.print_html import print_parts
 from mhnb.view.print_text import print_text
@@ -147,8 +147,8 @@ def test_where_shows_every_place() -> None:
     report = _many_places(8)
     different = replace(report, places=tuple(replace(place, what=f"jit(f{place.ranks[0]})") for place in report.places))
     snapshot = replace(cell(*[[]] * 8, wall_s=6.2, done=False), where=different)
-    assert "jit(f6)" not in format_live_html(snapshot)
-    assert "jit(f6)" in format_live_html(snapshot, expanded=True)
+    assert "jit(f6)" not in frame_to_html(build_frame(snapshot))
+    assert "jit(f6)" in frame_to_html(build_frame(snapshot, expanded=True))
 
 
 def test_absent_ranks_are_in_the_error_colour() -> None:
@@ -238,7 +238,7 @@ def test_report_of_a_stop_has_no_colour_of_an_alarm() -> None:
 def test_report_is_below_the_running_cell() -> None:
     """The live view shows the report once ranks hang, with the command that shows it in a terminal."""
     snapshot = replace(cell([out("step 3\n")], [out("step 3\n")], wall_s=6.2, done=False), where=HANG)
-    page = StrictPage(format_live_html(snapshot, locations=RankLocations(cluster="demo")))
+    page = StrictPage(frame_to_html(build_frame(snapshot, locations=RankLocations(cluster="demo"))))
     assert page.unclosed == []
     assert page.visible.index("step 3") < page.visible.index("waiting 6.2 s")
     assert "mhnb where demo" in page.visible
@@ -247,13 +247,15 @@ def test_report_is_below_the_running_cell() -> None:
 def test_stop_is_one_quiet_line_below_the_running_cell() -> None:
     """The live view shows the sentence, and the whole report only on request."""
     snapshot = replace(cell(*[[out("step 3\n")]] * 4, wall_s=6.2, done=False), where=STOPPED)
-    html = format_live_html(snapshot, locations=RankLocations(cluster="demo"))
+    html = frame_to_html(build_frame(snapshot, locations=RankLocations(cluster="demo")))
     page = StrictPage(html)
     assert page.unclosed == []
     assert page.visible.endswith(STOP_LINE)
     assert 'class="mhnb-bad"' not in html
     assert "mhnb where demo" not in page.visible
-    asked = StrictPage(format_live_html(snapshot, locations=RankLocations(cluster="demo"), expanded=True)).visible
+    asked = StrictPage(
+        frame_to_html(build_frame(snapshot, locations=RankLocations(cluster="demo"), expanded=True))
+    ).visible
     assert "rank 2 in the debugger, line 4:  breakpoint()" in asked
     assert "mhnb where demo" in asked
 
@@ -261,7 +263,7 @@ def test_stop_is_one_quiet_line_below_the_running_cell() -> None:
 def test_cell_with_progress_shows_no_report() -> None:
     """Nothing is shown while the ranks make progress."""
     snapshot = replace(cell([], [], wall_s=6.2, done=False), where=replace(HANG, stuck=False))
-    assert "waiting" not in format_live_html(snapshot)
+    assert "waiting" not in frame_to_html(build_frame(snapshot))
 
 
 def test_buttons_work_while_the_cell_runs() -> None:
