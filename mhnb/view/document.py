@@ -10,8 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
-Tone: TypeAlias = Literal["plain", "heading", "bad heading", "bad", "quiet", "caption", "advice"]
-"""How a line is meant. A caption stands above a table; advice is quiet, below what it is about, and may have several lines."""
+Tone: TypeAlias = Literal[
+    "plain", "heading", "bad heading", "bad", "quiet", "caption", "advice", "code", "below a card"
+]
+"""How a line is meant. A caption stands above a table; advice is quiet, below what it is about, and may have several lines.
+
+A line below a card is as far right as the words of the card.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,9 @@ class Span:
     is_quiet: bool = False
     gap: int = 1
     """Blanks before them where the form is text."""
+    is_strong: bool = False
+    link: str = ""
+    """Where a click on them leads, where the form is HTML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,8 @@ class Line:
     """Words after the text."""
     color: str = ""
     """The color of a bar on its left; without one if it is empty."""
+    sign: str = ""
+    """A tick or another sign before the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,19 @@ class HeadedRows:
     """The heading whose rows are in the color of errors."""
 
 
+FieldLook: TypeAlias = Literal["word", "words", "code", "title"]
+"""How labels look. Beside titles, which are long, only a span may wrap, and the table scrolls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Rows of a label and its values, aligned to the left, below a header if there is one."""
+
+    rows: Sequence[Sequence[str | Span]]
+    header: Sequence[str] = ()
+    look: FieldLook = "words"
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """Text whose blanks and line ends are kept."""
@@ -89,6 +112,8 @@ class Fold:
     """A line is printed above the parts where the form is text; a label is not."""
     parts: Document
     is_open: bool = False
+    is_high: bool = False
+    """Whether a line is high enough to be hit with a finger where several folds are below each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +129,19 @@ class Frame:
 
     parts: Document
     is_alarm: bool
+
+
+CardTone: TypeAlias = Literal["right", "not yet", "open"]
+"""What a card says about an answer; an open one does not judge it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Parts beside a line in the color of their tone; where the form is text, the card's own text."""
+
+    tone: CardTone
+    parts: Document
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +224,12 @@ Part: TypeAlias = (
     | Table
     | SortableTable
     | HeadedRows
+    | Fields
     | Code
     | Fold
     | Group
     | Frame
+    | Card
     | Columns
     | Section
     | Problem
@@ -202,7 +242,7 @@ Part: TypeAlias = (
 Document: TypeAlias = Sequence[Part]
 
 
-def read_cell(cell: str | Cell) -> str:
+def read_cell(cell: str | Cell | Span) -> str:
     """Return the text of a cell."""
     return cell if isinstance(cell, str) else cell.text
 

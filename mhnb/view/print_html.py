@@ -8,11 +8,15 @@ from html import escape
 from typing import Any
 
 from mhnb.view.document import (
+    Card,
+    CardTone,
     Cell,
     Code,
     Columns,
     Document,
     Drawing,
+    FieldLook,
+    Fields,
     Fold,
     Frame,
     Group,
@@ -25,15 +29,17 @@ from mhnb.view.document import (
     Progress,
     Section,
     SortableTable,
+    Span,
     Table,
     Tiles,
     Tone,
     read_cell,
 )
-from mhnb.view.html import QUIET_STYLE, format_fold, wrap_html, wrap_in_scroller
+from mhnb.view.html import QUIET_STYLE, TICK_CLASS, format_fold, wrap_html, wrap_in_scroller
 from mhnb.view.mime import format_pre
 from mhnb.view.print_text import find_number_columns
 
+_CODE_STYLE = "font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere"
 _BEFORE: dict[Tone, str] = {
     "plain": "<div>",
     "heading": "<div>",
@@ -42,6 +48,23 @@ _BEFORE: dict[Tone, str] = {
     "quiet": f'<div style="{QUIET_STYLE}">',
     "caption": f'<div style="{QUIET_STYLE}">',
     "advice": f'<div style="{QUIET_STYLE};padding-left:1em;white-space:pre-wrap">',
+    "code": f'<div style="{_CODE_STYLE}">',
+    "below a card": '<div style="padding:2px 0 2px 14px">',
+}
+_LINK_STYLE = "color:inherit;text-decoration:underline"
+"""A page's own color of links may be readable on one background only."""
+_CARD_STYLES: dict[CardTone, str] = {
+    "right": "#009e73",
+    "not yet": "#e69f00;background-color:rgba(230,159,0,.12)",
+    "open": "#8c8c8c",
+}
+"""The color of the line beside a card, never of text, and a tint."""
+_FIELD_STYLE = "text-align:left;vertical-align:baseline;border:0;background:none;padding:1px 1em 1px 0;font-size:1em"
+_LABEL_STYLES: dict[FieldLook, str] = {
+    "word": "font-weight:bold",
+    "words": "font-weight:bold;white-space:nowrap",
+    "code": "font-weight:normal;font-family:monospace;white-space:nowrap",
+    "title": "font-weight:normal",
 }
 _ALARM_COLOR, _CALM_COLOR = "#d9822b", "#8c8c8c"
 _FRAME_STYLE = "margin:3px 0;padding-left:8px;font-family:monospace"
@@ -87,6 +110,11 @@ def _print_frame(frame: Frame) -> str:
     return f'<div class="mhnb-hang" style="{line};{_FRAME_STYLE}">{print_parts(frame.parts)}</div>'
 
 
+def _print_card(card: Card) -> str:
+    style = f"border-left:4px solid {_CARD_STYLES[card.tone]};padding:3px 10px;margin:2px 0 4px"
+    return f'<div style="{style}">{print_parts(card.parts)}</div>'
+
+
 def _print_columns(columns: Columns) -> str:
     style = "margin:0 24px 0 0;min-width:0;max-width:100%"
     parts = "".join(f'<div style="{style}">{print_html(document)}</div>' for document in columns.documents)
@@ -106,12 +134,30 @@ def _print_line(line: Line) -> str:
 
 
 def _print_words(line: Line) -> str:
-    text = escape(line.text, quote=False)
-    words = [f"<b>{text}</b>" if line.tone.endswith("heading") else text]
-    for span in line.beside:
-        text = escape(span.text, quote=False)
-        words.append(f'<span style="{QUIET_STYLE}">{text}</span>' if span.is_quiet else text)
-    return " ".join(words)
+    text = escape(line.text, quote=False) if line.tone == "advice" else _print_breaks(line.text)
+    if line.sign:
+        text = f"{_print_sign(line.sign)} {text}".rstrip()
+    text = f"<b>{text}</b>" if line.tone.endswith("heading") else text
+    return " ".join([text, *map(_print_span, line.beside)])
+
+
+def _print_breaks(text: str) -> str:
+    # A blank line would end the HTML where a notebook is converted to Markdown.
+    return escape(text, quote=False).replace("\n", "<br>")
+
+
+def _print_sign(sign: str) -> str:
+    # A font that lacks a sign is replaced by one whose glyph may be wider than its place.
+    look = f'class="{TICK_CLASS}"' if sign == "✓" else 'style="padding-right:.3em"'
+    return f"<span {look}>{sign}</span>"
+
+
+def _print_span(span: Span) -> str:
+    text = escape(span.text, quote=False)
+    if span.link:
+        return f'<a href="{escape(span.link)}" style="{_LINK_STYLE}">{text}</a>'
+    text = f"<b>{text}</b>" if span.is_strong else text
+    return f'<span style="{QUIET_STYLE}">{text}</span>' if span.is_quiet else text
 
 
 def _format_bar(color: str) -> str:
@@ -122,7 +168,8 @@ def _print_fold(fold: Fold) -> str:
     inner = print_parts(fold.parts)
     if isinstance(fold.label, str):
         return format_fold(escape(fold.label), inner, is_open=fold.is_open)
-    summary = f'<summary style="cursor:pointer">{_print_words(fold.label)}</summary>'
+    height = ";padding:3px 0" if fold.is_high else ""
+    summary = f'<summary style="cursor:pointer{height}">{_print_words(fold.label)}</summary>'
     return f"<details{' open' if fold.is_open else ''}>{summary}{inner}</details>"
 
 
@@ -220,6 +267,30 @@ def _print_headed_rows(part: HeadedRows) -> str:
     return f'<table style="border-collapse:collapse;border:0;margin:0;font-size:1em">{"".join(rows)}</table>'
 
 
+def _print_fields(fields: Fields) -> str:
+    heads = "".join(
+        f'<th scope="col" style="{_FIELD_STYLE};font-weight:bold">{escape(word, quote=False)}</th>'
+        if word
+        else f'<td style="{_FIELD_STYLE}"></td>'
+        for word in fields.header
+    )
+    rows = [heads] if heads else []
+    label_style = f"{_FIELD_STYLE};{_LABEL_STYLES[fields.look]}"
+    for label, *values in fields.rows:
+        cells = "".join(_print_value(value, fields.look) for value in values)
+        rows.append(f'<th scope="row" style="{label_style}">{escape(read_cell(label), quote=False)}</th>{cells}')
+    lines = "".join(f'<tr style="background:none">{row}</tr>' for row in rows)
+    table = f'<table style="border-collapse:collapse;border:0;margin:3px 0;font-size:1em">{lines}</table>'
+    return wrap_in_scroller(table) if fields.look == "title" else table
+
+
+def _print_value(value: str | Span, look: FieldLook) -> str:
+    if isinstance(value, Span):
+        return f'<td style="{_FIELD_STYLE}">{_print_span(value)}</td>'
+    style = _NO_BREAK_STYLE if look == "title" else f";{_CODE_STYLE}"
+    return f'<td style="{_FIELD_STYLE}{style}">{_print_breaks(value)}</td>'
+
+
 def _find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
     """Return, by row, the columns whose longest cell is in that row, if that cell is short.
 
@@ -289,10 +360,12 @@ _PRINTERS: Mapping[type[Part], Callable[[Any], str]] = {
     Table: _print_table,
     SortableTable: _print_sortable_table,
     HeadedRows: _print_headed_rows,
+    Fields: _print_fields,
     Code: lambda code: format_pre(code.text),
     Fold: _print_fold,
     Group: _print_inner,
     Frame: _print_frame,
+    Card: _print_card,
     Columns: _print_columns,
     Section: lambda section: print_html(section.parts),
     Problem: _print_problem,

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mhnb.view.document import (
+    Card,
     Code,
     Columns,
     Document,
     Drawing,
+    Fields,
     Fold,
     Frame,
     Group,
@@ -80,7 +82,9 @@ def _print_table(table: Table) -> Iterator[str]:
 def _print_line(line: Line) -> Iterator[str]:
     words = "".join(f"{' ' * span.gap}{span.text}" for span in line.beside)
     indent = _INDENT * (line.indent + (line.tone == "advice"))
-    yield from (f"{indent}{each}" for each in f"{line.text}{':' if line.tone == 'caption' else ''}{words}".split("\n"))
+    sign = f"{line.sign} " if line.sign and line.text else line.sign
+    text = f"{sign}{line.text}{':' if line.tone == 'caption' else ''}{words}"
+    yield from (f"{indent}{each}" for each in text.split("\n"))
 
 
 def _print_headed_rows(part: HeadedRows) -> Iterator[str]:
@@ -88,6 +92,11 @@ def _print_headed_rows(part: HeadedRows) -> Iterator[str]:
     for heading, texts in part.groups:
         yield from (f"{'' if at else heading:<{width}} · {text}" for at, text in enumerate(texts))
     yield " · ".join(part.ending)
+
+
+def _print_fields(fields: Fields) -> Iterable[str]:
+    rows = [fields.header, *fields.rows] if fields.header else fields.rows
+    return _pad_cells([[read_cell(cell) for cell in row] for row in rows], set())
 
 
 def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -98,9 +107,11 @@ def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
        0  host0
       10  host1
     """
-    lines = [header, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    right = find_number_columns(header, rows)
+    return _pad_cells([header, *rows], find_number_columns(header, rows))
+
+
+def _pad_cells(lines: Sequence[Sequence[str]], right: set[int]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(
             cell.rjust(width) if column in right else cell.ljust(width)
@@ -124,10 +135,12 @@ _PRINTERS: Mapping[type[Part], Callable[[Any], Iterable[str]]] = {
     Table: _print_table,
     SortableTable: lambda _: (),
     HeadedRows: _print_headed_rows,
+    Fields: _print_fields,
     Code: _print_code,
     Fold: _print_fold,
     Group: _print_group,
     Frame: _print_inner,
+    Card: lambda card: card.text.split("\n"),
     Columns: _print_columns,
     Section: _print_inner,
     Problem: _print_problem,

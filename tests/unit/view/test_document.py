@@ -7,11 +7,15 @@ from html import escape
 import pytest
 
 from mhnb.view.document import (
+    Card,
+    CardTone,
     Cell,
     Code,
     Columns,
     Document,
     Drawing,
+    FieldLook,
+    Fields,
     Fold,
     Frame,
     Group,
@@ -42,6 +46,7 @@ COLUMN = "margin:0 24px 0 0;min-width:0;max-width:100%"
 SORT = f'onclick="{escape(SORT_SCRIPT)}" onkeydown="{escape(KEY_SCRIPT)}"'
 TILE = "padding-left:8px;min-width:1em;font-variant-numeric:tabular-nums;margin-right:14px;display:inline-block"
 WRAPPED = "white-space:pre-wrap;overflow-wrap:anywhere"
+FIELD = "text-align:left;vertical-align:baseline;border:0;background:none;padding:1px 1em 1px 0;font-size:1em"
 
 FORMS: dict[str, tuple[Document, str, str]] = {
     "a line": ([Line("two words")], "two words", "<div>two words</div>"),
@@ -76,6 +81,11 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         "all\na",
         '<details><summary style="cursor:pointer"><b>all</b></summary><div>a</div></details>',
     ),
+    "a fold that is easy to hit": (
+        [Fold(Line("all"), [Line("a")], is_high=True)],
+        "all\na",
+        '<details><summary style="cursor:pointer;padding:3px 0">all</summary><div>a</div></details>',
+    ),
     "a line with a bar": (
         [Line("a", color="#0072b2")],
         "a",
@@ -96,6 +106,36 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         [Line("a", "heading", beside=[Span("b", gap=2), Span("c", is_quiet=True)])],
         "a  b c",
         '<div><b>a</b> b <span style="opacity:.65">c</span></div>',
+    ),
+    "a line of several": ([Line("a\n\nb")], "a\n\nb", "<div>a<br><br>b</div>"),
+    "a tick": ([Line("a", "heading", sign="✓")], "✓ a", '<div><b><span class="mhnb-right">✓</span> a</b></div>'),
+    "another sign": (
+        [Line("", sign="≠", beside=[Span("a", is_strong=True)])],
+        "≠ a",
+        '<div><span style="padding-right:.3em">≠</span> <b>a</b></div>',
+    ),
+    "a link": (
+        [Line("a", beside=[Span("b", link='#"')])],
+        "a b",
+        '<div>a <a href="#&quot;" style="color:inherit;text-decoration:underline">b</a></div>',
+    ),
+    "fields": (
+        [Fields([("a", "1\n2", Span("b")), ("cd", "3", Span("e"))], ["", "n", "x"])],
+        "    n    x\na   1\n2  b\ncd  3    e",
+        (
+            '<table style="border-collapse:collapse;border:0;margin:3px 0;font-size:1em"><tr style="background:none">'
+            f'<td style="{FIELD}"></td><th scope="col" style="{FIELD};font-weight:bold">n</th>'
+            f'<th scope="col" style="{FIELD};font-weight:bold">x</th></tr><tr style="background:none">'
+            f'<th scope="row" style="{FIELD};font-weight:bold;white-space:nowrap">a</th>'
+            f'<td style="{FIELD};font-family:monospace;{WRAPPED}">1<br>2</td><td style="{FIELD}">b</td></tr>'
+            f'<tr style="background:none"><th scope="row" style="{FIELD};font-weight:bold;white-space:nowrap">cd</th>'
+            f'<td style="{FIELD};font-family:monospace;{WRAPPED}">3</td><td style="{FIELD}">e</td></tr></table>'
+        ),
+    ),
+    "a card": (
+        [Card("right", [Line("a")], "b\nc")],
+        "b\nc",
+        '<div style="border-left:4px solid #009e73;padding:3px 10px;margin:2px 0 4px"><div>a</div></div>',
     ),
     "a table with a detail": (
         [Table(["", "n"], [[Cell("a", detail="why", is_open=True), Cell("1", is_strong=True)]], frozenset([1]))],
@@ -175,6 +215,8 @@ TONES: dict[Tone, tuple[str, str]] = {
     "quiet": ("a", '<div style="opacity:.65">a</div>'),
     "caption": ("a:", '<div style="opacity:.65">a</div>'),
     "advice": ("  a", '<div style="opacity:.65;padding-left:1em;white-space:pre-wrap">a</div>'),
+    "code": ("a", f'<div style="font-family:monospace;{WRAPPED}">a</div>'),
+    "below a card": ("a", '<div style="padding:2px 0 2px 14px">a</div>'),
 }
 
 
@@ -183,6 +225,30 @@ def test_line_has_a_tone(tone: Tone) -> None:
     """The tone of a line is seen in HTML, and that of some also in text."""
     document = [Line("a", tone)]
     assert (print_text(document), print_parts(document)) == TONES[tone]
+
+
+@pytest.mark.parametrize(
+    ("look", "style"),
+    [
+        ("word", "font-weight:bold"),
+        ("words", "font-weight:bold;white-space:nowrap"),
+        ("code", "font-weight:normal;font-family:monospace;white-space:nowrap"),
+        ("title", "font-weight:normal"),
+    ],
+)
+def test_fields_have_a_look(look: FieldLook, style: str) -> None:
+    """Labels have the style of their look. Beside titles values do not wrap, and the table scrolls."""
+    html = print_parts([Fields([("a", "1")], look=look)])
+    assert f'<th scope="row" style="{FIELD};{style}">a</th>' in html
+    assert (f'<td style="{FIELD};white-space:nowrap">' in html) == html.startswith("<div tabindex") == (look == "title")
+
+
+@pytest.mark.parametrize(
+    ("tone", "style"), [("right", "#009e73;p"), ("open", "#8c8c8c;p"), ("not yet", "#e69f00;background-color:rgba(")]
+)
+def test_card_has_a_tone(tone: CardTone, style: str) -> None:
+    """The line beside a card has the color of its tone; one that is not right yet has a tint as well."""
+    assert f'style="border-left:4px solid {style}' in print_parts([Card(tone, [], "")])
 
 
 @pytest.mark.parametrize(
@@ -200,6 +266,8 @@ def test_line_has_a_tone(tone: Tone) -> None:
         Fold(EVIL, [Line(EVIL)]),
         HeadedRows([(EVIL, [EVIL])], [EVIL, EVIL]),
         Table([""], [[Cell(EVIL, detail=EVIL)]], frozenset()),
+        Fields([(EVIL, EVIL, Span(EVIL, link=EVIL))], [EVIL, "", ""]),
+        Card("open", [Line(EVIL, "code")], EVIL),
     ],
 )
 def test_text_of_users_is_escaped(part: Part) -> None:
