@@ -23,20 +23,19 @@ from mhnb.errors import InvalidRequest, NotYet
 from mhnb.sharding.boxes import box_of_index, format_box
 from mhnb.sharding.report import Collective
 from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer, find_task
-from mhnb.teach.progress import AnswerRecord, read_lesson_state, show, title_of, try_write_record
-from mhnb.view.live.screen import hide_traceback
+from mhnb.teach.progress import AnswerRecord, read_lesson_state, title_of, try_write_record
+from mhnb.view.document import Document
+from mhnb.view.live.screen import hide_traceback, show_document
 from mhnb.view.reports.lesson import (
     Difference,
     DifferenceRow,
-    format_answer_html,
-    format_bar_html,
-    format_bar_text,
+    build_answer,
+    build_bar,
+    build_not_yet,
+    build_right,
     format_difference,
-    format_not_yet_html,
     format_raised,
     format_right,
-    format_right_html,
-    wrap_lesson_html,
 )
 
 
@@ -194,23 +193,20 @@ def _show_not_yet(exercise: Exercise, process: ProcessInfo, difference: Differen
     # Without the rank number, because the notebook names the ranks and shows text that is equal on all ranks once.
     error = NotYet(format_difference(difference), exercise=exercise.name, rank=process.rank)
     if process.rank is None and hide_traceback(error):
-        card = format_not_yet_html([DifferenceRow("", difference)])
-        _show_with_bar(exercise, card, format_difference(difference))
+        _show_with_bar(exercise, build_not_yet([DifferenceRow("", difference)]))
     return error
 
 
 def _show_right(exercise: Exercise, process: ProcessInfo, feedback: str, shown: Sequence[str]) -> None:
     title = title_of(exercise.name)
-    text = format_right(title, feedback, shown)
     if process.rank is None:
-        _show_with_bar(exercise, format_right_html(title, feedback, shown), text)
+        _show_with_bar(exercise, build_right(title, feedback, shown))
     else:
-        _publish(text)
+        _publish(format_right(title, feedback, shown))
 
 
-def _show_with_bar(exercise: Exercise, card: str, text: str) -> None:
-    state = read_lesson_state(exercise.lesson, after=exercise.name)
-    show(wrap_lesson_html(card, format_bar_html(state)), f"{text}\n{format_bar_text(state)}")
+def _show_with_bar(exercise: Exercise, card: Document) -> None:
+    show_document([*card, *build_bar(read_lesson_state(exercise.lesson, after=exercise.name))])
 
 
 def _publish(text: str) -> None:
@@ -290,7 +286,7 @@ def _show_raised(exercise: Exercise, process: ProcessInfo, error_name: str) -> N
     """Show that the learner's own code raised. The error itself is shown as any other error."""
     text = format_raised(title_of(exercise.name), error_name)
     if process.rank is None:
-        _show_with_bar(exercise, format_answer_html(text, ""), text)
+        _show_with_bar(exercise, build_answer(text))
     else:
         _publish(text)
 

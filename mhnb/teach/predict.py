@@ -7,44 +7,23 @@ by text on a click or when the next cell runs. Running the cell again shows them
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from mhnb.errors import InvalidRequest
 from mhnb.teach.check import current_process
 from mhnb.teach.exercise import Prediction, find_task, is_correct_guess
-from mhnb.teach.progress import AnswerRecord, read_lesson_state, read_records, show, try_write_record
-from mhnb.view.reports.lesson import (
-    MISSED_SIGN,
-    RIGHT_SIGN,
-    Tone,
-    format_bar_html,
-    format_bar_text,
-    format_prediction_html,
-)
-from mhnb.view.reports.lesson import wrap_lesson_html as wrap
+from mhnb.teach.progress import AnswerRecord, read_lesson_state, read_records, try_write_record
+from mhnb.view.document import CardTone, Document
+from mhnb.view.live.screen import print_both, show_document
+from mhnb.view.reports.lesson import MISSED_SIGN, RIGHT_SIGN, build_bar, build_prediction
 
-StoreGuess = Callable[[Prediction, Any], "Card"]
+StoreGuess = Callable[[Prediction, Any], Document]
 """Stores a guess and returns the feedback."""
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A view in both forms."""
-
-    html: str
-    text: str
-
-    def show(self) -> None:
-        """Show it in the current cell."""
-        show(self.html, self.text)
-
-
-def _card(prediction: Prediction, html: str, text: str) -> Card:
-    """Return a card with the bar of its lesson below."""
-    state = read_lesson_state(prediction.lesson)
-    return Card(wrap(html, format_bar_html(state)), f"{text}\n{format_bar_text(state)}")
+def _add_bar(prediction: Prediction, card: Document) -> Document:
+    return [*card, *build_bar(read_lesson_state(prediction.lesson))]
 
 
 def format_question(prediction: Prediction) -> str:
@@ -64,32 +43,33 @@ def _format_call(prediction: Prediction, choice: Any) -> str:
     return f"mhnb.teach.predict({prediction.name!r}, {choice!r})"
 
 
-def _question_card(prediction: Prediction, guess: AnswerRecord | None) -> Card:
+def _question_card(prediction: Prediction, guess: AnswerRecord | None) -> Document:
     """Return the question as it is stored: with its choices, and the guess that was made."""
     if guess is not None:
         return _kept_card(prediction, guess.answer)
     rows = [("choices", format_choices(prediction))]
     how = f"Run this cell to click one, or type it: {_format_call(prediction, prediction.choices[0])}"
-    html = format_prediction_html("open", f"predict · {prediction.prompt}", rows, how)
-    return Card(wrap(html), format_question(prediction))
+    return build_prediction("open", f"predict · {prediction.prompt}", rows, how, text=format_question(prediction))
 
 
-def _kept_card(prediction: Prediction, answer: str) -> Card:
+def _kept_card(prediction: Prediction, answer: str) -> Document:
     """Return a guess that is not revealed yet, without a judgement."""
     how = "Run the next cells to see the answer. Until then you can change your guess: run this cell again."
-    html = format_prediction_html("open", f"predict · {prediction.prompt}", [("you said", answer)], how)
-    return _card(prediction, html, f"{prediction.prompt}\nsaved · {prediction.name}: {answer}\n{how}")
+    text = f"{prediction.prompt}\nsaved · {prediction.name}: {answer}\n{how}"
+    card = build_prediction("open", f"predict · {prediction.prompt}", [("you said", answer)], how, text=text)
+    return _add_bar(prediction, card)
 
 
-def _fixed_card(prediction: Prediction, guess: AnswerRecord) -> Card:
+def _fixed_card(prediction: Prediction, guess: AnswerRecord) -> Document:
     """Return a guess that was revealed."""
     how = f"The answer was revealed, so this guess is final. To answer again: mhnb.teach.reset({prediction.name!r})"
     tone, sign = _tone_of(is_right=guess.right is True)
-    html = format_prediction_html(tone, f"{sign} {prediction.prompt}", [("revealed", guess.said)], how)
-    return _card(prediction, html, f"{prediction.prompt}\n{sign} {guess.said}\n{how}")
+    text = f"{prediction.prompt}\n{sign} {guess.said}\n{how}"
+    card = build_prediction(tone, f"{sign} {prediction.prompt}", [("revealed", guess.said)], how, text=text)
+    return _add_bar(prediction, card)
 
 
-def _tone_of(*, is_right: bool) -> tuple[Tone, str]:
+def _tone_of(*, is_right: bool) -> tuple[CardTone, str]:
     # A wrong prediction is part of the lesson, and not a fault to fix.
     return ("right", RIGHT_SIGN) if is_right else ("open", MISSED_SIGN)
 
@@ -100,7 +80,7 @@ def show_question(prediction: Prediction, store_guess: StoreGuess) -> None:
 
     guess = _stored_guess(prediction.name)
     if guess is not None and guess.right is not None:
-        _fixed_card(prediction, guess).show()
+        show_document(_fixed_card(prediction, guess))
         return
     shell = get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
@@ -113,7 +93,7 @@ def _show_buttons(shell: Any, prediction: Prediction, guess: AnswerRecord | None
     import ipywidgets as widgets  # type: ignore[import-untyped]  # it has no types
     from IPython.display import display
 
-    question = _question_card(prediction, guess)
+    question = print_both(_question_card(prediction, guess))
     said = guess.answer if guess is not None else None
     buttons = [
         widgets.Button(description=repr(choice), icon="check" if repr(choice) == said else "")
@@ -122,14 +102,14 @@ def _show_buttons(shell: Any, prediction: Prediction, guess: AnswerRecord | None
     label = prediction.prompt if said is None else f"{prediction.prompt} You said {said}; click to change it."
     box = widgets.VBox([widgets.Label(label), widgets.HBox(buttons)])
     # One mimebundle, so that a front end without widgets shows the text.
-    bundle: dict[str, Any] = {**box._repr_mimebundle_(), "text/plain": question.text}
+    bundle: dict[str, Any] = {**box._repr_mimebundle_(), "text/plain": question["text/plain"]}
     handle = display(bundle, raw=True, display_id=True)
 
-    def replace_buttons(card: Card) -> None:
+    def replace_buttons(card: Mapping[str, str]) -> None:
         """Replace the buttons by text, once."""
         if replace_on_next_cell in shell.events.callbacks["pre_run_cell"]:
             shell.events.unregister("pre_run_cell", replace_on_next_cell)
-            handle.update({"text/plain": card.text, "text/html": card.html}, raw=True)
+            handle.update(card, raw=True)
             for widget in (*buttons, box):
                 widget.close()
 
@@ -137,7 +117,7 @@ def _show_buttons(shell: Any, prediction: Prediction, guess: AnswerRecord | None
         replace_buttons(question)
 
     for button, choice in zip(buttons, prediction.choices, strict=True):
-        button.on_click(lambda _, choice=choice: replace_buttons(store_guess(prediction, choice)))
+        button.on_click(lambda _, choice=choice: replace_buttons(print_both(store_guess(prediction, choice))))
     shell.events.register("pre_run_cell", replace_on_next_cell)
 
 
@@ -156,7 +136,7 @@ def predict(name: str, answer: Any = ...) -> None:
     if answer is ...:
         show_question(prediction, _store_guess)
     else:
-        _store_guess(prediction, answer).show()
+        show_document(_store_guess(prediction, answer))
 
 
 def reveal(name: str, truth: Any) -> None:
@@ -183,8 +163,9 @@ def reveal(name: str, truth: Any) -> None:
     tone, sign = _tone_of(is_right=is_correct)
     head = f"{sign} {'as predicted' if is_correct else 'not as predicted'} · {prediction.name}"
     rows = [("you said", repr(guess)), ("it is", _format_value(truth))]
-    html = format_prediction_html(tone, head, rows, prediction.explanation)
-    _card(prediction, html, f"{sign} {said}\n{prediction.explanation}").show()
+    text = f"{sign} {said}\n{prediction.explanation}"
+    card = build_prediction(tone, head, rows, prediction.explanation, text=text)
+    show_document(_add_bar(prediction, card))
     if failed:
         print(failed)
 
@@ -192,11 +173,9 @@ def reveal(name: str, truth: Any) -> None:
 def _show_without_guess(prediction: Prediction, value: str) -> None:
     """Show that no guess was made. The value is closed, so that the learner can still make one."""
     again = "Answer the question above, then run this cell again."
-    html = format_prediction_html(
-        "open", f"no prediction was made · {prediction.name}", [], again, f"it is {value}. {prediction.explanation}"
-    )
     text = f"no prediction was made; it is {value}.\n{prediction.explanation}"
-    _card(prediction, html, text).show()
+    head, truth = f"no prediction was made · {prediction.name}", f"it is {value}. {prediction.explanation}"
+    show_document(_add_bar(prediction, build_prediction("open", head, [], again, text=text, fold=truth)))
 
 
 def _find_prediction(name: str) -> Prediction:
@@ -208,7 +187,7 @@ def _find_prediction(name: str) -> Prediction:
     return prediction
 
 
-def _store_guess(prediction: Prediction, answer: Any) -> Card:
+def _store_guess(prediction: Prediction, answer: Any) -> Document:
     """Store a guess and return the feedback, which does not reveal whether the guess is correct."""
     matching = [index for index, choice in enumerate(prediction.choices) if is_correct_guess(answer, choice)]
     if not matching:
@@ -217,7 +196,7 @@ def _store_guess(prediction: Prediction, answer: Any) -> Card:
     if stored is not None and stored.right is not None:
         return _fixed_card(prediction, stored)
     if failed := try_write_record(prediction.name, AnswerRecord(None, 1, None, "", said)):
-        return Card(wrap(format_prediction_html("open", failed, [])), failed)
+        return build_prediction("open", failed, [], text=failed)
     return _kept_card(prediction, said)
 
 

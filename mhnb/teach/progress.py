@@ -21,18 +21,8 @@ from mhnb.system.private_files import make_private_folder, read_private, write_p
 from mhnb.system.run_dir import make_home, state_home
 from mhnb.teach.exercise import RENAMED, Exercise, Prediction, current_name, tasks
 from mhnb.teach.lessons import LESSONS
-from mhnb.view.html import new_uid, wrap_html
-from mhnb.view.live.screen import detect_screen
-from mhnb.view.reports.lesson import (
-    LessonState,
-    TaskLine,
-    TaskState,
-    find_answer,
-    format_bar_html,
-    format_bar_text,
-    format_progress_html,
-    format_progress_text,
-)
+from mhnb.view.live.screen import show_document
+from mhnb.view.reports.lesson import LessonState, TaskLine, TaskState, build_bar, build_progress, find_answer
 
 
 class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,11 +113,6 @@ def title_of(exercise: str) -> str:
     return f"{LESSONS[tasks()[exercise].lesson].number_of(exercise)} {exercise}"
 
 
-def show(html: str, text: str) -> None:
-    """Show a view in this process: HTML where there is a front end, else text."""
-    detect_screen().show({"text/html": html, "text/plain": text}, new_uid())
-
-
 def read_lesson_state(lesson: str, *, after: str = "", environment: Mapping[str, str] = os.environ) -> LessonState:
     """Return how far a lesson is.
 
@@ -208,7 +193,7 @@ def show_bar_for(texts: Iterable[str], environment: Mapping[str, str] = os.envir
     # Without records the ranks are on hosts that share no folder with the notebook, and the bar would be wrong.
     if read_records(answered[1], environment):
         state = read_lesson_state(tasks()[answered[1]].lesson, after=answered[1], environment=environment)
-        show(wrap_html(format_bar_html(state)), format_bar_text(state))
+        show_document(build_bar(state))
 
 
 # -- `progress`, `recall` and `reset`
@@ -266,7 +251,7 @@ def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.e
         InvalidRequest: no lesson with this number has exercises.
     """
     states = [read_lesson_state(number, environment=environment) for number in _choose_lessons(lesson)]
-    show(format_progress_html(states), format_progress_text(states))
+    show_document(build_progress(states))
 
 
 def _choose_lessons(lesson: str | None) -> list[str]:

@@ -15,19 +15,20 @@ from mhnb.core.hang_report import HangReport, RankLocation
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.types import Outcome, Output, RankError
 from mhnb.view.cell.html import format_cell_html
+from mhnb.view.document import Document
 from mhnb.view.live.frame import LiveFrame, frame_to_html
 from mhnb.view.live.screen import LiveWidget, Region
+from mhnb.view.print_html import print_html
 from mhnb.view.reports.lesson import (
     Difference,
     LessonState,
     TaskLine,
-    format_bar_html,
+    build_bar,
+    build_prediction,
+    build_progress,
+    build_right,
     format_difference,
-    format_prediction_html,
-    format_progress_html,
     format_right,
-    format_right_html,
-    wrap_lesson_html,
 )
 
 FRAME = "\x1b[36mCell\x1b[39m \x1b[32mIn[1], line 3\x1b[39m\n----> 3 x = x.reshape(7, -1)\n"
@@ -250,35 +251,29 @@ def lesson_samples() -> dict[str, str]:
     some = [right(0), *(not_yet(r, "spec is a tuple", "a PartitionSpec: P(...)") for r in (1, 2, 3))]
     spec = "spec = PartitionSpec(None, ('data', 'model'))"
     question = "How many devices hold row 0?"
+    guessed = [("you said", "2"), ("it is", "2")]
+    documents: dict[str, Document] = {
+        "right in the notebook": [
+            *build_right("01.3 pull_each", "4 labels, in the order of the ranks", ["labels = ['rank 0 of 4', ...]"]),
+            *build_bar(LESSON_STATE),
+        ],
+        "question": build_prediction(
+            "open", f"predict · {question}", [("choices", "1, 2, 4, 8")], "Run this cell to click one.", text=""
+        ),
+        "as predicted": build_prediction("right", "✓ as predicted · row_holders", guessed, "Why.", text=""),
+        "not as predicted": build_prediction("open", "≠ not as predicted · row_holders", guessed, "Why.", text=""),
+        "revealed without a prediction": build_prediction(
+            "open", "no prediction was made · row_holders", [], "Answer it first.", text="", fold="it is 2."
+        ),
+        "progress": build_progress([LESSON_STATE, replace(LESSON_STATE, lesson="04", next_title="")]),
+    }
     return {
         "lesson: not yet, by rank": format_cell_html(cell(*apart)),
         "lesson: not yet, equal on all ranks": format_cell_html(cell(*label)),
         "lesson: not yet on some ranks": format_cell_html(cell(*some)),
         "lesson: right": format_cell_html(cell(*(right(r, "one whole column on each device", spec) for r in range(4))))
-        + wrap_lesson_html(format_bar_html(LESSON_STATE)),
-        "lesson: right in the notebook": wrap_lesson_html(
-            format_right_html(
-                "01.3 pull_each", "4 labels, in the order of the ranks", ["labels = ['rank 0 of 4', ...]"]
-            ),
-            format_bar_html(LESSON_STATE),
-        ),
-        "lesson: question": wrap_lesson_html(
-            format_prediction_html(
-                "open", f"predict · {question}", [("choices", "1, 2, 4, 8")], "Run this cell to click one."
-            )
-        ),
-        "lesson: as predicted": wrap_lesson_html(
-            format_prediction_html("right", "✓ as predicted · row_holders", [("you said", "2"), ("it is", "2")], "Why.")
-        ),
-        "lesson: not as predicted": wrap_lesson_html(
-            format_prediction_html(
-                "open", "≠ not as predicted · row_holders", [("you said", "4"), ("it is", "2")], "Why."
-            )
-        ),
-        "lesson: revealed without a prediction": wrap_lesson_html(
-            format_prediction_html("open", "no prediction was made · row_holders", [], "Answer it first.", "it is 2.")
-        ),
-        "lesson: progress": format_progress_html([LESSON_STATE, replace(LESSON_STATE, lesson="04", next_title="")]),
+        + print_html(build_bar(LESSON_STATE)),
+        **{f"lesson: {name}": print_html(document) for name, document in documents.items()},
     }
 
 

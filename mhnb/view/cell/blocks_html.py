@@ -31,6 +31,7 @@ from mhnb.view.cell.blocks import (
 )
 from mhnb.view.cell.differences import arrange_differences, format_odd_values
 from mhnb.view.cell.summary import Block
+from mhnb.view.document import Drawing
 from mhnb.view.html import (
     CHANGED_STYLE,
     PICTURE_CLASS,
@@ -51,7 +52,8 @@ from mhnb.view.mime import (
     output_to_html,
     read_image_width,
 )
-from mhnb.view.reports.lesson import find_answer, format_answer_html
+from mhnb.view.print_html import print_parts
+from mhnb.view.reports.lesson import build_answer, find_answer
 
 _MAX_TABLE_SLOTS, _MAX_TABLE_RANKS = 12, 16
 _MAX_EQUAL_LINES = 3
@@ -169,7 +171,7 @@ class _LineWriter:
                 html = _format_lines(lines[begin:end], named[begin:end], self.ranks, table=self.has_table)
                 is_note = channel == "note"
                 body = _format_note(html, self.where, self.notebook_dir) if is_note else _pre_lines(channel, html)
-            parts.append(format_answer_html(answer, body) if answer else body)
+            parts.append(print_parts(build_answer(answer, [Drawing(body)])) if answer else body)
         return "".join(parts)
 
     def format_values(self) -> str:

@@ -55,7 +55,7 @@ from mhnb.view.html import (
 )
 from mhnb.view.mime import format_log_html, format_pre, is_image, plain_nbytes
 from mhnb.view.print_html import print_parts
-from mhnb.view.reports.lesson import NOT_YET_SIGN, DifferenceRow, format_not_yet_html, parse_difference
+from mhnb.view.reports.lesson import NOT_YET_SIGN, DifferenceRow, build_not_yet, parse_difference
 from mhnb.view.reports.memory import build_shortage
 
 _JUMP_SCRIPT = (
@@ -125,7 +125,7 @@ def _format_not_yet(cell_summary: CellSummary) -> str:
             difference = parse_difference(full_text(failure))
             rows.setdefault(difference.title, []).append(DifferenceRow(describe_ranks(failure.ranks), difference))
     where = cell_summary.failure_heading.removeprefix("not yet ")
-    return "".join(format_not_yet_html(listed, where) for listed in rows.values())
+    return "".join(print_parts(build_not_yet(listed, where)) for listed in rows.values())
 
 
 def _format_failure(

@@ -1,4 +1,4 @@
-"""Draw what lessons show: an answer that is right or not yet, a prediction, the bar of a lesson and the table of all lessons.
+"""What lessons show: an answer that is right or not yet, a prediction, the bar of a lesson and the table of all lessons.
 
 Values come from `mhnb.teach`, or from a rank's error and output, whose texts this module writes and reads. It knows no exercise.
 
@@ -11,27 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Literal, TypeAlias
 
 from mhnb.core.ranks import pluralize
-from mhnb.view.html import QUIET_STYLE, TICK_CLASS, wrap_html, wrap_in_scroller
+from mhnb.view.document import Card, CardTone, Document, Fields, Fold, InHtml, InText, Line, Part, Span
 
 RIGHT_SIGN, NOT_YET_SIGN, MISSED_SIGN = "✓", "◐", "≠"
 _DONE_SIGN, _UNTRIED_SIGN = "●", "○"
-_NOT_YET_COLOR, _RIGHT_COLOR, _OPEN_COLOR = "#e69f00", "#009e73", "#8c8c8c"
-"""Colours of the line beside a card, never of text."""
-_NOT_YET_TINT = "rgba(230,159,0,.12)"
 _LABELS = ("yours", "expected", "note", "hint")
 _LABEL_WIDTH = max(map(len, _LABELS)) + 2
 _INDENT = "  "
 _TITLE = re.compile(r"(✓|not yet ·) (?P<lesson>\d\d)\.(?P<number>\d+) (?P<name>\w+)(?: · (?P<rest>.*))?")
-_MONO = "font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere"
-_CELL = "text-align:left;vertical-align:baseline;border:0;background:none;padding:1px 1em 1px 0;font-size:1em"
-_SUMMARY = "cursor:pointer;padding:3px 0"
-"""High enough to be hit with a finger where two of them are below each other."""
-_LINK = "color:inherit;text-decoration:underline"
-"""A page's own colour of links may be readable on one background only."""
 _MAX_OPEN_ROWS = 8
 
 
@@ -121,31 +111,14 @@ def find_answer(text: str) -> tuple[str, str, bool] | None:
     return None if found is None else (found["lesson"], found["name"], text.startswith(RIGHT_SIGN))
 
 
-# -- an answer, as HTML
+# -- an answer, as a card
 
 
-Tone: TypeAlias = Literal["right", "not yet", "open"]
-
-
-def _format_card(tone: Tone, body: str) -> str:
-    color = {"right": _RIGHT_COLOR, "not yet": _NOT_YET_COLOR, "open": _OPEN_COLOR}[tone]
-    tint = f";background-color:{_NOT_YET_TINT}" if tone == "not yet" else ""
-    return f'<div style="border-left:4px solid {color}{tint};padding:3px 10px;margin:2px 0 4px">{body}</div>'
-
-
-def _format_title_html(title: str, note: str, *, is_right: bool) -> str:
+def _build_title(title: str, note: str, *, is_right: bool) -> Line:
     number, _, name = title.partition(" ")
-    state = f"{_format_sign(RIGHT_SIGN)} right" if is_right else f"{NOT_YET_SIGN} not yet"
-    words = escape(f"{name} · {note}" if note else name, quote=False)
-    quiet = f' <span style="{QUIET_STYLE}">{words}</span>'
-    return f"<div><b>{state} · exercise {escape(number)}</b>{quiet}</div>"
-
-
-def _format_sign(sign: str) -> str:
-    # A font that lacks a sign is replaced by one whose glyph may be wider than its place.
-    if sign != RIGHT_SIGN:
-        return f'<span style="padding-right:.3em">{sign}</span>'
-    return f'<span class="{TICK_CLASS}">{sign}</span>'
+    state, sign = ("right", RIGHT_SIGN) if is_right else (f"{NOT_YET_SIGN} not yet", "")
+    words = Span(f"{name} · {note}" if note else name, is_quiet=True)
+    return Line(f"{state} · exercise {number}", "heading", beside=[words], sign=sign)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,116 +130,78 @@ class DifferenceRow:
     difference: Difference
 
 
-def format_not_yet_html(rows: Sequence[DifferenceRow], note: str = "") -> str:
-    """Format one exercise that is not right yet: each value beside the one that was expected, and the hints, closed.
+def build_not_yet(rows: Sequence[DifferenceRow], note: str = "") -> Document:
+    """Build one exercise that is not right yet: each value beside the one that was expected, and the hints, closed.
 
     Args:
         rows: at least one, of one exercise.
         note: where it is not right yet, and where it is.
     """
-    head = _format_title_html(rows[0].difference.title, note, is_right=False)
+    parts: list[Part] = [_build_title(rows[0].difference.title, note, is_right=False)]
     if len(rows) == 1:
-        body = _format_fields(rows[0].difference)
+        named = [(label, getattr(rows[0].difference, label)) for label in _LABELS if label != "hint"]
+        parts.append(Fields([field for field in named if field[1]], look="word"))
     else:
-        body = _format_rows(rows[:_MAX_OPEN_ROWS])
-        if len(rows) > _MAX_OPEN_ROWS:
-            more = f"{len(rows) - _MAX_OPEN_ROWS} more: {rows[_MAX_OPEN_ROWS].where} to {rows[-1].where}"
-            body += _format_fold(more, _format_rows(rows[_MAX_OPEN_ROWS:]))
-    hints = list(dict.fromkeys(row.difference.hint for row in rows if row.difference.hint))
-    hint = _format_fold("hint", _format_prose("\n".join(hints))) if hints else ""
-    return _format_card("not yet", head + body + hint)
+        parts.append(_build_rows(rows[:_MAX_OPEN_ROWS]))
+    if rest := rows[_MAX_OPEN_ROWS:]:
+        more = Line(f"{len(rest)} more: {rest[0].where} to {rest[-1].where}")
+        parts.append(Fold(more, [_build_rows(rest)], is_high=True))
+    if hints := list(dict.fromkeys(row.difference.hint for row in rows if row.difference.hint)):
+        parts.append(Fold(Line("hint"), [Line("\n".join(hints))], is_high=True))
+    texts = [text for row in rows for text in (row.where, format_difference(row.difference)) if text]
+    return [Card("not yet", parts, "\n".join(texts))]
 
 
-def _format_prose(text: str) -> str:
-    return f"<div>{_escape_lines(text)}</div>"
-
-
-def _escape_lines(text: str) -> str:
-    # A blank line would end the HTML where a notebook is converted to Markdown.
-    return escape(text, quote=False).replace("\n", "<br>")
-
-
-def _format_fields(difference: Difference) -> str:
-    named = (("yours", difference.yours), ("expected", difference.expected), ("note", difference.note))
-    rows = "".join(
-        f'<tr style="background:none"><th scope="row" style="{_CELL};font-weight:bold">{label}</th>{_format_value(text)}</tr>'
-        for label, text in named
-        if text
-    )
-    return _format_table(rows)
-
-
-def _format_rows(rows: Sequence[DifferenceRow]) -> str:
-    heads = "".join(f'<th scope="col" style="{_CELL};font-weight:bold">{label}</th>' for label in ("yours", "expected"))
-    body = "".join(
-        f'<tr style="background:none"><th scope="row" style="{_CELL};font-weight:bold;white-space:nowrap">{escape(row.where)}</th>'
-        f"{_format_value(_yours_and_note(row.difference))}{_format_value(row.difference.expected)}</tr>"
+def _build_rows(rows: Sequence[DifferenceRow]) -> Fields:
+    cells = [
+        (row.where, "\n".join(filter(None, (row.difference.yours, row.difference.note))), row.difference.expected)
         for row in rows
-    )
-    return _format_table(f'<tr style="background:none"><td style="{_CELL}"></td>{heads}</tr>{body}')
+    ]
+    return Fields(cells, ["", "yours", "expected"])
 
 
-def _yours_and_note(difference: Difference) -> str:
-    return "\n".join(filter(None, (difference.yours, difference.note)))
-
-
-def _format_value(text: str) -> str:
-    return f'<td style="{_CELL};{_MONO}">{_escape_lines(text)}</td>'
-
-
-def _format_table(rows: str) -> str:
-    return f'<table style="border-collapse:collapse;border:0;margin:3px 0;font-size:1em">{rows}</table>'
-
-
-def _format_fold(label: str, inner: str) -> str:
-    return f'<details><summary style="{_SUMMARY}">{escape(label)}</summary>{inner}</details>'
-
-
-def format_answer_html(first: str, body: str) -> str:
-    """Format an answer that a rank printed: its first line as the card's head, the other lines, already HTML, below it."""
+def build_answer(first: str, below: Document = ()) -> Document:
+    """Build an answer that a rank printed: its first line as the card's head, the parts of its other lines below it."""
     found = _TITLE.match(first)
     if found is None:
-        return body
+        return below
     is_right = first.startswith(RIGHT_SIGN)
-    head = _format_title_html(
-        f"{found['lesson']}.{found['number']} {found['name']}", found["rest"] or "", is_right=is_right
-    )
-    return _format_card("right" if is_right else "not yet", head + body)
+    title = f"{found['lesson']}.{found['number']} {found['name']}"
+    head = _build_title(title, found["rest"] or "", is_right=is_right)
+    return [Card("right" if is_right else "not yet", [head, *below], first)]
 
 
-def format_right_html(title: str, feedback: str, shown: Sequence[str] = ()) -> str:
-    """Format a right answer: what is right about it, and below it what was shown."""
-    values = _escape_lines("\n".join(shown))
-    body = f'<div style="{_MONO}">{values}</div>' if values else ""
-    return _format_card("right", _format_title_html(title, feedback, is_right=True) + body)
+def build_right(title: str, feedback: str, shown: Sequence[str] = ()) -> Document:
+    """Build a right answer: what is right about it, and below it what was shown."""
+    values = "\n".join(shown)
+    below = [Line(values, "code")] if values else []
+    return [Card("right", [_build_title(title, feedback, is_right=True), *below], format_right(title, feedback, shown))]
 
 
 # -- predictions
 
 
-def format_prediction_html(
-    tone: Tone, head: str, rows: Sequence[tuple[str, str]], text: str = "", fold: str = ""
-) -> str:
-    """Format a prediction.
+def build_prediction(
+    tone: CardTone, head: str, rows: Sequence[tuple[str, str]], below: str = "", *, text: str, fold: str = ""
+) -> Document:
+    """Build a prediction.
 
     Args:
         tone: right, not as predicted, or still open.
-        head: the first line, with its sign.
+        head: the first line of the card, with its sign.
         rows: labels with their values.
-        text: below the rows.
+        below: a text below the rows.
+        text: what is shown where there are no cards.
         fold: what a click shows; empty for nothing.
     """
-    fields = "".join(
-        f'<tr style="background:none"><th scope="row" style="{_CELL};font-weight:bold;white-space:nowrap">{escape(label)}</th>'
-        f"{_format_value(value)}</tr>"
-        for label, value in rows
-    )
-    sign, _, words = head.partition(" ") if head[0] in (RIGHT_SIGN, MISSED_SIGN) else ("", "", head)
-    title = f"{_format_sign(sign)} <b>{escape(words)}</b>" if sign else f"<b>{escape(words)}</b>"
-    parts = [f"<div>{title}</div>", _format_table(fields) if rows else ""]
-    parts.append(_format_prose(text) if text else "")
-    parts.append(_format_fold("show it anyway", _format_prose(fold)) if fold else "")
-    return _format_card(tone, "".join(parts))
+    parts: list[Part] = [Line(head, "heading")]
+    if head[0] in (RIGHT_SIGN, MISSED_SIGN):
+        sign, _, words = head.partition(" ")
+        parts = [Line("", beside=[Span(words, is_strong=True)], sign=sign)]
+    parts += [Fields(rows)] if rows else []
+    parts += [Line(below)] if below else []
+    parts += [Fold(Line("show it anyway"), [Line(fold)], is_high=True)] if fold else []
+    return [Card(tone, parts, text)]
 
 
 # -- the bar of a lesson, and the table of all
@@ -311,9 +246,14 @@ class LessonState:
         return sum(task.state == "done" for task in self.exercises)
 
     @property
+    def tasks(self) -> tuple[TaskLine, ...]:
+        """Return the predictions and the exercises."""
+        return (*self.predictions, *self.exercises)
+
+    @property
     def is_begun(self) -> bool:
         """Return whether anything was answered."""
-        return any(task.state != "untried" for task in (*self.exercises, *self.predictions))
+        return any(task.state != "untried" for task in self.tasks)
 
 
 def format_dots(exercises: Sequence[TaskLine]) -> str:
@@ -325,6 +265,26 @@ def format_dots(exercises: Sequence[TaskLine]) -> str:
     return "".join(_SIGNS[task.state] for task in exercises)
 
 
+def build_bar(state: LessonState) -> Document:
+    """Build the bar of a lesson: one line, with a link to the next exercise if its place is known.
+
+    >>> from mhnb.view.print_text import print_text
+    >>> state = LessonState("03", "", (TaskLine("a", "done", ""), TaskLine("b", "tried", "")), (), "03.2 b")
+    >>> print_text(build_bar(state))
+    'lesson 03 · ●◐ 1 of 2 exercises · next 03.2 b'
+    """
+    exercises = pluralize(len(state.exercises), "exercise")
+    parts = [f"lesson {state.lesson}", f"{format_dots(state.exercises)} {state.done} of {exercises}"]
+    if state.predictions:
+        parts.append(f"predictions {_format_predictions(state)}")
+    words = f"{' · '.join(parts)} · {'next' if state.next_title else ''}"
+    return [Line(words.rstrip(), "below a card", beside=[_build_next(state)])]
+
+
+def _build_next(state: LessonState) -> Span:
+    return Span(state.next_title, link=state.next_link) if state.next_title else Span("all done")
+
+
 def _format_predictions(state: LessonState) -> str:
     if not state.predictions:
         return ""
@@ -334,101 +294,46 @@ def _format_predictions(state: LessonState) -> str:
     return f"{len(states) - states.count('untried')} of {len(states)} made{right}"
 
 
-def _bar_parts(state: LessonState) -> list[str]:
-    total = len(state.exercises)
-    parts = [f"lesson {state.lesson}", f"{format_dots(state.exercises)} {state.done} of {pluralize(total, 'exercise')}"]
-    if state.predictions:
-        parts.append(f"predictions {_format_predictions(state)}")
-    return parts
+def build_progress(states: Sequence[LessonState]) -> Document:
+    """Build the table of lessons, and below it the exercises and predictions of each lesson that was begun, or is the only one.
 
-
-def format_bar_text(state: LessonState) -> str:
-    """Format the bar of a lesson as one line.
-
-    >>> print(format_bar_text(LessonState("03", "", (TaskLine("a", "done", ""), TaskLine("b", "tried", "")), (), "03.2 b")))
-    lesson 03 · ●◐ 1 of 2 exercises · next 03.2 b
+    In HTML a click shows those of each lesson; those of a single lesson are open.
     """
-    return " · ".join([*_bar_parts(state), f"next {state.next_title}" if state.next_title else "all done"])
-
-
-def format_bar_html(state: LessonState) -> str:
-    """Format the bar of a lesson as one line, with a link to the next exercise if its place is known."""
-    return f'<div style="padding:2px 0 2px 14px">{escape(" · ".join(_bar_parts(state)))} · {_format_next_html(state)}</div>'
-
-
-def _format_next_html(state: LessonState) -> str:
-    if not state.next_title:
-        return "all done"
-    title = escape(state.next_title)
-    return "next " + (f'<a href="{escape(state.next_link)}" style="{_LINK}">{title}</a>' if state.next_link else title)
-
-
-def wrap_lesson_html(*parts: str) -> str:
-    """Join cards and a bar into one display."""
-    return wrap_html("".join(parts))
-
-
-def format_progress_text(states: Sequence[LessonState]) -> str:
-    """Format the table of lessons, and below it the exercises and predictions of each lesson that was begun, or is the only one."""
-    dots = max(len(state.exercises) for state in states)
-    title = max(len(state.title) for state in states)
-    made = max(len(_format_predictions(state)) for state in states)
-    lines = []
-    for state in states:
-        done = f"{format_dots(state.exercises):{dots}}  {state.done} of {len(state.exercises)}"
-        row = f"{state.lesson}  {state.title:{title}}  {done}  {_format_predictions(state):{made}}  {_format_next_text(state)}"
-        lines.append(row.rstrip())
-    listed = [state for state in states if state.is_begun or len(states) == 1]
-    tasks = [(state.lesson, task) for state in listed for task in (*state.predictions, *state.exercises)]
-    width = max((len(task.name) for _, task in tasks), default=0)
-    lines += [""] if tasks else []
-    return "\n".join([*lines, *(f"{lesson}  {task.name:{width}}  {task.status}" for lesson, task in tasks)])
-
-
-def _format_next_text(state: LessonState) -> str:
-    return f"next {state.next_title}" if state.next_title else "all done"
-
-
-def format_progress_html(states: Sequence[LessonState]) -> str:
-    """Format the table of lessons. The exercises and predictions of each open by a click; those of a single lesson are open."""
-    heads = "".join(
-        f'<th scope="col" style="{_CELL};font-weight:bold">{label}</th>'
-        for label in ("lesson", "exercises", "predictions", "next")
-    )
-    rows = "".join(map(_format_progress_row, states))
-    table = _format_table(f'<tr style="background:none">{heads}</tr>{rows}')
-    total = sum(len(state.exercises) for state in states)
-    done = sum(state.done for state in states)
-    head = f"<div><b>{done} of {pluralize(total, 'exercise')} done</b></div>" if len(states) > 1 else ""
-    begun = [state for state in states if state.is_begun or len(states) == 1]
-    folds = "".join(_format_tasks(state, is_open=len(states) == 1) for state in begun)
+    is_only = len(states) == 1
+    begun = [state for state in states if state.is_begun or is_only]
     others = [state for state in states if state not in begun]
+    tasks = [(state.lesson, task.name, task.status) for state in begun for task in state.tasks]
+    done, total = sum(state.done for state in states), sum(len(state.exercises) for state in states)
+    heading = [] if is_only else [Line(f"{done} of {pluralize(total, 'exercise')} done", "heading")]
+    gap = [Line("")] if tasks else []
+    folds = [
+        Fold(Line(f"lesson {state.lesson}: each prediction and exercise"), [_build_tasks(state)], is_only, is_high=True)
+        for state in begun
+    ]
     if others:
-        folds += _format_fold(
-            "lessons not begun: each prediction and exercise", "".join(map(_format_task_table, others))
+        label = Line("lessons not begun: each prediction and exercise")
+        folds.append(Fold(label, [*map(_build_tasks, others)], is_high=True))
+    rows = [
+        (
+            f"{state.lesson} {state.title}",
+            f"{format_dots(state.exercises)} {state.done} of {len(state.exercises)}",
+            _format_predictions(state) or "none",
+            _build_next(state),
         )
-    return wrap_html(f"{head}{wrap_in_scroller(table)}{folds}")
+        for state in states
+    ]
+    table = Fields(rows, ["lesson", "exercises", "predictions", "next"], "title")
+    return [
+        InText([Fields([*map(_list_words, states)]), *gap, Fields(tasks)]),
+        InHtml([*heading, table, *folds]),
+    ]
 
 
-def _format_progress_row(state: LessonState) -> str:
-    cells = (
-        f"{format_dots(state.exercises)} {state.done} of {len(state.exercises)}",
-        _format_predictions(state) or "none",
-    )
-    values = "".join(f'<td style="{_CELL};white-space:nowrap">{escape(text)}</td>' for text in cells)
-    head = f'<th scope="row" style="{_CELL};font-weight:normal">{state.lesson} {escape(state.title)}</th>'
-    return f'<tr style="background:none">{head}{values}<td style="{_CELL}">{_format_next_html(state).removeprefix("next ")}</td></tr>'
+def _list_words(state: LessonState) -> Sequence[str]:
+    done = f"{state.done} of {len(state.exercises)}"
+    following = f"next {state.next_title}" if state.next_title else "all done"
+    return state.lesson, state.title, format_dots(state.exercises), done, _format_predictions(state), following
 
 
-def _format_tasks(state: LessonState, *, is_open: bool) -> str:
-    summary = f'<summary style="{_SUMMARY}">lesson {state.lesson}: each prediction and exercise</summary>'
-    return f"<details{' open' if is_open else ''}>{summary}{_format_task_table(state)}</details>"
-
-
-def _format_task_table(state: LessonState) -> str:
-    rows = "".join(
-        f'<tr style="background:none"><th scope="row" style="{_CELL};font-weight:normal;font-family:monospace;white-space:nowrap">'
-        f"{_SIGNS[task.state]} {escape(task.name)}</th>{_format_value(task.status)}</tr>"
-        for task in (*state.predictions, *state.exercises)
-    )
-    return _format_table(rows)
+def _build_tasks(state: LessonState) -> Fields:
+    return Fields([(f"{_SIGNS[task.state]} {task.name}", task.status) for task in state.tasks], look="code")

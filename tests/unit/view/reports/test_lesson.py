@@ -10,15 +10,15 @@ from mhnb.core.output.results import RankResult
 from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
+from mhnb.view.document import Card, Line, Span
+from mhnb.view.print_html import print_html, print_parts
+from mhnb.view.print_text import print_text
 from mhnb.view.reports.lesson import (
     Difference,
-    format_bar_html,
-    format_bar_text,
+    build_bar,
+    build_prediction,
+    build_progress,
     format_difference,
-    format_prediction_html,
-    format_progress_html,
-    format_progress_text,
-    format_right_html,
     parse_difference,
 )
 from tests.support.view_samples import LESSON_STATE, StrictPage, cell, failed, lesson_samples, not_yet, out, right
@@ -97,15 +97,11 @@ def test_a_right_answer_is_not_repeated_below_the_card() -> None:
 
 def test_signs_are_apart_and_a_tick_is_green() -> None:
     """A tick is green where there is a style sheet; the sign of a wrong prediction does not touch the words."""
-    for html in (
-        format_right_html("01.1 my_label", "yes"),
-        format_prediction_html("right", "✓ as predicted · row_holders", []),
-        format_cell_html(cell(right(0))),
-    ):
-        assert '<span class="mhnb-right">✓</span>' in html
-    assert ".mhnb-right{color:color-mix(" in format_cell_html(cell(right(0)))
-    missed = format_prediction_html("open", "≠ not as predicted · row_holders", [])
-    assert '<span style="padding-right:.3em">≠</span> <b>not as predicted' in missed
+    html = format_cell_html(cell(right(0)))
+    assert '<span class="mhnb-right">✓</span>' in html
+    assert ".mhnb-right{color:color-mix(" in html
+    title = Line("", sign="≠", beside=[Span("not as predicted · row_holders", is_strong=True)])
+    assert build_prediction("open", "≠ not as predicted · row_holders", [], text="a") == [Card("open", [title], "a")]
 
 
 def test_another_error_beside_it_is_reported_as_one() -> None:
@@ -162,13 +158,11 @@ def test_text_is_escaped() -> None:
 
 def test_the_bar_says_in_words_what_its_signs_show() -> None:
     """Signs and words for the exercises, the predictions, and the next exercise as a link."""
-    assert format_bar_text(LESSON_STATE) == (
+    assert print_text(bar := build_bar(LESSON_STATE)) == (
         "lesson 03 · ●◐○ 1 of 3 exercises · predictions 3 of 3 made, 1 right · next 03.2 pairs inside a host"
     )
-    html = format_bar_html(LESSON_STATE)
-    assert '<a href="#Exercise:-pairs-inside-a-host"' in html
-    assert "href" not in format_bar_html(replace(LESSON_STATE, next_link=""))
-    assert format_bar_text(replace(LESSON_STATE, predictions=(), next_title="")) == (
+    assert '<a href="#Exercise:-pairs-inside-a-host"' in print_parts(bar)
+    assert print_text(build_bar(replace(LESSON_STATE, predictions=(), next_title=""))) == (
         "lesson 03 · ●◐○ 1 of 3 exercises · all done"
     )
 
@@ -177,15 +171,16 @@ def test_progress_is_a_table_with_details() -> None:
     """Each lesson is a row; what was begun, or is the only lesson, is listed below."""
     untouched = tuple(replace(line, state="untried") for line in LESSON_STATE.exercises)
     other = replace(LESSON_STATE, lesson="04", title="Arrays", exercises=untouched, predictions=())
-    text = format_progress_text([LESSON_STATE, other]).splitlines()
+    document = build_progress([LESSON_STATE, other])
+    text = print_text(document).splitlines()
     assert text[0].startswith("03  Meshes and PartitionSpecs  ●◐○  1 of 3  3 of 3 made, 1 right  next 03.2")
     assert text[1].startswith("04  Arrays")
     assert {line.split()[0] for line in text[3:]} == {"03"}
-    assert "04  columns_apart" in format_progress_text([other])
-    page = StrictPage(format_progress_html([LESSON_STATE, other]))
+    assert "04  columns_apart" in print_text(build_progress([other]))
+    page = StrictPage(print_html(document))
     assert "1 of 6 exercises done" in page.visible
     assert "right on ranks 0-3" not in page.visible
-    assert "right on ranks 0-3" in StrictPage(format_progress_html([LESSON_STATE])).visible
+    assert "right on ranks 0-3" in StrictPage(print_html(build_progress([LESSON_STATE]))).visible
 
 
 @pytest.mark.parametrize("name", lesson_samples())
