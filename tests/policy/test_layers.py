@@ -101,8 +101,6 @@ WRITES_TAGS = (
     "view.live.frame",
     "view.live.placeholder",
     "view.live.strip",
-    # Answers are read back from the text that a rank prints.
-    "view.reports.lesson",
 )
 """Modules and folders whose strings have tags of HTML, and which escape text; all others build documents."""
 _TAG = re.compile(
