@@ -6,7 +6,7 @@ ways, as a picture in one and bars of characters in the other, a part is for one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
@@ -199,7 +199,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture or a control, as HTML with the style sheet that it needs; left out of the text."""
+    """A picture or a control, as HTML with the style sheet that it needs; left out of the text.
+
+    Its style sheet is used if it is a part of the document, or of the HTML alone, but not of a fold or a group.
+    """
 
     html: str
     css: str = ""
@@ -217,6 +220,13 @@ class InHtml:
     """Parts of the HTML only."""
 
     parts: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Parts of the HTML only that are built when it is printed: a drawing takes longer than the text."""
+
+    build: Callable[[], Document]
 
 
 Part: TypeAlias = (
@@ -238,6 +248,7 @@ Part: TypeAlias = (
     | Drawing
     | InText
     | InHtml
+    | Drawn
 )
 Document: TypeAlias = Sequence[Part]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -15,6 +15,7 @@ from mhnb.view.document import (
     Columns,
     Document,
     Drawing,
+    Drawn,
     FieldLook,
     Fields,
     Fold,
@@ -85,11 +86,20 @@ Otherwise one long word would push the following cells out of sight, or the cell
 
 def print_html(document: Document) -> str:
     """Return a document as HTML, with its outer element and the style sheet that it needs."""
-    parts = print_parts(document)
-    if document and all(isinstance(part, Section | InText) for part in document):
+    parts = list(_list_shown(document))
+    if parts and all(isinstance(part, Section) for part in parts):
         # Each section has an outer element of its own.
-        return parts
-    return wrap_html(parts, css="".join(part.css for part in document if isinstance(part, Drawing)))
+        return print_parts(parts)
+    return wrap_html(print_parts(parts), css="".join(part.css for part in parts if isinstance(part, Drawing)))
+
+
+def _list_shown(document: Document) -> Iterator[Part]:
+    """Yield the parts of a document, and those of the HTML only."""
+    for part in document:
+        if isinstance(part, InHtml | Drawn):
+            yield from _list_shown(part.parts if isinstance(part, InHtml) else part.build())
+        elif not isinstance(part, InText):
+            yield part
 
 
 def print_parts(document: Document) -> str:
@@ -336,9 +346,8 @@ def _print_sort_heading(word: str, *, is_number: bool) -> str:
         return "<td></td>"
     act = f'role="button" tabindex="0" onclick="{escape(SORT_SCRIPT)}" onkeydown="{escape(KEY_SCRIPT)}"'
     side = "right" if is_number else "left"
-    return (
-        f'<th scope="col" style="text-align:{side};padding:1px 10px 1px 0"><span {act} title="sort">{word}</span></th>'
-    )
+    name = f'<span {act} title="sort">{escape(word, quote=False)}</span>'
+    return f'<th scope="col" style="text-align:{side};padding:1px 10px 1px 0">{name}</th>'
 
 
 def _print_sortable_row(table: SortableTable, at: int, unbroken: set[int]) -> str:
@@ -374,4 +383,5 @@ _PRINTERS: Mapping[type[Part], Callable[[Any], str]] = {
     Drawing: lambda drawing: drawing.html,
     InText: lambda _: "",
     InHtml: _print_inner,
+    Drawn: lambda drawn: print_parts(drawn.build()),
 }

@@ -11,6 +11,7 @@ from mhnb.view.document import (
     Columns,
     Document,
     Drawing,
+    Drawn,
     Fields,
     Fold,
     Frame,
@@ -149,4 +150,5 @@ _PRINTERS: Mapping[type[Part], Callable[[Any], Iterable[str]]] = {
     Drawing: lambda _: (),
     InText: _print_inner,
     InHtml: lambda _: (),
+    Drawn: lambda _: (),
 }

@@ -37,6 +37,7 @@ from mhnb.sharding.plan import Plan, Refusal, plan_reshard
 from mhnb.sharding.report import Collective, Report
 from mhnb.types import PHASES, DeviceRef, RankError, RankInfo, StartProgress
 from mhnb.view.cell.html import View, format_cell_html
+from mhnb.view.document import Document
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
@@ -199,7 +200,8 @@ def _stop_report(count: int) -> HangReport:
     return replace(report, stuck=False, stopped=report.absent, places=places)
 
 
-def _table_views(count: int) -> dict[str, str]:
+def reports(count: int) -> dict[str, Document]:
+    """Return a document of every report by name; those of several ranks only if there are several."""
     ranks = tuple(
         RankInfo(rank, f"host{rank}", pid=4711 + rank, phase=PHASES[-1], devices=(DeviceRef(rank, 0), DeviceRef(rank, 1)))
         for rank in range(count)
@@ -218,21 +220,19 @@ def _table_views(count: int) -> dict[str, str]:
         CheckRow("b", "f32[2]", False, "differs"),
     )
     return {
-        "a start": print_html(build_start(StartProgress(ranks, 1.2))),
-        "the summary of a start": print_html(
-            build_summary(StartSummary(ranks, 3.1, "0.10.2", "lockstep", log_dir="/data/logs"))
-        ),
-        "status": print_html(build_status(Status("default · clean · generation 1", "clean", ranks))),
-        "variables": print_html(build_vars(variables)),
-        "check": print_html(build_check(checks)),
-        "preflight": print_html(build_preflight(preflight)),
-        "a hang": print_html(build_hang(_report(count), name="demo")) if count > 1 else "",
-        "flight recorder": print_html(build_flight(_recorded(count))) if count > 1 else "",
-        "events of a rank": print_html(build_flights(_recorded(count), (0,))) if count > 1 else "",
-        "memory": print_html(build_memory(_memory(count))),
-        "stragglers": print_html(build_stragglers(_lateness(count))) if count > 1 else "",
-        "trace": print_html(build_trace(_traced(count))) if count > 1 else "",
-        "metrics of all cells": print_html(build_metrics(training_cell(count).metrics)),
+        "a start": build_start(StartProgress(ranks, 1.2)),
+        "the summary of a start": build_summary(StartSummary(ranks, 3.1, "0.10.2", "lockstep", log_dir="/data/logs")),
+        "status": build_status(Status("default · clean · generation 1", "clean", ranks)),
+        "variables": build_vars(variables),
+        "check": build_check(checks),
+        "preflight": build_preflight(preflight),
+        "a hang": build_hang(_report(count), name="demo") if count > 1 else [],
+        "flight recorder": build_flight(_recorded(count)) if count > 1 else [],
+        "events of a rank": build_flights(_recorded(count), (0,)) if count > 1 else [],
+        "memory": build_memory(_memory(count)),
+        "stragglers": build_stragglers(_lateness(count)) if count > 1 else [],
+        "trace": build_trace(_traced(count)) if count > 1 else [],
+        "metrics of all cells": build_metrics(training_cell(count).metrics),
     }
 
 
@@ -352,22 +352,21 @@ def _communication(count: int) -> Report:
     return Report("jit(step)", (gather, reduce))
 
 
-def _sharding_views(count: int) -> dict[str, str]:
+def sharding_views(count: int) -> dict[str, Document]:
+    """Return a document of every view of a sharding by name."""
     mesh = MeshShape.row_major({"data": count, "model": 2}, devices_per_host=2)
     layout = Layout.of((64, 6), mesh, "P('data', None)")
     cube = Layout.of((2, 64, 6), mesh, "P(None, 'data', 'model')")
     return {
-        "layout": print_html(build_layout(layout, name="x", uid="mhnb-layout")),
-        "layout by slices": print_html(build_layout(cube, name="c", uid="mhnb-cube")),
-        "mesh": print_html(build_mesh(mesh, name="mesh")),
-        "resharding": print_html(
-            build_reshard(plan_reshard(layout, Layout.of((64, 6), mesh, "P()")), name="x", uid="mhnb-reshard")
+        "layout": build_layout(layout, name="x", uid="mhnb-layout"),
+        "layout by slices": build_layout(cube, name="c", uid="mhnb-cube"),
+        "mesh": build_mesh(mesh, name="mesh"),
+        "resharding": build_reshard(
+            plan_reshard(layout, Layout.of((64, 6), mesh, "P()")), name="x", uid="mhnb-reshard"
         ),
-        "plan": print_html(
-            build_plan(Plan(count, 2, mesh, (("x", layout), ("y", Refusal("8 is not a multiple of 3")))))
-        ),
-        "no collective": print_html(build_collectives([Report("jit(f)", ())])),
-        "collectives": print_html(build_collectives([_communication(count)])),
+        "plan": build_plan(Plan(count, 2, mesh, (("x", layout), ("y", Refusal("8 is not a multiple of 3"))))),
+        "no collective": build_collectives([Report("jit(f)", ())]),
+        "collectives": build_collectives([_communication(count)]),
     }
 
 
@@ -392,7 +391,8 @@ def stored_views(count: int) -> dict[str, str]:
     )["text/html"]
     if count == FEW:
         views |= {"a rank died": format_cell_html(rank_died(), locations=locations)} | lesson_samples()
-    return {name: html for name, html in (views | _table_views(count) | _sharding_views(count)).items() if html}
+    documents = {name: document for name, document in (reports(count) | sharding_views(count)).items() if document}
+    return views | {name: print_html(document) for name, document in documents.items()}
 
 
 def _running(count: int) -> CellResult:

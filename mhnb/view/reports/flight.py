@@ -17,7 +17,7 @@ from mhnb.core.flight import (
 )
 from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
 from mhnb.core.stragglers import Lateness, RankLateness, describe_standing_out
-from mhnb.view.document import Document, Drawing, InHtml, InText, Line, Section, Table, Tone
+from mhnb.view.document import Document, Drawing, Drawn, InText, Line, Section, Table, Tone
 from mhnb.view.drawings.delays import draw_delays
 from mhnb.view.html import format_delay, format_seconds
 
@@ -156,7 +156,7 @@ def build_stragglers(lateness: Lateness) -> Document:
         Line(_describe_launches(lateness), "heading"),
         *map(Line, _lateness_notes(lateness)),
         InText([Table((*_LATENESS_HEADER, ""), bars)]),
-        InHtml([Table(_LATENESS_HEADER, rows), Drawing(draw_delays(lateness))]),
+        Drawn(lambda: [Table(_LATENESS_HEADER, rows), Drawing(draw_delays(lateness))]),
     ]
 
 

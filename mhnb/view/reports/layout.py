@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mhnb.sharding.layout import Layout
-from mhnb.view.document import Code, Document, Drawing, Fold, InHtml, InText, Line, Span
+from mhnb.view.document import Code, Document, Drawing, Drawn, Fold, InText, Line, Span
 from mhnb.view.drawings.layout import HTML_RESOLUTION, draw_panes, format_panes_css
 from mhnb.view.html import RankLocations
 from mhnb.view.layout_grid import assign_hosts, build_grid, format_layout_text
@@ -25,13 +25,16 @@ def build_layout(
     uid: str = "mhnb-0",
 ) -> Document:
     """Build a layout; `uid` is unique in the notebook."""
-    grid = build_grid(layout, HTML_RESOLUTION, name=name, locations=locations, notes=notes)
-    panes = draw_panes(grid, assign_hosts(layout.devices, locations), uid)
     text = format_layout_text(layout, name=name, locations=locations, notes=notes)
-    drawn: Document = [
-        Line(grid.title, "heading", beside=[Span(grid.cost, is_quiet=True)]),
-        Drawing(panes),
-        *(Line(note, "quiet") for note in grid.notes),
-        Fold("as text", [Code(text)]),
-    ]
-    return [InText([Code(text)]), InHtml(drawn), Drawing("", format_panes_css(grid, uid))]
+
+    def draw() -> Document:
+        grid = build_grid(layout, HTML_RESOLUTION, name=name, locations=locations, notes=notes)
+        panes = draw_panes(grid, assign_hosts(layout.devices, locations), uid)
+        return [
+            Line(grid.title, "heading", beside=[Span(grid.cost, is_quiet=True)]),
+            Drawing(panes, format_panes_css(grid, uid)),
+            *(Line(note, "quiet") for note in grid.notes),
+            Fold("as text", [Code(text)]),
+        ]
+
+    return [InText([Code(text)]), Drawn(draw)]

@@ -16,11 +16,11 @@ from mhnb.view.document import (
     Code,
     Document,
     Drawing,
+    Drawn,
     Fold,
     InHtml,
     InText,
     Line,
-    Part,
     SortableTable,
     Table,
     split_rows,
@@ -80,26 +80,24 @@ def _format_device_list(devices: Sequence[DeviceRef]) -> list[str]:
 
 def build_mesh(mesh: MeshShape, *, name: str = "", locations: RankLocations | None = None) -> Document:
     """Build a map of a mesh."""
-    assigned = assign_hosts(mesh.devices, locations)
-    shown, rest = split_rows(_rows(mesh)[:_MAX_MAP_ROWS])
-    body: list[Part] = [
-        Line(_format_directions(mesh), "quiet"),
-        Drawing(draw_mesh(shown, assigned)),
-        *([Fold(pluralize(len(rest), "more line"), [Drawing(draw_mesh(rest, assigned))])] if rest else []),
-        *map(Line, _format_more(mesh)),
-    ]
-    warnings = warn_cross_host_axes(mesh, assigned.hosts)
     text = format_mesh_text(mesh, name=name, locations=locations)
-    return [
-        InText([Code(text)]),
-        InHtml([
+
+    def draw() -> Document:
+        assigned = assign_hosts(mesh.devices, locations)
+        shown, rest = split_rows(_rows(mesh)[:_MAX_MAP_ROWS])
+        folded = Fold(pluralize(len(rest), "more line"), [Drawing(draw_mesh(rest, assigned))])
+        return [
             Line(_format_mesh_title(mesh, assigned.hosts, name), "heading"),
-            *body,
+            Line(_format_directions(mesh), "quiet"),
+            Drawing(draw_mesh(shown, assigned)),
+            *([folded] if rest else []),
+            *map(Line, _format_more(mesh)),
             Line(_format_reach(find_axis_reach(mesh, assigned.hosts)), "quiet"),
-            *(Line(warning, "bad") for warning in warnings),
+            *(Line(warning, "bad") for warning in warn_cross_host_axes(mesh, assigned.hosts)),
             Fold("as text", [Code(text)]),
-        ]),
-    ]  # fmt: skip
+        ]
+
+    return [InText([Code(text)]), Drawn(draw)]
 
 
 def _format_more(mesh: MeshShape) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from mhnb.core.cell_name import format_cell_names
 from mhnb.core.metrics import Metrics, MetricSeries, format_number, is_equal
 from mhnb.core.ranks import describe_ranks, pluralize
-from mhnb.view.document import Document, Drawing, InHtml, InText, Line
+from mhnb.view.document import Document, Drawing, Drawn, InText, Line
 from mhnb.view.drawings.curves import (
     Curve,
     Samples,
@@ -314,7 +314,7 @@ def build_metrics(metrics: Metrics, *, each: bool = False) -> Document:
     # Whether a cell still runs is not known here: its ranks may be on different steps.
     card = build_card(metrics, done=False, max_charts=_MAX_CHARTS)
     lines = [*map(Line, format_card_lines(card, each=each))]
-    return [Line(_format_heading(metrics), "quiet"), InText(lines), InHtml([Drawing(draw_card(card))])]
+    return [Line(_format_heading(metrics), "quiet"), InText(lines), Drawn(lambda: [Drawing(draw_card(card))])]
 
 
 def _format_heading(metrics: Metrics) -> str:

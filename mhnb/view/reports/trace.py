@@ -6,12 +6,13 @@ import base64
 import json
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from mhnb.core.ranks import pluralize
 from mhnb.core.trace import STATES, CollectiveTimes, RankTimes, State, TraceReport, describe_traced
-from mhnb.view.document import Document, Drawing, InHtml, InText, Line, Part, Table
+from mhnb.view.document import Document, Drawing, Drawn, InText, Line, Part, Table
 from mhnb.view.drawings.timeline import draw_timeline
 from mhnb.view.html import format_seconds
 
@@ -46,7 +47,7 @@ def build_trace(report: TraceReport, *, is_shell: bool = False) -> Document:
     if any(row.states for row in report.ranks):
         legend = "   ".join(f"{_MARKS[state]} {state}" for state in states)
         parts.append(InText([Line(legend), *map(Line, _format_bars(report))]))
-        parts.append(InHtml(_draw(report, states)))
+        parts.append(Drawn(partial(_draw, report, states)))
     if report.ranks:
         parts.append(Table(("rank", *states, "total"), [_rank_cells(row, states) for row in report.ranks]))
     if report.collectives:

@@ -14,6 +14,7 @@ from mhnb.view.document import (
     Columns,
     Document,
     Drawing,
+    Drawn,
     FieldLook,
     Fields,
     Fold,
@@ -197,6 +198,7 @@ FORMS: dict[str, tuple[Document, str, str]] = {
     "a section": ([Section([Line("a")])], "a", print_html([Line("a")])),
     "a drawing": ([Drawing("<svg/>")], "", "<svg/>"),
     "text only": ([InText([Line("a")])], "a", ""),
+    "drawn": ([Drawn(lambda: [Line("a"), Drawing("<svg/>")])], "", "<div>a</div><svg/>"),
     "HTML only": ([InHtml([Line("a")])], "", "<div>a</div>"),
 }
 
@@ -263,6 +265,7 @@ def test_card_has_a_tone(tone: CardTone, style: str) -> None:
         Line(EVIL, "advice"),
         Table([EVIL], [[EVIL]]),
         Code(EVIL),
+        SortableTable([EVIL], [[EVIL]], [[None]]),
         Fold(EVIL, [Line(EVIL)]),
         HeadedRows([(EVIL, [EVIL])], [EVIL, EVIL]),
         Table([""], [[Cell(EVIL, detail=EVIL)]], frozenset()),
@@ -274,7 +277,12 @@ def test_text_of_users_is_escaped(part: Part) -> None:
     """Names, messages and files of users are text wherever they stand, and the text form has them as they are."""
     assert "<script" not in print_html([part])
     assert "&lt;script&gt;" in print_html([part])
-    assert EVIL in print_text([part])
+    assert EVIL in print_text([part]) or isinstance(part, SortableTable)
+
+
+def test_style_sheet_of_a_drawing_is_used() -> None:
+    """That of a drawing in the HTML alone is in the style sheet of the view."""
+    assert ".a{}</style>" in print_html([Line("a"), Drawn(lambda: [InHtml([Drawing("", ".a{}")])])])
 
 
 def test_long_cells_may_wrap() -> None:
