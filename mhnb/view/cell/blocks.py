@@ -29,6 +29,7 @@ from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, find_unit, split_n
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.ansi import strip_ansi
+from mhnb.view.drawings.curves import find_odd
 
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Placeholders in a line's text for a rank's own number and for a slot. Unicode reserves them for use inside a program."""
@@ -152,34 +153,55 @@ def format_lines(block: OutputGroup) -> list[str]:
     return lines
 
 
-def clip_items(items: Sequence[BlockItem], limit_nbytes: int, *, where: str) -> list[BlockItem]:
-    """Keep the beginning and the end of a block, with a line between that gives the amount left out and `where` it is.
+def arrange_items(
+    items: Sequence[BlockItem], limit_nbytes: int, *, where: str, shows_folded: bool
+) -> list[BlockItem | Loop]:
+    """Find the loops among a block's lines and pictures, and keep the beginning and the end of too much text.
 
-    A gap that a rank left itself is labelled in the same way, also in what is kept.
+    What loops fold is left out first, so that nothing is lost between two of them.
+
+    Args:
+        items: of the block.
+        limit_nbytes: text that there is room for.
+        where: where all of it is.
+        shows_folded: whether the form has the lines that loops fold.
     """
-    if sum(item.nbytes for item in items if isinstance(item, BlockLine)) <= limit_nbytes:
-        return [_label_gap(item, where) for item in items]
+    found = find_loops([_label_gap(item, where) for item in items])
+    loops = sum(isinstance(item, Loop) for item in found)
+    room = max(0, limit_nbytes - sum(map(_shown_nbytes, found))) // max(1, loops) if shows_folded else 0
+    clipped = [_clip_loop(item, room, where) if isinstance(item, Loop) else item for item in found]
+    return _clip_items(clipped, limit_nbytes, where)
+
+
+def _shown_nbytes(item: BlockItem | Loop) -> int:
+    if isinstance(item, Loop):
+        return _FOLD_NBYTES + sum(line.nbytes for line in (*item.head, *item.tail))
+    return item.nbytes if isinstance(item, BlockLine) else 0
+
+
+def _clip_loop(loop: Loop, limit_nbytes: int, where: str) -> Loop:
+    folded = [item for item in _clip_items(loop.folded, limit_nbytes, where) if isinstance(item, BlockLine)]
+    return Loop((*loop.head, *folded, *loop.tail))
+
+
+def _clip_items(items: Sequence[BlockItem | Loop], limit_nbytes: int, where: str) -> list[BlockItem | Loop]:
+    """Keep the beginning and the end, with a line between that gives the amount left out and `where` it is."""
+    if sum(map(_shown_nbytes, items)) <= limit_nbytes:
+        return list(items)
     items = [_shorten_block_line(item, limit_nbytes // 4) if isinstance(item, BlockLine) else item for item in items]
-    sizes = [item.nbytes if isinstance(item, BlockLine) else 0 for item in items]
-    head = _count_fitting(sizes, limit_nbytes // 2)
-    tail = len(items) - _count_fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2)
+    sizes = list(map(_shown_nbytes, items))
+    head = count_fitting(sizes, limit_nbytes // 2)
+    tail = len(items) - count_fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2)
     if tail <= head:
-        return [_label_gap(item, where) for item in items]
-    left_out = [item for item in items[head:tail] if isinstance(item, BlockLine)]
+        return items
+    left_out = [item for item in list_lines(items[head:tail]) if isinstance(item, BlockLine)]
     pictures = [item for item in items[head:tail] if isinstance(item, RichPart)]
     note = BlockLine("note", format_omitted_line([line.text for line in left_out], where=where)) if left_out else None
-    kept = [*items[:head], *([note] if note else []), *pictures, *items[tail:]]
-    return [_label_gap(item, where) for item in kept]
-
-
-def arrange_block(block: OutputGroup, limit_nbytes: int, *, where: str) -> list[BlockItem | Loop]:
-    """Return a block's lines, loops and pictures; of too much text the beginning and the end."""
-    items = block_items(block)
-    folds_nbytes = _FOLD_NBYTES * sum(isinstance(item, Loop) for item in find_loops(items))
-    return find_loops(clip_items(items, max(limit_nbytes // 2, limit_nbytes - folds_nbytes), where=where))
+    return [*items[:head], *([note] if note else []), *pictures, *items[tail:]]
 
 
 def _label_gap(item: BlockItem, where: str) -> BlockItem:
+    """Label a gap that a rank left itself as one that is left out here."""
     found = GAP_LINE.fullmatch(item.text) if isinstance(item, BlockLine) else None
     if found is None:
         return item
@@ -234,8 +256,8 @@ def shorten_line(text: str, limit_nbytes: int) -> str:
 
 
 def _shorten_block_line(line: BlockLine, limit_nbytes: int) -> BlockLine:
-    """Cut a line; a line with separate numbers for each rank stays as it is."""
-    if line.nbytes <= limit_nbytes or line.slots or line.bar_texts:
+    """Cut a line; one with separate numbers for each rank stays as it is, and one that says how many lines were left out."""
+    if line.nbytes <= limit_nbytes or line.slots or line.bar_texts or _is_note(line):
         return line
     return replace(line, text=shorten_line(strip_ansi(line.text), limit_nbytes))
 
@@ -245,8 +267,8 @@ def clip_lines(lines: Sequence[str], limit_nbytes: int, *, where: str) -> list[s
     sizes = [len(line) + LINE_NBYTES for line in lines]
     if sum(sizes) <= limit_nbytes:
         return list(lines)
-    head = _count_fitting(sizes, limit_nbytes // 2)
-    tail = max(head, len(lines) - _count_fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2))
+    head = count_fitting(sizes, limit_nbytes // 2)
+    tail = max(head, len(lines) - count_fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2))
     return (
         [*lines[:head], format_omitted_line(lines[head:tail], where=where), *lines[tail:]]
         if tail > head
@@ -254,7 +276,8 @@ def clip_lines(lines: Sequence[str], limit_nbytes: int, *, where: str) -> list[s
     )
 
 
-def _count_fitting(sizes: Sequence[int], limit_nbytes: int) -> int:
+def count_fitting(sizes: Sequence[int], limit_nbytes: int) -> int:
+    """Return how many of the first sizes fit."""
     total = 0
     for at, size in enumerate(sizes):
         total += size
@@ -311,38 +334,62 @@ class OddValue:
     """The value of most other ranks; the range of the others if this value is not finite and they all differ."""
 
 
-def find_odd_values(items: Sequence[BlockItem | Loop], ranks: Sequence[int]) -> list[OddValue]:
+def find_odd_values(items: Sequence[BlockItem], ranks: Sequence[int]) -> list[OddValue]:
     """Return the numbers in which at most a quarter of the ranks, or one, differ from the value that most have.
 
     Durations always differ. Of many lines of one form every rank is odd on some, by chance. So there a rank is
-    odd only if few ranks are.
+    odd only if few ranks are, or if it is far from the others all along.
 
     >>> line = BlockLine("stdout", f"loss {SLOT_MARK}", (Slot(("0.3", "0.3", "0.7", "0.3")),))
     >>> [(odd.ranks, odd.before, odd.value, odd.elsewhere) for odd in find_odd_values([line], range(4))]
     [((2,), 'loss ', '0.7', '0.3')]
     """
     found: list[OddValue] = []
-    for same in _split_by_form(list_lines(items)):
+    for same in _split_by_form(items):
         lines = [item for item in same if isinstance(item, BlockLine) and not item.bar_texts]
         odd = [one for line in lines for at in range(len(line.slots)) for one in _odd_values_of(line, at, ranks)]
-        if len(lines) < _MIN_LINES or len({rank for one in odd for rank in one.ranks}) <= max(1, len(ranks) // 4):
-            found += odd
+        if len(lines) >= _MIN_LINES and len({rank for one in odd for rank in one.ranks}) > max(1, len(ranks) // 4):
+            odd = []
+        if not odd and len(lines) > MAX_SHOWN_LINES:
+            odd = list(_odd_values_over(lines, ranks))
+        found += odd
     return found
 
 
 def _odd_values_of(line: BlockLine, at: int, ranks: Sequence[int]) -> Iterator[OddValue]:
+    outliers = line.slots[at].outliers
+    if 0 < len(outliers) <= max(1, len(ranks) // 4):
+        yield from _build_odd_values(line, at, ranks, outliers)
+
+
+def _odd_values_over(lines: Sequence[BlockLine], ranks: Sequence[int]) -> Iterator[OddValue]:
+    """Yield the last numbers of ranks that are far from the others over a loop's lines, whose numbers differ a little on all ranks.
+
+    Numbers without a point, such as those of processes and ports, may be anything.
+    """
+    width = max(len(line.slots) for line in lines)
+    alike = [line for line in lines if len(line.slots) == width]
+    for at in range(width if len(alike) > MAX_SHOWN_LINES else 0):
+        slots = [line.slots[at] for line in alike]
+        texts = [slot.values for slot in slots]
+        if not any(slot.is_bar for slot in slots) and any("." in text for row in texts for text in row):
+            rows = [
+                [value if value is not None and math.isfinite(value) else None for value in s.numbers] for s in slots
+            ]
+            yield from _build_odd_values(alike[-1], at, ranks, frozenset(find_odd(rows, texts)))
+
+
+def _build_odd_values(line: BlockLine, at: int, ranks: Sequence[int], outliers: frozenset[int]) -> Iterator[OddValue]:
     slot = line.slots[at]
-    outliers = slot.outliers
-    if not 0 < len(outliers) <= max(1, len(ranks) // 4) or slot.is_bar:
-        return
     pieces = strip_ansi(line.text).split(SLOT_MARK)
-    if find_unit(pieces[at], f" {slot.values[0].strip()}", pieces[at + 1])[0] == "time":
-        return
+    is_time = find_unit(pieces[at], f" {slot.values[0].strip()}", pieces[at + 1])[0] == "time"
     others = [
         (number, value.strip())
         for place, (number, value) in enumerate(zip(slot.numbers, slot.values, strict=True))
         if place not in outliers and number is not None
     ]
+    if not outliers or slot.is_bar or is_time or not others:
+        return
     least, most = min(others)[1], max(others)[1]
     places_by_value: dict[str, list[int]] = defaultdict(list)
     for place in sorted(outliers):
@@ -419,7 +466,7 @@ class Loop:
     """Many successive lines of one form."""
 
     lines: tuple[BlockLine, ...]
-    """Also a line among them that says how many were left out."""
+    """In the middle also a line that says how many were left out."""
 
     @property
     def head(self) -> tuple[BlockLine, ...]:
@@ -479,7 +526,7 @@ def _form_of(at: int, item: BlockItem) -> tuple[object, ...]:
     """Return what lines of one form share, the text between their numbers; a picture or a progress bar shares nothing."""
     if isinstance(item, RichPart) or item.bar_texts or any(slot.is_bar for slot in item.slots):
         return (at,)
-    literals, numbers = split_numbers(item.text.replace(SLOT_MARK, "0"))
+    literals, numbers = split_numbers(strip_ansi(item.text).replace(SLOT_MARK, "0"))
     # Numbers that are padded have other blanks around them on each line.
     return (item.channel, *(_WHITESPACE.sub(" ", text) for text in literals)) if numbers else (at,)
 
@@ -491,7 +538,7 @@ def _is_loop(lines: Sequence[BlockLine]) -> bool:
         return len(printed) > MAX_SHOWN_LINES
     if len(printed) <= _MAX_LISTED_LINES:
         return False
-    columns = zip(*(split_numbers(line.text)[1] for line in printed), strict=True)
+    columns = zip(*(split_numbers(strip_ansi(line.text))[1] for line in printed), strict=True)
     return any(len(set(column)) > 1 and "." in "".join(column) for column in columns)
 
 

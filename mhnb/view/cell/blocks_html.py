@@ -21,7 +21,8 @@ from mhnb.view.cell.blocks import (
     SLOT_MARK,
     BlockLine,
     Loop,
-    arrange_block,
+    arrange_items,
+    block_items,
     find_odd_values,
     format_bars,
     format_values,
@@ -117,7 +118,8 @@ def block_to_html(
     """
     if block.rows:
         return "".join(_format_differences(block, limit_nbytes, escape(where)))
-    items = arrange_block(block.output_group, limit_nbytes, where=where)
+    said = block_items(block.output_group)
+    items = arrange_items(said, limit_nbytes, where=where, shows_folded=True)
     slot_count = sum(len(line.slots) for line in list_lines(items) if isinstance(line, BlockLine))
     writer = _LineWriter(
         block.ranks, where, notebook_dir, has_table=0 < slot_count <= _MAX_TABLE_SLOTS, has_bar_texts=not brief
@@ -133,9 +135,9 @@ def block_to_html(
                 parts.append(_format_picture(item, pictures))
             elif isinstance(item, Loop):
                 head, folded, tail = map(writer.write, (item.head, item.folded, item.tail))
-                parts += [head, format_fold(f"… {item.folded_count} lines more{hint}", folded), tail]
+                parts += [head, format_fold(f"… {item.folded_count} more lines{hint}", folded), tail]
                 hint = ""
-    odd = [] if brief else list(format_odd_values(find_odd_values(items, block.ranks), _PAINTER))
+    odd = [] if brief else list(format_odd_values(find_odd_values(said, block.ranks), _PAINTER))
     return (_pre_lines("stdout", odd) if odd else "") + "".join(parts) + writer.format_values()
 
 
@@ -369,6 +371,6 @@ def _format_differences(block: Block, limit_nbytes: int, where: str) -> Iterator
     for part in arrange_differences(block, _PAINTER, limit_nbytes, where=where):
         yield _pre_lines("stdout", part.head)
         if part.folded:
-            yield format_fold(f"… {part.folded_count} lines more{hint}", _pre_lines("stdout", part.folded))
+            yield format_fold(f"… {part.folded_count} more lines{hint}", _pre_lines("stdout", part.folded))
             yield _pre_lines("stdout", part.tail)
             hint = ""

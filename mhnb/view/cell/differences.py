@@ -25,7 +25,9 @@ from mhnb.view.cell.blocks import (
     clip_lines,
     clip_unchanged,
     comparable_lines,
+    count_fitting,
     format_more_odd_values,
+    format_omitted_line,
     keep_ends,
 )
 from mhnb.view.cell.summary import Block
@@ -33,6 +35,9 @@ from mhnb.view.cell.summary import Block
 _WHITESPACE = re.compile(r"\s+")
 _MAX_EQUAL_LINES = 3
 """Up to this many lines that are equal everywhere are repeated between differences. Of more only the number is shown."""
+
+_MIN_PARTS = 4
+"""So many parts are shown at least, however little room there is for each."""
 
 _Form: TypeAlias = tuple[str, tuple[str, ...]]
 """The stream's name, and the text between a line's numbers."""
@@ -121,37 +126,65 @@ def arrange_differences(block: Block, painter: Painter, limit_nbytes: int, *, wh
         where: where all of it is.
     """
     marked = any(row.kind in ("added", "missing") for row in block.rows)
-    parts, said = split_differences(block), comparable_lines(block.output_group)
-    written = [list(_format_rows(part, said, block.majority_ranks, painter, "  " if marked else "")) for part in parts]
-    if sum(len(line) + LINE_NBYTES for lines in written for line in lines) > limit_nbytes:
-        limit_nbytes //= len(parts)
-    arranged = []
-    for part, lines in zip(parts, written, strict=True):
+    said = comparable_lines(block.output_group)
+    arranged: list[DifferenceLines] = []
+    for part in split_differences(block):
+        rows = _format_rows(part, said, block.majority_ranks, painter, "  " if marked else "")
         if part.is_loop:
-            middle = lines[HEAD_LINES:-TAIL_LINES]
-            folded = clip_lines(middle, limit_nbytes, where=where)
-            arranged.append(DifferenceLines(lines[:HEAD_LINES], folded, len(middle), lines[-TAIL_LINES:]))
+            head, middle, tail = rows[:HEAD_LINES], rows[HEAD_LINES:-TAIL_LINES], rows[-TAIL_LINES:]
+            count = sum(row.count for row in part.rows[HEAD_LINES:-TAIL_LINES])
+            arranged.append(DifferenceLines(_join(head), _join(middle), count, _join(tail)))
         else:
-            arranged.append(DifferenceLines(clip_lines(lines, limit_nbytes, where=where)))
-    return arranged
+            arranged.append(DifferenceLines(_join(rows)))
+    return _clip(arranged, limit_nbytes, where)
+
+
+def _join(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [line for row in rows for line in row]
+
+
+def _clip(parts: Sequence[DifferenceLines], limit_nbytes: int, where: str) -> list[DifferenceLines]:
+    """Leave out the middle of parts that are too long, and then of too many parts."""
+    total = sum(_count_nbytes((*part.head, *part.folded, *part.tail)) for part in parts)
+    each = limit_nbytes if total <= limit_nbytes else limit_nbytes // len(parts)
+    clipped = [
+        replace(part, folded=clip_lines(part.folded, each, where=where))
+        if part.folded
+        else replace(part, head=clip_lines(part.head, each, where=where))
+        for part in parts
+    ]
+    sizes = [_count_nbytes((*part.head, *part.folded, *part.tail)) for part in clipped]
+    if sum(sizes) <= max(limit_nbytes, _MIN_PARTS * each):
+        return clipped
+    head, tail = count_fitting(sizes, limit_nbytes // 2), count_fitting(sizes[::-1], limit_nbytes // 2)
+    middle = [line for part in parts[head : len(parts) - tail] for line in (*part.head, *part.folded, *part.tail)]
+    note = DifferenceLines([format_omitted_line(middle, where=where)])
+    return [*clipped[:head], note, *clipped[len(clipped) - tail :]]
+
+
+def _count_nbytes(lines: Sequence[str]) -> int:
+    return sum(len(line) + LINE_NBYTES for line in lines)
 
 
 def _format_rows(
     part: DifferencePart, lines: Sequence[Line], majority_ranks: Sequence[int], painter: Painter, indent: str
-) -> Iterator[str]:
-    at = part.start
+) -> list[list[str]]:
+    """Format each row as one line or several."""
+    at, written = part.start, []
     for row in part.rows:
         if row.kind == "same" and row.count > _MAX_EQUAL_LINES:
-            yield painter.quiet(f"… {row.count} lines as on {describe_ranks(majority_ranks)} …")
+            shown = [painter.quiet(f"… {row.count} lines as on {describe_ranks(majority_ranks)} …")]
         elif row.kind == "same":
-            yield from (f"{indent}{painter.printed(*line)}" for line in lines[at : at + row.count])
+            shown = [f"{indent}{painter.printed(*line)}" for line in lines[at : at + row.count]]
         elif row.kind == "added":
-            yield f"+ {painter.added(painter.printed(row.channel, row.here))}"
+            shown = [f"+ {painter.added(painter.printed(row.channel, row.here))}"]
         elif row.kind == "missing":
-            yield painter.quiet(f"- {painter.printed(row.channel, keep_ends(row.there))}   ← elsewhere")
+            shown = [painter.quiet(f"- {painter.printed(row.channel, keep_ends(row.there))}   ← elsewhere")]
         else:
-            yield from _format_changed(row, painter, indent)
+            shown = list(_format_changed(row, painter, indent))
+        written.append(shown)
         at += 0 if row.kind == "missing" else row.count
+    return written
 
 
 def _format_changed(row: DiffRow, painter: Painter, indent: str) -> Iterator[str]:

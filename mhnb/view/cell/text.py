@@ -17,7 +17,8 @@ from mhnb.view.cell.blocks import (
     SLOT_MARK,
     BlockItem,
     Loop,
-    arrange_block,
+    arrange_items,
+    block_items,
     find_odd_values,
     format_bars,
     format_omitted_line,
@@ -260,9 +261,10 @@ def _format_block(block: Block, block_count: int, painter: _Colorizer, locations
         lines = list(_format_differences(block, painter, limit, log or "the log file"))
     else:
         where = log or "the log file"
-        items = arrange_block(block.output_group, limit, where=where)
+        said = block_items(block.output_group)
+        items = arrange_items(said, limit, where=where, shows_folded=False)
         lines = [
-            *format_odd_values(find_odd_values(items, block.ranks), painter),
+            *format_odd_values(find_odd_values(said, block.ranks), painter),
             *_format_items(items, block.ranks, painter, where),
         ]
     return lines or [painter(_DIM, "(no output)")]
@@ -312,6 +314,6 @@ def _format_differences(block: Block, painter: _Colorizer, limit_nbytes: int, wh
     for part in arrange_differences(block, painter, limit_nbytes, where=where):
         yield from part.head
         if part.folded:
-            yield painter.quiet(format_omitted_line(part.folded, where=where) + hint)
+            yield painter.quiet(format_omitted_line([""] * part.folded_count, where=where) + hint)
             yield from part.tail
             hint = ""

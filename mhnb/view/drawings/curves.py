@@ -121,8 +121,7 @@ def build_curve(samples: Samples) -> Curve | None:
     medians = [(row, line) for row, line in zip(rows, texts, strict=True) if any(value is not None for value in row)]
     shared = tuple(zip(*rows, strict=True))
     odd = tuple(
-        OddRank(ranks[at], thin(shared[at]), _last_text([line[at] for line in texts]))
-        for at in _find_odd(rows, texts, high[0] / 2 - low[0] / 2)
+        OddRank(ranks[at], thin(shared[at]), _last_text([line[at] for line in texts])) for at in find_odd(rows, texts)
     )
     cuts = list(pairwise(_cuts(len(rows), min(len(rows), _MAX_POINTS))))
     lows, middles, highs = zip(*(_build_point(rows[slice(*ends)]) for ends in cuts), strict=True)
@@ -223,15 +222,21 @@ def _cuts(count: int, parts: int) -> list[int]:
     return [0, *(1 + (count - 2) * at // (parts - 2) for at in range(parts - 1)), count]
 
 
-def _find_odd(rows: Sequence[_Series], texts: Sequence[Sequence[str]], half_span: float) -> list[int]:
+def find_odd(rows: Sequence[Sequence[float | None]], texts: Sequence[Sequence[str]]) -> list[int]:
     """Return the positions of odd ranks: few, and each far from the median while all the others are near it.
 
     A rank counts as far if it is for half of all steps, or for half of the last quarter. A rank without a finite value where others
     have one is odd too.
+
+    Args:
+        rows: by step, the value of each rank; None where it has no finite value.
+        texts: the same as texts; empty where a rank has no value at all.
     """
-    width = len(rows[0])
-    if width < 3:
+    width, known = len(rows[0]), [value for row in rows for value in row if value is not None]
+    if width < 3 or not known:
         return []
+    # Halved, because the difference of two finite numbers may not be finite.
+    half_span = max(known) / 2 - min(known) / 2
     last_quarter = len(rows) - max(1, len(rows) // 4)
     ends = rows[last_quarter:]
     not_finite = [

@@ -9,7 +9,7 @@ from mhnb.view.cell.blocks import LOG_HINT
 from mhnb.view.cell.differences import split_differences
 from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.summary import summarise_cell
-from mhnb.view.cell.text import format_cell_text
+from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
 from tests.support.view_samples import StrictPage, cell, loop_with_odd_rank, out
 
 
@@ -47,10 +47,48 @@ def test_page_has_every_difference() -> None:
     """Seven differences are visible, and all are in the page."""
     result = loop_with_odd_rank()
     page = StrictPage(format_cell_html(result))
-    assert f"… 112 lines more · {LOG_HINT}" in page.visible
+    assert f"… 112 more lines · {LOG_HINT}" in page.visible
     assert page.visible.count("elsewhere") == 7
     assert page.text.count("elsewhere") == 119
     assert all(f"{line} ←" in page.text for line in result[2].stdout.splitlines()[82:-1])
+
+
+def test_lines_with_two_differences_stay_whole() -> None:
+    """A line that differs in two numbers is shown with the others' line below it; the fold counts lines of the rank."""
+    said = [
+        [out("".join(f"step {at} loss {at + 9 * (rank == 2)}.5 acc {at + 3 * (rank == 2)}.25\n" for at in range(20)))]
+        for rank in range(4)
+    ]
+    lines = [line.partition("│ ")[2] for line in format_cell_text(cell(*said)).splitlines()[1:] if "rank 2" not in line]
+    odd = [line for line in format_cell_text(cell(*said)).splitlines() if "elsewhere" in line]
+    assert len(odd) == 7
+    note = next(line for line in lines if "left out" in line)
+    assert note.startswith("… 13 lines left out")
+
+
+def test_size_of_many_differing_loops_is_bounded() -> None:
+    """Of hundreds of loops in which a rank differs, the first and the last are shown."""
+    epochs = [
+        [
+            out(
+                "".join(
+                    f"epoch {epoch} step {step} loss {step + (rank == 2)}.5\n"
+                    if step < 13
+                    else f"done {chr(97 + epoch % 26)}\n"
+                    for epoch in range(300)
+                    for step in range(14)
+                )
+            )
+        ]
+        for rank in range(4)
+    ]
+    html, text = format_cell_html(cell(*epochs)), format_cell_text(cell(*epochs))
+    assert len(html) < 2 * MAX_CELL_NBYTES
+    assert len(text) < 2 * MAX_TEXT_NBYTES
+    for shown in (StrictPage(html).text, text):
+        assert "epoch 0 step 1 " in shown
+        assert "epoch 299 step 12 " in shown
+        assert "left out: all of it is in the log file" in shown
 
 
 @pytest.mark.slow

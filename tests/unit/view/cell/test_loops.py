@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -54,7 +55,7 @@ def test_loop_on_which_all_ranks_agree_is_folded_as_it_was_printed() -> None:
     page = StrictPage(format_cell_html(equal_loop()))
     lines = equal_loop()[0].stdout.splitlines()
     assert [line for line in lines if line in page.visible] == [*lines[:3], *lines[-6:]]
-    assert f"… 193 lines more · {LOG_HINT}" in page.visible
+    assert f"… 193 more lines · {LOG_HINT}" in page.visible
     assert all(line in page.text for line in lines)
     note = f"… 193 lines left out: all of it is in the log file … · {LOG_HINT}"
     shown = [line.strip() for line in format_cell_text(equal_loop()).splitlines()[1:]]
@@ -62,17 +63,21 @@ def test_loop_on_which_all_ranks_agree_is_folded_as_it_was_printed() -> None:
 
 
 def test_loop_in_which_ranks_differ_has_every_value() -> None:
-    """Seven lines are visible with every rank's numbers below them, and the page has those of all lines."""
+    """Seven lines are visible with every rank's numbers below them, and the page has those of all lines.
+
+    Above them are the two numbers in which a rank is far from the others.
+    """
     result = loop()
     page = StrictPage(format_cell_html(result))
-    assert page.visible.count("step ") == 7
+    assert page.visible.count("step ") == 2 + 7
     for rank in result:
         rows = [line.split() for line in rank.stdout.splitlines()]
         assert all(f"{rank.rank}: {row[at]}" in page.text for row in rows for at in (3, 5))
         assert all(f"{rank.rank}: {row[at]}" in page.visible for row in (*rows[:2], *rows[-5:]) for at in (3, 5))
     text = format_cell_text(result).splitlines()
     assert sum(line.startswith("  step ") for line in text) == 7
-    assert text[7] == f"  … 193 lines left out: all of it is in the log file … · {LOG_HINT}"
+    assert f"  … 193 lines left out: all of it is in the log file … · {LOG_HINT}" in text
+    assert [line.split(" step")[0] for line in text if "≠ step" in line] == ["  rank 2 ≠"] * 2
 
 
 @pytest.mark.parametrize(("form", "count"), [("layer {} norm 0.{}1", 24), ("{} {}7", 80), ("step {} loss 0.{}", 12)])
@@ -81,7 +86,7 @@ def test_lists_and_short_loops_stay_lines(form: str, count: int) -> None:
     result = cell(*[[out("".join(form.format(at, at * at % 10) + "\n" for at in range(count)))]] * 3)
     page = StrictPage(format_cell_html(result))
     assert result[0].stdout.strip() in page.visible
-    assert "lines more" not in page.text
+    assert "more lines" not in page.text
 
 
 def test_where_a_fold_begins() -> None:
@@ -118,6 +123,45 @@ def test_rank_that_leaves_a_loop_is_named() -> None:
     assert "… and 24 more numbers of rank 2, marked ≠" in page.visible
 
 
+@pytest.mark.parametrize(("ranks", "begin"), [(4, 0), (4, 30), (16, 0), (16, 30)])
+def test_rank_far_from_others_that_differ_a_little_is_named(ranks: int, begin: int) -> None:
+    """Losses of ranks with data of their own are never equal. One rank that leaves the others is named all the same."""
+    chance = random.Random(7)  # noqa: S311  # not for secrets
+    texts = [
+        [
+            f"step {at} loss {1 / (at + 1) + chance.random() / 50 + 7 * (rank == 2 and at >= begin):.4f} on {8476 + rank * rank}"
+            for at in range(60)
+        ]
+        for rank in range(ranks)
+    ]
+    result = _cell(texts)
+    assert summarise_cell(result).difference == "rank 2 differs: loss"
+    assert f"rank 2 ≠ step 59 loss {texts[2][59].split()[3]} ← " in StrictPage(format_cell_html(result)).visible
+    with_others = _cell([text if rank != 2 else texts[3] for rank, text in enumerate(texts)])
+    assert summarise_cell(with_others).difference == "numbers differ by rank"
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_lines_between_loops_are_kept(differs: bool) -> None:  # noqa: FBT001
+    """However long the loops are, what is printed between them is shown, and the loops stay apart."""
+    words = ("one", "two", "three")
+    texts = [
+        [
+            line
+            for at, word in enumerate(words)
+            for line in (
+                *(f"epoch {at} step {step} loss {step / 7 + rank * differs:.4f}" for step in range(400)),
+                f"validation after epoch {word}",
+            )
+        ]
+        for rank in range(4)
+    ]
+    result = _cell(texts)
+    for shown in (format_cell_text(result), StrictPage(format_cell_html(result)).visible):
+        assert [word for word in words if f"validation after epoch {word}" in shown] == list(words)
+        assert shown.count("… 393 ") == 3
+
+
 def test_chance_does_not_make_a_rank_odd() -> None:
     """Where each rank differs from the others on some lines of a loop, none is named: each is marked where it differs."""
     texts = [[f"at {at + rank / 7:.2f} acc {0.9 if at % 4 == rank else 0.8}" for at in range(40)] for rank in range(4)]
@@ -134,7 +178,7 @@ def test_hint_is_given_once_in_a_block() -> None:
         for rank in range(2)
     ]
     page, text = StrictPage(format_cell_html(_cell(texts))), format_cell_text(_cell(texts))
-    assert page.visible.count("… 12 lines more") == text.count("… 12 lines left out") == 5
+    assert page.visible.count("… 12 more lines") == text.count("… 12 lines left out") == 5
     assert page.text.count(LOG_HINT) == text.count(LOG_HINT) == 1
 
 
@@ -145,7 +189,7 @@ def test_lines_beyond_the_limit_are_counted(count: int) -> None:
     html, text = format_cell_html(result), format_cell_text(result)
     page = StrictPage(html)
     assert len(html) < 1.2 * MAX_CELL_NBYTES
-    assert f"… {count - 7} lines more · " in page.visible
+    assert f"… {count - 7} more lines · " in page.visible
     assert "left out: all of it is in the log file" not in page.visible
     assert ("left out: all of it is in the log file" in page.text) == (count > 3_000)
     assert f"… {count - 7} lines left out: " in text
@@ -168,7 +212,7 @@ def test_bytes_that_the_notebook_never_had_are_in_the_count() -> None:
     )
     page = StrictPage(format_cell_html(cell(rank)))
     assert page.visible.count("step ") == 7
-    assert page.visible.count("lines more") == 1
+    assert page.visible.count("more lines") == 1
 
 
 @pytest.mark.slow
