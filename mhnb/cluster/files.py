@@ -150,16 +150,17 @@ def _upload(
 ) -> None:
     pending: list[Future[RankReply]] = []
     try:
-        for pieces in chunk_files(files, comparison["wanted"]):
-            arguments = {
-                "folder": comparison["folder"],
-                "pieces": [[p.path, files[p.path].mode, p.start, p.is_last] for p in pieces],
-            }
-            pending.append(cluster.ask(rank_info.rank, "write_files", arguments, _read(source, pieces)))
-            if len(pending) == _IN_FLIGHT:
-                await_reply(cluster, rank_info.rank, "write_files", pending.pop(0))
-        for future in pending:
-            await_reply(cluster, rank_info.rank, "write_files", future)
+        with interrupting_requests(cluster):
+            for pieces in chunk_files(files, comparison["wanted"]):
+                arguments = {
+                    "folder": comparison["folder"],
+                    "pieces": [[p.path, files[p.path].mode, p.start, p.is_last] for p in pieces],
+                }
+                pending.append(cluster.ask(rank_info.rank, "write_files", arguments, _read(source, pieces)))
+                if len(pending) == _IN_FLIGHT:
+                    await_reply(cluster, rank_info.rank, "write_files", pending.pop(0))
+            for future in pending:
+                await_reply(cluster, rank_info.rank, "write_files", future)
     except RanksLost:
         raise
     except ClusterError as error:

@@ -84,7 +84,10 @@ def open_transfer(client: RankClient) -> Iterator[Transfer]:
 
 @contextmanager
 def interrupting_requests(client: RankClient) -> Iterator[None]:
-    """Interrupt what the ranks do for the block if Ctrl-C ends it: their code of the user's may be endless."""
+    """Interrupt what the ranks do for the block if Ctrl-C ends it: their code of the user's may be endless.
+
+    Requests are sent inside the block, because Ctrl-C may come between the request and the wait for its answer.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -116,8 +119,9 @@ def request_all(
     client: RankClient, ranks: Iterable[int], verb: str, arguments: Mapping[str, Any]
 ) -> dict[int, RankReply]:
     """Send the same request to several ranks at once, and wait for all replies."""
-    futures = {rank: client.ask(rank, verb, dict(arguments)) for rank in ranks}
-    return {rank: await_reply(client, rank, verb, future) for rank, future in futures.items()}
+    with interrupting_requests(client):
+        futures = {rank: client.ask(rank, verb, dict(arguments)) for rank in ranks}
+        return {rank: await_reply(client, rank, verb, future) for rank, future in futures.items()}
 
 
 def read_values(verb: str, answers: Mapping[int, RankReply], kind: type[T]) -> dict[int, T]:
@@ -155,12 +159,13 @@ def run_jobs(
         on_done: called in this thread after each of them.
     """
     pending: deque[tuple[TransferJob, Future[RankReply]]] = deque()
-    for job in jobs:
-        pending.append((job, client.ask(job.rank, job.verb, job.arguments, job.payload)))
-        if len(pending) >= in_flight:
+    with interrupting_requests(client):
+        for job in jobs:
+            pending.append((job, client.ask(job.rank, job.verb, job.arguments, job.payload)))
+            if len(pending) >= in_flight:
+                _finish_job(client, *pending.popleft(), on_done)
+        while pending:
             _finish_job(client, *pending.popleft(), on_done)
-    while pending:
-        _finish_job(client, *pending.popleft(), on_done)
 
 
 def _finish_job(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from mhnb.cluster.requests import RankClient, TransferJob, await_reply, run_jobs
+from mhnb.cluster.requests import RankClient, TransferJob, await_reply, interrupting_requests, run_jobs
 from mhnb.core.cell_name import number_lines
 from mhnb.core.cell_request import strip_leading_blank_lines
 from mhnb.core.flight import FlightEvent, RankFlight
@@ -135,16 +135,17 @@ def _read_traces(client: RankClient, result: CellResult) -> dict[int, RankTrace]
     """Return what each rank recorded; of a rank that cannot answer, why."""
     asked: dict[int, Future[RankReply]] = {}
     traces: dict[int, RankTrace] = {}
-    for rank in (each.rank for each in result):
-        try:
-            asked[rank] = client.ask(rank, "trace", {"seq": result.seq})
-        except MhnbError as error:
-            traces[rank] = RankTrace(problem=f"no profile: {error}")
-    for rank, future in asked.items():
-        try:
-            traces[rank] = unpack_trace(await_reply(client, rank, "trace", future).payload[0])
-        except (MhnbError, ValueError, IndexError) as error:
-            traces[rank] = RankTrace(problem=f"no profile: {str(error).partition(chr(10))[0]}")
+    with interrupting_requests(client):
+        for rank in (each.rank for each in result):
+            try:
+                asked[rank] = client.ask(rank, "trace", {"seq": result.seq})
+            except MhnbError as error:
+                traces[rank] = RankTrace(problem=f"no profile: {error}")
+        for rank, future in asked.items():
+            try:
+                traces[rank] = unpack_trace(await_reply(client, rank, "trace", future).payload[0])
+            except (MhnbError, ValueError, IndexError) as error:
+                traces[rank] = RankTrace(problem=f"no profile: {str(error).partition(chr(10))[0]}")
     return dict(sorted(traces.items()))
 
 

@@ -370,8 +370,8 @@ class ShellHooks:
             if cluster.state in ("running", "starting"):
                 return {}
             ranks = [each for each in range(cluster.process_count) if rank in (None, each)]
-            futures = {each: cluster.ask(each, verb, arguments) for each in ranks}
             with interrupting_requests(cluster):
+                futures = {each: cluster.ask(each, verb, arguments) for each in ranks}
                 done, _ = wait(futures.values(), _ANSWER_TIMEOUT_S)
             answers = {each: future.result() for each, future in futures.items() if future in done}
         except ClusterError:

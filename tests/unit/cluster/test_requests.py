@@ -1,0 +1,48 @@
+"""Ctrl-C while requests are being sent ends those that were sent, as it does while their answers are awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from mhnb.cluster.requests import TransferJob, request_all, run_jobs
+from mhnb.core.messages import RankReply
+
+
+class InterruptedClient:
+    """Sends a request to rank 0; Ctrl-C comes before the one to rank 1 is sent."""
+
+    process_count = 2
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
+        """Record the request."""
+        del arguments, payload
+        if rank == 1:
+            raise KeyboardInterrupt
+        self.events.append(f"{verb} to rank {rank}")
+        return Future()
+
+    def interrupt_requests(self) -> None:
+        """Record the interrupt."""
+        self.events.append("interrupt")
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda client: request_all(client, (0, 1), "vars", {}),
+        lambda client: run_jobs(client, [TransferJob(rank, "vars", {}) for rank in (0, 1)]),
+    ],
+)
+def test_requests_are_interrupted_while_others_are_sent(send: Callable[[InterruptedClient], object]) -> None:
+    """A rank that has begun is interrupted: otherwise an endless `__reduce__` there would go on forever."""
+    client = InterruptedClient()
+    with pytest.raises(KeyboardInterrupt):
+        send(client)
+    assert client.events == ["vars to rank 0", "interrupt"]
