@@ -158,9 +158,9 @@ def _upload(
                 }
                 pending.append(cluster.ask(rank_info.rank, "write_files", arguments, _read(source, pieces)))
                 if len(pending) == _IN_FLIGHT:
-                    await_reply(cluster, rank_info.rank, "write_files", pending.pop(0))
+                    await_reply(rank_info.rank, "write_files", pending.pop(0))
             for future in pending:
-                await_reply(cluster, rank_info.rank, "write_files", future)
+                await_reply(rank_info.rank, "write_files", future)
     except RanksLost:
         raise
     except ClusterError as error:

@@ -84,7 +84,7 @@ def open_transfer(client: RankClient) -> Iterator[Transfer]:
 
 @contextmanager
 def interrupting_requests(client: RankClient) -> Iterator[None]:
-    """Interrupt what the ranks do for the block if Ctrl-C ends it: their code of the user's may be endless.
+    """Interrupt what the ranks do for the block if Ctrl-C ends it: user code on a rank may run forever.
 
     Requests are sent inside the block, because Ctrl-C may come between the request and the wait for its answer.
     """
@@ -95,15 +95,13 @@ def interrupting_requests(client: RankClient) -> Iterator[None]:
         raise
 
 
-def await_reply(client: RankClient, rank: int, verb: str, future: Future[RankReply]) -> RankReply:
-    """Wait for a reply and return it.
+def await_reply(rank: int, verb: str, future: Future[RankReply]) -> RankReply:
+    """Wait for a reply and return it; inside `interrupting_requests`, as the request itself.
 
     Raises:
         ClusterError: the rank could not answer; `rank`, `ename` and `traceback` have the details.
-        KeyboardInterrupt: the user does not wait any more; the requests are interrupted.
     """
-    with interrupting_requests(client):
-        answer = future.result()
+    answer = future.result()
     if not answer.ok:
         ename, evalue = answer.value["ename"], answer.value["evalue"]
         raise ClusterError(
@@ -121,7 +119,7 @@ def request_all(
     """Send the same request to several ranks at once, and wait for all replies."""
     with interrupting_requests(client):
         futures = {rank: client.ask(rank, verb, dict(arguments)) for rank in ranks}
-        return {rank: await_reply(client, rank, verb, future) for rank, future in futures.items()}
+        return {rank: await_reply(rank, verb, future) for rank, future in futures.items()}
 
 
 def read_values(verb: str, answers: Mapping[int, RankReply], kind: type[T]) -> dict[int, T]:
@@ -163,18 +161,17 @@ def run_jobs(
         for job in jobs:
             pending.append((job, client.ask(job.rank, job.verb, job.arguments, job.payload)))
             if len(pending) >= in_flight:
-                _finish_job(client, *pending.popleft(), on_done)
+                _finish_job(*pending.popleft(), on_done)
         while pending:
-            _finish_job(client, *pending.popleft(), on_done)
+            _finish_job(*pending.popleft(), on_done)
 
 
 def _finish_job(
-    client: RankClient,
     job: TransferJob,
     future: Future[RankReply],
     on_done: Callable[[TransferJob], None] | None,
 ) -> None:
-    answer = await_reply(client, job.rank, job.verb, future)
+    answer = await_reply(job.rank, job.verb, future)
     if job.on_payload is not None:
         job.on_payload(answer.payload[0])
     if on_done is not None:

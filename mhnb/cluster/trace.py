@@ -143,7 +143,7 @@ def _read_traces(client: RankClient, result: CellResult) -> dict[int, RankTrace]
                 traces[rank] = RankTrace(problem=f"no profile: {error}")
         for rank, future in asked.items():
             try:
-                traces[rank] = unpack_trace(await_reply(client, rank, "trace", future).payload[0])
+                traces[rank] = unpack_trace(await_reply(rank, "trace", future).payload[0])
             except (MhnbError, ValueError, IndexError) as error:
                 traces[rank] = RankTrace(problem=f"no profile: {str(error).partition(chr(10))[0]}")
     return dict(sorted(traces.items()))

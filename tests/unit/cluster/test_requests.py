@@ -12,21 +12,28 @@ from mhnb.cluster.requests import TransferJob, request_all, run_jobs
 from mhnb.core.messages import RankReply
 
 
+class _InterruptedFuture(Future[RankReply]):
+    def result(self, timeout: float | None = None) -> RankReply:
+        del timeout
+        raise KeyboardInterrupt
+
+
 class InterruptedClient:
-    """Sends a request to rank 0; Ctrl-C comes before the one to rank 1 is sent."""
+    """Sends a request to rank 0; Ctrl-C comes before the one to rank 1 is sent, or while the answers are awaited."""
 
     process_count = 2
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_sent: bool) -> None:
         self.events: list[str] = []
+        self._is_sent = is_sent
 
     def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
         """Record the request."""
         del arguments, payload
-        if rank == 1:
+        if rank == 1 and not self._is_sent:
             raise KeyboardInterrupt
         self.events.append(f"{verb} to rank {rank}")
-        return Future()
+        return _InterruptedFuture() if self._is_sent else Future()
 
     def interrupt_requests(self) -> None:
         """Record the interrupt."""
@@ -42,7 +49,13 @@ class InterruptedClient:
 )
 def test_requests_are_interrupted_while_others_are_sent(send: Callable[[InterruptedClient], object]) -> None:
     """A rank that has begun is interrupted: otherwise an endless `__reduce__` there would go on forever."""
-    client = InterruptedClient()
+    client = InterruptedClient(is_sent=False)
     with pytest.raises(KeyboardInterrupt):
         send(client)
     assert client.events == ["vars to rank 0", "interrupt"]
+    client = InterruptedClient(is_sent=True)
+    with pytest.raises(KeyboardInterrupt):
+        send(client)
+    assert client.events == ["vars to rank 0", "vars to rank 1", "interrupt"], (
+        "once: a second signal would hit the answer to the first"
+    )
