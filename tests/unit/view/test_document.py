@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from html import escape
+from typing import get_args
 
 import pytest
 
+from mhnb.view import print_html as print_html_module
+from mhnb.view import print_text as print_text_module
 from mhnb.view.document import (
     Card,
     CardTone,
@@ -278,6 +281,12 @@ def test_text_of_users_is_escaped(part: Part) -> None:
     assert "<script" not in print_html([part])
     assert "&lt;script&gt;" in print_html([part])
     assert EVIL in print_text([part]) or isinstance(part, SortableTable)
+
+
+def test_every_part_is_printed_and_tested() -> None:
+    """A new part has a function in each printer, and a row in this file."""
+    shown = {type(part) for document, _, _ in FORMS.values() for part in document}
+    assert set(get_args(Part)) == print_text_module._PRINTERS.keys() == print_html_module._PRINTERS.keys() == shown
 
 
 def test_style_sheet_of_a_drawing_is_used() -> None:
