@@ -141,5 +141,5 @@ def test_html_heading_escapes_expression() -> None:
     layout = Layout.of((4,), {"x": 2}, "P('x')")
     show_views("p['<b>']", [LayoutView((0,), layout), LayoutView((1,), "nothing")], screen=screen)
     html = screen.calls[0][1]["text/html"]
-    assert "the layout of p[&#x27;&lt;b&gt;&#x27;] differs: rank 1 vs. rank 0" in html
+    assert "the layout of p['&lt;b&gt;'] differs: rank 1 vs. rank 0" in html
     assert "<b>'" not in html
