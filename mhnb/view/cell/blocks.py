@@ -1,6 +1,6 @@
-"""Lines of an output block, before they become text or HTML: those of a template, of its numbers and of a difference.
+"""Lines of an output block, before they become text or HTML: those of a template, and of its numbers.
 
-Decides how numbers are listed (per rank, or by value), how a long block is shortened, and how a difference is written.
+Decides how numbers are listed (per rank, or by value), and how a long block is shortened.
 
 Long lines that differ in a few words are shortened to those words and the text near them. The text left out is as in the
 majority's line, which its own block shows in full. Each rank's lines stay complete in the verbatim output and in its log.
@@ -37,11 +37,11 @@ _MARKS = re.compile(f"[{OWN_MARK}{SLOT_MARK}]")
 _BYTES_OF, _AT_LEAST_PREFIX = " bytes of ", "at least "
 """If the ranks left out different amounts, the smallest is shown. The others are in the same place."""
 _OMITTED_LINE = re.compile(
-    r"… (?:(\d+) lines?(?: and ((?:at least )?[\d,]+) bytes more)?) left out: all of it is in .* …"
+    r"… (?:(\d+) lines?(?: and ((?:at least )?[\d,]+) bytes more)?|((?:at least )?[\d,]+) bytes of \w+) left out: all of it is in .* …"
 )
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
-_FOLD_NBYTES = 600
-"""What folded lines take beside their text: three elements and a fold."""
+_FOLD_NBYTES, _NOTE_NBYTES = 600, 120
+"""What a fold takes beside its lines, three elements and a label; and the note that stands for one in text."""
 MAX_ODD_VALUES = 6
 """Maximum number of odd values on top of a block; the others are marked where they are."""
 _MAX_LISTED_RANKS = 16
@@ -167,16 +167,18 @@ def arrange_items(
         shows_folded: whether the form has the lines that loops fold.
     """
     found = find_loops([_label_gap(item, where) for item in items])
-    loops = sum(isinstance(item, Loop) for item in found)
-    room = max(0, limit_nbytes - sum(map(_shown_nbytes, found))) // max(1, loops) if shows_folded else 0
-    clipped = [_clip_loop(item, room, where) if isinstance(item, Loop) else item for item in found]
-    return _clip_items(clipped, limit_nbytes, where)
+    fold_nbytes = _FOLD_NBYTES if shows_folded else _NOTE_NBYTES
+    loops = [item for item in found if isinstance(item, Loop)]
+    shown = [line for item in found for line in ((*item.head, *item.tail) if isinstance(item, Loop) else (item,))]
+    room = limit_nbytes - _count_nbytes(shown) - fold_nbytes * len(loops)
+    each = max(0, room) // max(1, len(loops)) if shows_folded else 0
+    clipped = [_clip_loop(item, each, where) if isinstance(item, Loop) else item for item in found]
+    # Where not even the ends of loops have room, they are lines like others.
+    return clipped if room >= 0 else [*_clip_items(list_lines(clipped), limit_nbytes, where)]
 
 
-def _shown_nbytes(item: BlockItem | Loop) -> int:
-    if isinstance(item, Loop):
-        return _FOLD_NBYTES + sum(line.nbytes for line in (*item.head, *item.tail))
-    return item.nbytes if isinstance(item, BlockLine) else 0
+def _count_nbytes(items: Sequence[BlockItem]) -> int:
+    return sum(item.nbytes for item in items if isinstance(item, BlockLine))
 
 
 def _clip_loop(loop: Loop, limit_nbytes: int, where: str) -> Loop:
@@ -184,20 +186,22 @@ def _clip_loop(loop: Loop, limit_nbytes: int, where: str) -> Loop:
     return Loop((*loop.head, *folded, *loop.tail))
 
 
-def _clip_items(items: Sequence[BlockItem | Loop], limit_nbytes: int, where: str) -> list[BlockItem | Loop]:
+def _clip_items(items: Sequence[BlockItem], limit_nbytes: int, where: str) -> Sequence[BlockItem]:
     """Keep the beginning and the end, with a line between that gives the amount left out and `where` it is."""
-    if sum(map(_shown_nbytes, items)) <= limit_nbytes:
-        return list(items)
-    items = [_shorten_block_line(item, limit_nbytes // 4) if isinstance(item, BlockLine) else item for item in items]
-    sizes = list(map(_shown_nbytes, items))
+    if _count_nbytes(items) <= limit_nbytes:
+        return items
+    shortened = [
+        _shorten_block_line(item, limit_nbytes // 4) if isinstance(item, BlockLine) else item for item in items
+    ]
+    sizes = [item.nbytes if isinstance(item, BlockLine) else 0 for item in shortened]
     head = count_fitting(sizes, limit_nbytes // 2)
     tail = len(items) - count_fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2)
     if tail <= head:
-        return items
-    left_out = [item for item in list_lines(items[head:tail]) if isinstance(item, BlockLine)]
+        return shortened
+    left_out = [item for item in items[head:tail] if isinstance(item, BlockLine)]
     pictures = [item for item in items[head:tail] if isinstance(item, RichPart)]
     note = BlockLine("note", format_omitted_line([line.text for line in left_out], where=where)) if left_out else None
-    return [*items[:head], *([note] if note else []), *pictures, *items[tail:]]
+    return [*shortened[:head], *([note] if note else []), *pictures, *shortened[tail:]]
 
 
 def _label_gap(item: BlockItem, where: str) -> BlockItem:
@@ -229,8 +233,9 @@ def _count_omitted(lines: Sequence[str]) -> tuple[int, int, str]:
         if gap := GAP_LINE.fullmatch(line):
             nbytes, prefix = nbytes + _read_number(gap[1]), prefix or _at_least_prefix(gap[1])
         elif found := _OMITTED_LINE.fullmatch(line):
-            count, nbytes = count + int(found[1]), nbytes + _read_number(found[2] or "0")
-            prefix = prefix or _at_least_prefix(found[2] or "")
+            more = found[2] or found[3] or "0"
+            count, nbytes = count + int(found[1] or 0), nbytes + _read_number(more)
+            prefix = prefix or _at_least_prefix(more)
         else:
             count += 1
     return count, nbytes, prefix
@@ -252,7 +257,7 @@ def shorten_line(text: str, limit_nbytes: int) -> str:
     """
     end = limit_nbytes // 2
     left_out = len(text) - 2 * end
-    return f"{text[:end]} … {format_nbytes(left_out)} left out … {text[-end:]}" if left_out > 0 else text
+    return f"{text[:end]} … {format_nbytes(left_out)} left out … {text[len(text) - end :]}" if left_out > 0 else text
 
 
 def _shorten_block_line(line: BlockLine, limit_nbytes: int) -> BlockLine:
@@ -260,20 +265,6 @@ def _shorten_block_line(line: BlockLine, limit_nbytes: int) -> BlockLine:
     if line.nbytes <= limit_nbytes or line.slots or line.bar_texts or _is_note(line):
         return line
     return replace(line, text=shorten_line(strip_ansi(line.text), limit_nbytes))
-
-
-def clip_lines(lines: Sequence[str], limit_nbytes: int, *, where: str) -> list[str]:
-    """Keep the beginning and the end of lines that are already formatted, with the same note between."""
-    sizes = [len(line) + LINE_NBYTES for line in lines]
-    if sum(sizes) <= limit_nbytes:
-        return list(lines)
-    head = count_fitting(sizes, limit_nbytes // 2)
-    tail = max(head, len(lines) - count_fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2))
-    return (
-        [*lines[:head], format_omitted_line(lines[head:tail], where=where), *lines[tail:]]
-        if tail > head
-        else list(lines)
-    )
 
 
 def count_fitting(sizes: Sequence[int], limit_nbytes: int) -> int:
@@ -331,14 +322,14 @@ class OddValue:
     """The line's text before the number, as these ranks printed it."""
     value: str
     elsewhere: str
-    """The value of most other ranks; the range of the others if this value is not finite and they all differ."""
+    """The value of most other ranks; the range of the others if they all differ."""
 
 
 def find_odd_values(items: Sequence[BlockItem], ranks: Sequence[int]) -> list[OddValue]:
     """Return the numbers in which at most a quarter of the ranks, or one, differ from the value that most have.
 
     Durations always differ. Of many lines of one form every rank is odd on some, by chance. So there a rank is
-    odd only if few ranks are, or if it is far from the others all along.
+    odd only if few ranks are, or if it is far from the others, for half of the lines or at the end.
 
     >>> line = BlockLine("stdout", f"loss {SLOT_MARK}", (Slot(("0.3", "0.3", "0.7", "0.3")),))
     >>> [(odd.ranks, odd.before, odd.value, odd.elsewhere) for odd in find_odd_values([line], range(4))]
@@ -350,9 +341,9 @@ def find_odd_values(items: Sequence[BlockItem], ranks: Sequence[int]) -> list[Od
         odd = [one for line in lines for at in range(len(line.slots)) for one in _odd_values_of(line, at, ranks)]
         if len(lines) >= _MIN_LINES and len({rank for one in odd for rank in one.ranks}) > max(1, len(ranks) // 4):
             odd = []
-        if not odd and len(lines) > MAX_SHOWN_LINES:
-            odd = list(_odd_values_over(lines, ranks))
-        found += odd
+        named = {rank for one in odd for rank in one.ranks}
+        far = _odd_values_over(lines, ranks) if len(lines) > MAX_SHOWN_LINES else ()
+        found += [one for one in far if not named.issuperset(one.ranks)] + odd
     return found
 
 

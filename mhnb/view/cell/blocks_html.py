@@ -23,7 +23,6 @@ from mhnb.view.cell.blocks import (
     Loop,
     arrange_items,
     block_items,
-    find_odd_values,
     format_bars,
     format_values,
     list_lines,
@@ -31,7 +30,7 @@ from mhnb.view.cell.blocks import (
     summarise_slot,
 )
 from mhnb.view.cell.differences import arrange_differences, format_odd_values
-from mhnb.view.cell.summary import Block
+from mhnb.view.cell.summary import Block, list_odd_values
 from mhnb.view.document import Drawing
 from mhnb.view.html import (
     CHANGED_STYLE,
@@ -57,7 +56,6 @@ from mhnb.view.print_html import print_parts
 from mhnb.view.reports.lesson import build_answer, find_answer
 
 _MAX_TABLE_SLOTS, _MAX_TABLE_RANKS = 12, 16
-_MAX_EQUAL_LINES = 3
 _MAX_DISPLAYS = 8
 """Maximum number of displays in a strip that are seen without a click, if they are no images."""
 _SMALL_NBYTES = 512
@@ -118,8 +116,7 @@ def block_to_html(
     """
     if block.rows:
         return "".join(_format_differences(block, limit_nbytes, escape(where)))
-    said = block_items(block.output_group)
-    items = arrange_items(said, limit_nbytes, where=where, shows_folded=True)
+    items = arrange_items(block_items(block.output_group), limit_nbytes, where=where, shows_folded=True)
     slot_count = sum(len(line.slots) for line in list_lines(items) if isinstance(line, BlockLine))
     writer = _LineWriter(
         block.ranks, where, notebook_dir, has_table=0 < slot_count <= _MAX_TABLE_SLOTS, has_bar_texts=not brief
@@ -137,7 +134,7 @@ def block_to_html(
                 head, folded, tail = map(writer.write, (item.head, item.folded, item.tail))
                 parts += [head, format_fold(f"… {item.folded_count} more lines{hint}", folded), tail]
                 hint = ""
-    odd = [] if brief else list(format_odd_values(find_odd_values(said, block.ranks), _PAINTER))
+    odd = [] if brief else list(format_odd_values(list_odd_values(block), _PAINTER))
     return (_pre_lines("stdout", odd) if odd else "") + "".join(parts) + writer.format_values()
 
 
@@ -368,7 +365,7 @@ _PAINTER = _HtmlPainter()
 def _format_differences(block: Block, limit_nbytes: int, where: str) -> Iterator[str]:
     """Format how a block differs; where a loop's lines differ, the first and the last of these lines."""
     hint = f" · {LOG_HINT}"
-    for part in arrange_differences(block, _PAINTER, limit_nbytes, where=where):
+    for part in arrange_differences(block, _PAINTER, limit_nbytes, where=where, shows_folded=True):
         yield _pre_lines("stdout", part.head)
         if part.folded:
             yield format_fold(f"… {part.folded_count} more lines{hint}", _pre_lines("stdout", part.folded))

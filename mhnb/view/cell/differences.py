@@ -22,7 +22,6 @@ from mhnb.view.cell.blocks import (
     MAX_SHOWN_LINES,
     TAIL_LINES,
     OddValue,
-    clip_lines,
     clip_unchanged,
     comparable_lines,
     count_fitting,
@@ -35,9 +34,6 @@ from mhnb.view.cell.summary import Block
 _WHITESPACE = re.compile(r"\s+")
 _MAX_EQUAL_LINES = 3
 """Up to this many lines that are equal everywhere are repeated between differences. Of more only the number is shown."""
-
-_MIN_PARTS = 4
-"""So many parts are shown at least, however little room there is for each."""
 
 _Form: TypeAlias = tuple[str, tuple[str, ...]]
 """The stream's name, and the text between a line's numbers."""
@@ -112,64 +108,97 @@ class DifferenceLines:
     head: Sequence[str]
     folded: Sequence[str] = ()
     folded_count: int = 0
-    """The number of lines that are folded, with those that were left out."""
+    """The number of the rank's lines that are folded, with those that were left out."""
     tail: Sequence[str] = ()
 
 
-def arrange_differences(block: Block, painter: Painter, limit_nbytes: int, *, where: str) -> list[DifferenceLines]:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The lines that say how a row differs."""
+
+    lines: Sequence[str]
+    count: int
+    """How many of the rank's lines it stands for."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(len(line) + LINE_NBYTES for line in self.lines)
+
+
+def arrange_differences(
+    block: Block, painter: Painter, limit_nbytes: int, *, where: str, shows_folded: bool
+) -> list[DifferenceLines]:
     """Arrange how a block differs, `loss 0.731 ← 0.312 elsewhere`; of too much text the beginning and the end.
+
+    What loops fold is left out first, so that nothing is lost between two of them.
 
     Args:
         block: ranks and their differences.
         painter: of the form.
         limit_nbytes: text that there is room for.
         where: where all of it is.
+        shows_folded: whether the form has the lines that loops fold.
     """
     marked = any(row.kind in ("added", "missing") for row in block.rows)
-    said = comparable_lines(block.output_group)
-    arranged: list[DifferenceLines] = []
-    for part in split_differences(block):
-        rows = _format_rows(part, said, block.majority_ranks, painter, "  " if marked else "")
-        if part.is_loop:
-            head, middle, tail = rows[:HEAD_LINES], rows[HEAD_LINES:-TAIL_LINES], rows[-TAIL_LINES:]
-            count = sum(row.count for row in part.rows[HEAD_LINES:-TAIL_LINES])
-            arranged.append(DifferenceLines(_join(head), _join(middle), count, _join(tail)))
-        else:
-            arranged.append(DifferenceLines(_join(rows)))
-    return _clip(arranged, limit_nbytes, where)
-
-
-def _join(rows: Sequence[Sequence[str]]) -> list[str]:
-    return [line for row in rows for line in row]
-
-
-def _clip(parts: Sequence[DifferenceLines], limit_nbytes: int, where: str) -> list[DifferenceLines]:
-    """Leave out the middle of parts that are too long, and then of too many parts."""
-    total = sum(_count_nbytes((*part.head, *part.folded, *part.tail)) for part in parts)
-    each = limit_nbytes if total <= limit_nbytes else limit_nbytes // len(parts)
-    clipped = [
-        replace(part, folded=clip_lines(part.folded, each, where=where))
-        if part.folded
-        else replace(part, head=clip_lines(part.head, each, where=where))
-        for part in parts
+    said, parts = comparable_lines(block.output_group), split_differences(block)
+    rows = [_format_rows(part, said, block.majority_ranks, painter, "  " if marked else "") for part in parts]
+    folds = [
+        slice(HEAD_LINES, len(own) - TAIL_LINES) if part.is_loop else slice(len(own), len(own))
+        for part, own in zip(parts, rows, strict=True)
     ]
-    sizes = [_count_nbytes((*part.head, *part.folded, *part.tail)) for part in clipped]
-    if sum(sizes) <= max(limit_nbytes, _MIN_PARTS * each):
-        return clipped
-    head, tail = count_fitting(sizes, limit_nbytes // 2), count_fitting(sizes[::-1], limit_nbytes // 2)
-    middle = [line for part in parts[head : len(parts) - tail] for line in (*part.head, *part.folded, *part.tail)]
-    note = DifferenceLines([format_omitted_line(middle, where=where)])
-    return [*clipped[:head], note, *clipped[len(clipped) - tail :]]
+    sizes = [
+        sum(row.nbytes for row in (*own[: fold.start], *own[fold.stop :]))
+        for own, fold in zip(rows, folds, strict=True)
+    ]
+    rest = limit_nbytes - sum(sizes)
+    room = max(0, rest) // max(1, sum(part.is_loop for part in parts)) if shows_folded else 0
+    each = limit_nbytes if rest >= 0 else limit_nbytes // len(parts)
+    arranged = [
+        DifferenceLines(
+            _clip(own[: fold.start], limit_nbytes if part.is_loop else each, where),
+            _clip(own[fold], room, where),
+            sum(row.count for row in own[fold]),
+            _clip(own[fold.stop :], limit_nbytes, where),
+        )
+        for part, own, fold in zip(parts, rows, folds, strict=True)
+    ]
+    counts = [sum(row.count for row in own) for own in rows]
+    return arranged if rest >= 0 else _leave_out_middle(arranged, counts, limit_nbytes, where)
 
 
-def _count_nbytes(lines: Sequence[str]) -> int:
-    return sum(len(line) + LINE_NBYTES for line in lines)
+def _leave_out_middle(
+    parts: list[DifferenceLines], counts: Sequence[int], limit_nbytes: int, where: str
+) -> list[DifferenceLines]:
+    """Keep the first parts and the last ones, at least one of each."""
+    sizes = [sum(len(line) + LINE_NBYTES for line in (*part.head, *part.tail)) for part in parts]
+    if sum(sizes) <= limit_nbytes:
+        return parts
+    head = max(1, count_fitting(sizes, limit_nbytes // 2))
+    tail = max(head, len(parts) - max(1, count_fitting(sizes[::-1], limit_nbytes // 2)))
+    if tail <= head:
+        return parts
+    note = DifferenceLines([format_omitted_line([""] * sum(counts[head:tail]), where=where)])
+    return [*parts[:head], note, *parts[tail:]]
+
+
+def _clip(rows: Sequence[_Row], limit_nbytes: int, where: str) -> list[str]:
+    """Return the lines of rows, of too many the beginning and the end, unless the note would take more than what it replaces."""
+    sizes = [row.nbytes for row in rows]
+    head = tail = len(rows)
+    if sum(sizes) > limit_nbytes:
+        head = count_fitting(sizes, limit_nbytes // 2)
+        tail = max(head, len(rows) - count_fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2))
+    note = format_omitted_line([""] * sum(row.count for row in rows[head:tail]), where=where)
+    if sum(sizes[head:tail]) <= len(note) + LINE_NBYTES:
+        return [line for row in rows for line in row.lines]
+    return [
+        *(line for row in rows[:head] for line in row.lines), note, *(line for row in rows[tail:] for line in row.lines)
+    ]  # fmt: skip
 
 
 def _format_rows(
     part: DifferencePart, lines: Sequence[Line], majority_ranks: Sequence[int], painter: Painter, indent: str
-) -> list[list[str]]:
-    """Format each row as one line or several."""
+) -> list[_Row]:
     at, written = part.start, []
     for row in part.rows:
         if row.kind == "same" and row.count > _MAX_EQUAL_LINES:
@@ -182,8 +211,9 @@ def _format_rows(
             shown = [painter.quiet(f"- {painter.printed(row.channel, keep_ends(row.there))}   ← elsewhere")]
         else:
             shown = list(_format_changed(row, painter, indent))
-        written.append(shown)
-        at += 0 if row.kind == "missing" else row.count
+        count = 0 if row.kind == "missing" else row.count
+        written.append(_Row(shown, count))
+        at += count
     return written
 
 

@@ -24,6 +24,7 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
 from mhnb.view.cell.blocks import (
+    OddValue,
     block_items,
     clip_unchanged,
     comparable_lines,
@@ -68,6 +69,8 @@ class Block:
     """The majority's ranks, if `rows` is set."""
     omitted_nbytes: int = 0
     """Bytes that the notebook never received; only the log file has them."""
+    odd_values: tuple[OddValue, ...] | None = None
+    """Numbers in which few ranks differ; None if nobody has looked for them."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -297,7 +300,7 @@ def _build_block(
     # A figure has no lines to compare, and a template has no single text to compare.
     is_comparable = all(isinstance(part, TextPart) for part in folded.parts) and not folded.has_differences
     if majority is None or folded is majority or not is_comparable or not folded.parts or not majority_lines:
-        return Block(folded, omitted_nbytes=omitted_nbytes)
+        return _look_for_odd_values(Block(folded, omitted_nbytes=omitted_nbytes))
     lines = ignore_bars(comparable_lines(folded), majority_lines)
     rows = compare_lines(lines, majority_lines)
     if len(folded.ranks) == 1:
@@ -309,7 +312,7 @@ def _build_block(
     rows = show_tables_in_full(rows, lines)
     equal_count = sum(row.count for row in rows if row.kind in ("same", "changed"))
     if equal_count < _MIN_EQUAL_SHARE * len(lines):
-        return Block(folded, omitted_nbytes=omitted_nbytes)
+        return _look_for_odd_values(Block(folded, omitted_nbytes=omitted_nbytes))
     return Block(folded, rows, majority.ranks, omitted_nbytes)
 
 
@@ -424,6 +427,11 @@ def find_odd_ranks(cell_summary: CellSummary) -> dict[int, str]:
     return found
 
 
+def _look_for_odd_values(block: Block) -> Block:
+    """Look once, for the status line and for each form."""
+    return replace(block, odd_values=tuple(list_odd_values(block)))
+
+
 class _Odd(NamedTuple):
     ranks: Sequence[int]
     field: str
@@ -437,9 +445,15 @@ def _iter_odd(block: Block) -> Iterator[_Odd]:
         changed = [row for row in block.rows if row.kind != "same"]
         yield from (_Odd(block.ranks, "", _format_first_difference(row)) for row in changed[:1])
         return
-    for odd in find_odd_values(block_items(block.output_group), block.ranks):
+    for odd in list_odd_values(block):
         text = f"{odd.before}{odd.value} ← {odd.elsewhere} elsewhere"
         yield _Odd(odd.ranks, _name_number(odd.before), text)
+
+
+def list_odd_values(block: Block) -> Sequence[OddValue]:
+    """Return the numbers in which few ranks differ."""
+    known = block.odd_values
+    return find_odd_values(block_items(block.output_group), block.ranks) if known is None else known
 
 
 def _name_number(before: str) -> str:

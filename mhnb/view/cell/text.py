@@ -19,7 +19,6 @@ from mhnb.view.cell.blocks import (
     Loop,
     arrange_items,
     block_items,
-    find_odd_values,
     format_bars,
     format_omitted_line,
     format_values,
@@ -37,7 +36,7 @@ from mhnb.view.cell.failures import (
     has_extra_information,
     trim_traceback,
 )
-from mhnb.view.cell.summary import Block, CellSummary, summarise_cell
+from mhnb.view.cell.summary import Block, CellSummary, list_odd_values, summarise_cell
 from mhnb.view.html import RankLocations, join_words
 from mhnb.view.mime import output_to_text
 from mhnb.view.print_text import print_lines
@@ -47,8 +46,6 @@ from mhnb.view.reports.metrics import format_card_lines
 
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
-_MAX_EQUAL_LINES = 3
-"""Up to this many lines that are equal everywhere are repeated between differences; more are counted."""
 _MAX_LABEL_CHARS = 40
 """Characters of a list of ranks that is shown beside their output; a longer one is shown above it."""
 
@@ -261,10 +258,9 @@ def _format_block(block: Block, block_count: int, painter: _Colorizer, locations
         lines = list(_format_differences(block, painter, limit, log or "the log file"))
     else:
         where = log or "the log file"
-        said = block_items(block.output_group)
-        items = arrange_items(said, limit, where=where, shows_folded=False)
+        items = arrange_items(block_items(block.output_group), limit, where=where, shows_folded=False)
         lines = [
-            *format_odd_values(find_odd_values(said, block.ranks), painter),
+            *format_odd_values(list_odd_values(block), painter),
             *_format_items(items, block.ranks, painter, where),
         ]
     return lines or [painter(_DIM, "(no output)")]
@@ -311,7 +307,7 @@ def _insert_names(text: str, names: Sequence[str], painter: _Colorizer) -> str:
 def _format_differences(block: Block, painter: _Colorizer, limit_nbytes: int, where: str) -> Iterator[str]:
     """Format a block's differences from the majority; of a loop a few lines."""
     hint = f" · {LOG_HINT}"
-    for part in arrange_differences(block, painter, limit_nbytes, where=where):
+    for part in arrange_differences(block, painter, limit_nbytes, where=where, shows_folded=False):
         yield from part.head
         if part.folded:
             yield painter.quiet(format_omitted_line([""] * part.folded_count, where=where) + hint)

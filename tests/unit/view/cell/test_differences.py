@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mhnb.core.output.results import CellResult
@@ -86,9 +88,34 @@ def test_size_of_many_differing_loops_is_bounded() -> None:
     assert len(html) < 2 * MAX_CELL_NBYTES
     assert len(text) < 2 * MAX_TEXT_NBYTES
     for shown in (StrictPage(html).text, text):
-        assert "epoch 0 step 1 " in shown
-        assert "epoch 299 step 12 " in shown
-        assert "left out: all of it is in the log file" in shown
+        assert "epoch 0 step 1 loss 2.5 ← 1.5 elsewhere" in shown
+        assert "epoch 299 step 12 loss 13.5 ← 12.5 elsewhere" in shown
+    note = next(line for line in text.splitlines() if "left out" in line and "mhnb.log" not in line)
+    assert 0 < int(note.partition("… ")[2].split()[0]) < 300 * 14
+
+
+@pytest.mark.parametrize("ranks", [4, 24])
+def test_lines_between_differing_loops_are_kept(ranks: int) -> None:
+    """However long the loops are in which ranks differ, the ends of each are shown, and what stands between them."""
+    odd = {2} if ranks == 4 else set(range(6))
+    said = [
+        [
+            out(
+                "begin\n"
+                + "".join(
+                    f"{word} step {at} the {'other' if rank in odd else 'usual'} loss {at + rank * (rank in odd)}.5 of this rank\n"
+                    for word in ("train", "validation", "test")
+                    for at in range(200)
+                )
+                + "end\n"
+            )
+        ]
+        for rank in range(ranks)
+    ]
+    for shown in (format_cell_text(cell(*said)), StrictPage(format_cell_html(cell(*said))).text):
+        for word in ("train", "validation", "test"):
+            assert re.search(rf"{word} step 0 the other loss|{word} step 0 .* elsewhere", shown)
+            assert re.search(rf"{word} step 199 the other loss|{word} step 199 .* elsewhere", shown)
 
 
 @pytest.mark.slow
