@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -13,7 +14,15 @@ from mhnb.core.output.events import Stream
 from mhnb.core.output.folding import group_outputs
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.view.cell.blocks import LOG_HINT, Loop, block_items, find_loops, list_lines
+from mhnb.view.cell.blocks import (
+    LOG_HINT,
+    Loop,
+    arrange_items,
+    block_items,
+    find_loops,
+    format_omitted_line,
+    list_lines,
+)
 from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.summary import find_odd_ranks, summarise_cell
 from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
@@ -160,6 +169,30 @@ def test_lines_between_loops_are_kept(differs: bool) -> None:  # noqa: FBT001
     for shown in (format_cell_text(result), StrictPage(format_cell_html(result)).visible):
         assert [word for word in words if f"validation after epoch {word}" in shown] == list(words)
         assert shown.count("… 393 ") == 3
+
+
+def test_ends_of_loops_are_kept_where_many_ranks_share_the_room() -> None:
+    """Of 33 ranks that print other words, each shows the first two and the last five lines of its loop in a terminal."""
+    words = [chr(97 + rank % 26) * (1 + rank // 26) for rank in range(33)]
+    text = format_cell_text(
+        _cell([[f"{word} step {at} loss {at / 7:.4f} at a rate" for at in range(60)] for word in words])
+    )
+    for word in words:
+        shown = re.findall(rf"│ {word} step (\d+) ", text)
+        assert shown == ["0", "1", "55", "56", "57", "58", "59"]
+
+
+@pytest.mark.parametrize("limit", [1_000, 100_000])
+@pytest.mark.parametrize("shows_folded", [False, True])
+def test_gap_in_a_loop_is_in_its_count(limit: int, shows_folded: bool) -> None:  # noqa: FBT001
+    """Bytes that a rank left out in the middle of a loop are part of what the loop folds."""
+    lines = [f"{at} lost {at / 7:.3f}\n" for at in range(100)]
+    gap = "[... 12,345 bytes of stdout left out; the rank's log file has them ...]\n"
+    (block,) = group_outputs([((0,), [out("".join([*lines, gap, *lines]))])])
+    (found,) = arrange_items(block_items(block), limit, where="a.log", shows_folded=shows_folded)
+    assert isinstance(found, Loop)
+    note = format_omitted_line([line.text for line in found.folded], where="a.log")
+    assert note == "… 193 lines and 12,345 bytes more left out: all of it is in a.log …"
 
 
 def test_chance_does_not_make_a_rank_odd() -> None:
