@@ -189,11 +189,12 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What cannot be, by its name, with the reason, and with what a library says about it."""
+    """What cannot be, by its name, with the reason, and with the message of who refused it."""
 
     name: str
     reason: str
-    library: str = ""
+    source: str = ""
+    """Who says the message, as `JAX`."""
     message: str = ""
 
 

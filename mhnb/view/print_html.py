@@ -195,10 +195,10 @@ def _print_tiles(tiles: Tiles) -> str:
 
 
 def _print_problem(problem: Problem) -> str:
-    name, reason, library, message = (
-        escape(text, quote=False) for text in (problem.name, problem.reason, problem.library, problem.message)
+    name, reason, source, message = (
+        escape(text, quote=False) for text in (problem.name, problem.reason, problem.source, problem.message)
     )
-    said = f'<div style="{QUIET_STYLE}">{library}: … {message}</div>' if message else ""
+    said = f'<div style="{QUIET_STYLE}">{source}: … {message}</div>' if message else ""
     return f'<div class="mhnb-bad" style="margin:3px 0">✗ <b>{name}</b>: {reason}{said}</div>'
 
 

@@ -73,7 +73,7 @@ def _print_columns(columns: Columns) -> Iterator[str]:
 def _print_problem(problem: Problem) -> Iterator[str]:
     yield f"✗ {problem.name}: {problem.reason}"
     if problem.message:
-        yield f"{_INDENT}{problem.library}: … {problem.message}"
+        yield f"{_INDENT}{problem.source}: … {problem.message}"
 
 
 def _print_table(table: Table) -> Iterator[str]:
