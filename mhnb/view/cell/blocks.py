@@ -517,9 +517,14 @@ def _form_of(at: int, item: BlockItem) -> tuple[object, ...]:
     """Return what lines of one form share, the text between their numbers; a picture or a progress bar shares nothing."""
     if isinstance(item, RichPart) or item.bar_texts or any(slot.is_bar for slot in item.slots):
         return (at,)
-    literals, numbers = split_numbers(strip_ansi(item.text).replace(SLOT_MARK, "0"))
+    form = find_form(strip_ansi(item.text).replace(SLOT_MARK, "0"))
+    return (item.channel, *form) if len(form) > 1 else (at,)
+
+
+def find_form(text: str) -> tuple[str, ...]:
+    """Return the text before, between and after a line's numbers, which lines of a loop share."""
     # Numbers that are padded have other blanks around them on each line.
-    return (item.channel, *(_WHITESPACE.sub(" ", text) for text in literals)) if numbers else (at,)
+    return tuple(_WHITESPACE.sub(" ", literal) for literal in split_numbers(text)[0])
 
 
 def _is_loop(lines: Sequence[BlockLine]) -> bool:

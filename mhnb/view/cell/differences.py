@@ -6,14 +6,12 @@ the others does so on every line: of these only the first and the last are shown
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Protocol, TypeAlias
 
 from mhnb.core.output.diff import DiffRow, Line
-from mhnb.core.output.template import split_numbers
 from mhnb.core.ranks import describe_ranks
 from mhnb.view.cell.blocks import (
     HEAD_LINES,
@@ -25,13 +23,13 @@ from mhnb.view.cell.blocks import (
     clip_unchanged,
     comparable_lines,
     count_fitting,
+    find_form,
     format_more_odd_values,
     format_omitted_line,
     keep_ends,
 )
 from mhnb.view.cell.summary import Block
 
-_WHITESPACE = re.compile(r"\s+")
 _MAX_EQUAL_LINES = 3
 """Up to this many lines that are equal everywhere are repeated between differences. Of more only the number is shown."""
 
@@ -71,7 +69,7 @@ def _form_of(row: DiffRow, lines: Sequence[Line]) -> _Form | None:
     """Return what a row shares with others of a loop; None if it is no part of one."""
     if row.kind not in ("changed", "same") or row.count > _MAX_EQUAL_LINES:
         return None
-    forms = {(channel, tuple(_WHITESPACE.sub(" ", text) for text in split_numbers(line)[0])) for channel, line in lines}
+    forms = {(channel, find_form(line)) for channel, line in lines}
     first, *others = forms
     return first if not others and len(first[1]) > 1 else None
 
