@@ -11,6 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from docutils import nodes
@@ -98,11 +99,10 @@ def write_magics() -> str:
     cell = commands.cell_parser()
     lines = ["(magic-cell)=", "## Cells: `%%mhjax`", "", _code_block(_usage(cell, "%%mhjax")), write_flags(cell)]
     for group in commands.GROUPS:
-        members = [command for command in commands.COMMANDS.values() if command.group == group]
-        if members:
-            lines += [f"## {group[:1].upper()}{group[1:]}", ""]
-        for command in members:
-            lines += _write_command(command, commands.command_parser(command.name))
+        lines += [f"## {group[:1].upper()}{group[1:]}", ""]
+        for command in commands.COMMANDS.values():
+            if command.group == group:
+                lines += _write_command(command, commands.command_parser(command.name))
     return "\n".join(lines)
 
 
@@ -148,10 +148,10 @@ def write_cli() -> str:
     from mhnb.cli import main
 
     parsers, lines = main.find_commands(main.build_parser()), []
-    for group, names in main.GROUPS.items():
+    for group, members in groupby(main.COMMANDS.values(), key=lambda command: command.group):
         lines += [f"## {group[:1].upper()}{group[1:]}", ""]
-        for name in names:
-            command, parser = main.COMMANDS[name], parsers[name]
+        for command in members:
+            name, parser = command.name, parsers[command.name]
             lines += [f"(mhnb-{name})=", f"### `mhnb {name}`", "", f"{_sentence(command.summary)}\n"]
             lines += [_code_block(_usage(parser, f"mhnb {name}")), _write_aliases(command.aliases, "mhnb")]
             lines += [

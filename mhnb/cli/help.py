@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 
+from mhnb.commands.command import Command
 from mhnb.core.arguments import format_unknown
 from mhnb.errors import InvalidRequest, MhnbError, name_topic
 
@@ -13,16 +15,11 @@ _WIDTH = 13
 """Columns for the name of a command in the overview."""
 
 
-def format_overview(groups: Mapping[str, Sequence[str]], summaries: Mapping[str, str]) -> str:
-    """Format the overview of all commands.
-
-    Args:
-        groups: heading -> names of its commands.
-        summaries: name of each command -> one sentence.
-    """
+def format_overview(commands: Iterable[Command]) -> str:
+    """Format the overview of all commands, given in the order of their groups."""
     lines = ["usage: mhnb COMMAND [OPTIONS]", "", "One notebook, many JAX hosts."]
-    for heading, names in groups.items():
-        lines += ["", heading, *(f"  {name:<{_WIDTH}}{summaries[name]}" for name in names)]
+    for group, members in groupby(commands, key=lambda command: command.group):
+        lines += ["", group, *(f"  {command.name:<{_WIDTH}}{command.summary}" for command in members)]
     lines += [
         "",
         "mhnb help COMMAND    explains a command and its options",

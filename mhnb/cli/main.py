@@ -25,22 +25,12 @@ from mhnb.cli import (
     start,
     trace,
 )
-from mhnb.cli.command import INTERRUPTED_STATUS, Command, CommandParser
+from mhnb.cli.command import INTERRUPTED_STATUS, CommandParser
 from mhnb.cli.help import add_help_arguments, find_topic, format_overview, print_help
+from mhnb.commands.command import Command, order_by_group
 from mhnb.core.arguments import format_unknown
 from mhnb.errors import MhnbError
 from mhnb.system.private_files import NotPrivate
-
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Start and stop clusters": ("start", "list", "stop", "cleanup"),
-    "Run and export programs": ("run", "export"),
-    "Look at a cluster": ("status", "where", "flight", "trace", "memory", "metrics", "logs"),
-    "Get unstuck": ("interrupt", "restart"),
-    "This machine and hosts": ("doctor", "profile", "completion", "version"),
-    "Lessons": ("demo", "lab"),
-    "Help": ("help",),
-}
-"""Every command, in the order of the overview."""
 
 
 def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,132 +101,190 @@ With --json, an object with these keys:
   findings              for each fault: level, check, hosts, text, fix
 A level is failure, warning, note, or null."""
 
-COMMANDS: Mapping[str, Command] = {
-    "run": Command(
-        "Run a Python script on every rank, and stop the ranks when it ends.",
-        run.run,
-        run.add_run_arguments,
-        run.DETAILS,
-        settings={"usage": run.USAGE},
-    ),
-    "export": Command(
-        "Write the %%mhjax cells of a notebook as one script that runs without mhnb.", _export, _add_export_arguments
-    ),
-    "start": Command(
-        "Start a cluster that keeps running, so that notebooks can attach to it.",
-        start.start_kept,
-        start.add_start_arguments,
-        start.DETAILS,
-        settings={"usage": start.USAGE},
-    ),
-    "list": Command(
-        "List your clusters on this machine, their hosts, and the notebooks attached.",
-        clusters.list_clusters,
-        clusters.add_json_option,
-        _LIST_DETAILS,
-    ),
-    "status": Command(
-        "Show the state of a cluster and of each rank.",
-        control.print_status,
-        control.add_status_arguments,
-        _STATUS_DETAILS,
-    ),
-    "interrupt": Command(
-        "Interrupt the running cell of a cluster, also if the notebook's kernel hangs.",
-        control.interrupt,
-        clusters.add_name_argument,
-        "The process of the notebook interrupts it, in a thread that runs also while a cell hangs.\n"
-        "Without a notebook attached, this command attaches to the cluster, ends the cell, and detaches.",
-    ),
-    "restart": Command(
-        "Replace all processes of a cluster, also if the notebook's kernel hangs; --replay restores the variables.",
-        control.restart,
-        control.add_restart_arguments,
-        "The process of the notebook replays the cells, and goes on if this command is interrupted; mhnb interrupt ends it.\n"
-        "Without a notebook attached, this command attaches to the cluster, restarts it, and detaches.",
-    ),
-    "where": Command(
-        "Show where each rank is in the running cell, and which ranks wait for others.",
-        clusters.print_where,
-        clusters.add_name_argument,
-        "The report is available once a cell has run for 2 s.",
-    ),
-    "stop": Command(
-        "Stop a cluster in any state, and all its processes.",
-        clusters.stop_clusters,
-        clusters.add_stop_arguments,
-        settings={"usage": "mhnb stop [-h] NAME [--all]"},
-    ),
-    "cleanup": Command(
-        "End the processes that notebooks left behind on this machine.",
-        clusters.end_orphans,
-        details="Clusters that were started with --keep are not ended; `mhnb stop NAME` stops them.",
-        aliases=("reap",),
-    ),
-    "doctor": Command(
-        "Check this machine, or hosts, for problems that would stop a start.",
-        doctor.run,
-        doctor.add_doctor_arguments,
-        _DOCTOR_DETAILS,
-    ),
-    "profile": Command(
-        "List, show and copy cluster profiles, which say how hosts are reached.",
-        profiles.run_profile_command,
-        profiles.add_profile_command,
-    ),
-    "metrics": Command(
-        "Show the metrics that cells have logged, or write them to a file.",
-        metrics.print_metrics,
-        metrics.add_metrics_arguments,
-        metrics.DETAILS,
-    ),
-    "flight": Command(
-        "Show what each rank of a cluster did last, and where the ranks first differed.",
-        flight.print_flight,
-        flight.add_flight_arguments,
-        flight.DETAILS,
-    ),
-    "trace": Command(
-        "Show where the time of traced cells of a cluster went.",
-        trace.print_trace,
-        trace.add_trace_arguments,
-        trace.DETAILS,
-    ),
-    "memory": Command(
-        "Show what fills the memory of a cluster's devices: bytes in use, and the largest arrays by name.",
-        memory.print_memory,
-        memory.add_memory_arguments,
-        memory.DETAILS,
-    ),
-    "logs": Command(
-        "Print the last lines of the ranks' logs.",
-        logs.print_logs,
-        logs.add_logs_arguments,
-        "A log on another machine is named with its host and path.",
-    ),
-    "completion": Command(
-        "Print the code with which a shell completes commands, options and cluster names.",
-        completion.print_completion,
-        completion.add_completion_arguments,
-        completion.DETAILS,
-    ),
-    "version": Command("Print the versions of mhnb, JAX and Python.", _version),
-    "demo": Command("Run the tour in this terminal, on simulated hosts.", _demo, _add_demo_arguments),
-    "lab": Command(
-        "Open the tour and the lessons in JupyterLab.",
-        lab.run_lab,
-        lab.add_lab_arguments,
-        "Every other option goes to JupyterLab: mhnb lab --no-browser --port 9999.\n`jupyter lab --help` lists those options.",
-        settings={
-            "usage": "mhnb lab [-h] [--lesson NUMBER] [--folder FOLDER] [OPTION OF JUPYTERLAB ...]",
-            # Otherwise argparse would take a JupyterLab option for one of ours if its prefix matches.
-            "allow_abbrev": False,
-        },
-    ),
-    "help": Command(
-        "Show this overview, the help of a command, or the text of a help topic.", _help, add_help_arguments
-    ),
-}
+COMMANDS: Mapping[str, Command] = order_by_group(
+    (
+        Command(
+            "run",
+            run.run,
+            "Run a Python script on every rank, and stop the ranks when it ends.",
+            "run programs",
+            run.add_run_arguments,
+            details=run.DETAILS,
+            settings={"usage": run.USAGE},
+        ),
+        Command(
+            "export",
+            _export,
+            "Write the %%mhjax cells of a notebook as one script that runs without mhnb.",
+            "take away",
+            _add_export_arguments,
+        ),
+        Command(
+            "start",
+            start.start_kept,
+            "Start a cluster that keeps running, so that notebooks can attach to it.",
+            "start and stop",
+            start.add_start_arguments,
+            details=start.DETAILS,
+            settings={"usage": start.USAGE},
+        ),
+        Command(
+            "list",
+            clusters.list_clusters,
+            "List your clusters on this machine, their hosts, and the notebooks attached.",
+            "start and stop",
+            clusters.add_json_option,
+            details=_LIST_DETAILS,
+        ),
+        Command(
+            "status",
+            control.print_status,
+            "Show the state of a cluster and of each rank.",
+            "look",
+            control.add_status_arguments,
+            details=_STATUS_DETAILS,
+        ),
+        Command(
+            "interrupt",
+            control.interrupt,
+            "Interrupt the running cell of a cluster, also if the notebook's kernel hangs.",
+            "get unstuck",
+            clusters.add_name_argument,
+            details="The process of the notebook interrupts it, in a thread that runs also while a cell hangs.\n"
+            "Without a notebook attached, this command attaches to the cluster, ends the cell, and detaches.",
+        ),
+        Command(
+            "restart",
+            control.restart,
+            "Replace all processes of a cluster, also if the notebook's kernel hangs; --replay restores the variables.",
+            "start and stop",
+            control.add_restart_arguments,
+            details="The process of the notebook replays the cells, and goes on if this command is interrupted; mhnb interrupt ends it.\n"
+            "Without a notebook attached, this command attaches to the cluster, restarts it, and detaches.",
+        ),
+        Command(
+            "where",
+            clusters.print_where,
+            "Show where each rank is in the running cell, and which ranks wait for others.",
+            "look",
+            clusters.add_name_argument,
+            details="The report is available once a cell has run for 2 s.",
+        ),
+        Command(
+            "stop",
+            clusters.stop_clusters,
+            "Stop a cluster in any state, and all its processes.",
+            "start and stop",
+            clusters.add_stop_arguments,
+            settings={"usage": "mhnb stop [-h] NAME [--all]"},
+        ),
+        Command(
+            "cleanup",
+            clusters.end_orphans,
+            "End the processes that notebooks left behind on this machine.",
+            "this machine and other hosts",
+            details="Clusters that were started with --keep are not ended; `mhnb stop NAME` stops them.",
+            aliases=("reap",),
+        ),
+        Command(
+            "doctor",
+            doctor.run,
+            "Check this machine, or hosts, for problems that would stop a start.",
+            "this machine and other hosts",
+            doctor.add_doctor_arguments,
+            details=_DOCTOR_DETAILS,
+        ),
+        Command(
+            "profile",
+            profiles.run_profile_command,
+            "List, show and copy cluster profiles, which say how hosts are reached.",
+            "this machine and other hosts",
+            profiles.add_profile_command,
+        ),
+        Command(
+            "metrics",
+            metrics.print_metrics,
+            "Show the metrics that cells have logged, or write them to a file.",
+            "look",
+            metrics.add_metrics_arguments,
+            details=metrics.DETAILS,
+        ),
+        Command(
+            "flight",
+            flight.print_flight,
+            "Show what each rank of a cluster did last, and where the ranks first differed.",
+            "look",
+            flight.add_flight_arguments,
+            details=flight.DETAILS,
+        ),
+        Command(
+            "trace",
+            trace.print_trace,
+            "Show where the time of traced cells of a cluster went.",
+            "look",
+            trace.add_trace_arguments,
+            details=trace.DETAILS,
+        ),
+        Command(
+            "memory",
+            memory.print_memory,
+            "Show what fills the memory of a cluster's devices: bytes in use, and the largest arrays by name.",
+            "look",
+            memory.add_memory_arguments,
+            details=memory.DETAILS,
+        ),
+        Command(
+            "logs",
+            logs.print_logs,
+            "Print the last lines of the ranks' logs.",
+            "look",
+            logs.add_logs_arguments,
+            details="A log on another machine is named with its host and path.",
+        ),
+        Command(
+            "completion",
+            completion.print_completion,
+            "Print the code with which a shell completes commands, options and cluster names.",
+            "this machine and other hosts",
+            completion.add_completion_arguments,
+            details=completion.DETAILS,
+        ),
+        Command(
+            "version",
+            _version,
+            "Print the versions of mhnb, JAX and Python.",
+            "this machine and other hosts",
+        ),
+        Command(
+            "demo",
+            _demo,
+            "Run the tour in this terminal, on simulated hosts.",
+            "lessons",
+            _add_demo_arguments,
+        ),
+        Command(
+            "lab",
+            lab.run_lab,
+            "Open the tour and the lessons in JupyterLab.",
+            "lessons",
+            lab.add_lab_arguments,
+            details="Every other option goes to JupyterLab: mhnb lab --no-browser --port 9999.\n`jupyter lab --help` lists those options.",
+            settings={
+                "usage": "mhnb lab [-h] [--lesson NUMBER] [--folder FOLDER] [OPTION OF JUPYTERLAB ...]",
+                # Otherwise argparse would take a JupyterLab option for one of ours if its prefix matches.
+                "allow_abbrev": False,
+            },
+        ),
+        Command(
+            "help",
+            _help,
+            "Show this overview, the help of a command, or the text of a help topic.",
+            "help",
+            add_help_arguments,
+        ),
+    )
+)
+"""Every command by its name, in the order of the overview."""
 
 
 class _MainParser(CommandParser):
@@ -244,7 +292,7 @@ class _MainParser(CommandParser):
 
     def format_help(self) -> str:
         """Return the overview of all commands."""
-        return format_overview(GROUPS, {name: command.summary for name, command in COMMANDS.items()})
+        return format_overview(COMMANDS.values())
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -252,10 +300,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _MainParser(prog="mhnb", description="One notebook, many JAX hosts.")
     parser.add_argument("--version", action="version", version=f"mhnb {metadata.version('mhnb')}")
     commands = parser.add_subparsers(dest="verb", metavar="COMMAND", parser_class=CommandParser)
-    for name in (name for names in GROUPS.values() for name in names):
-        command = COMMANDS[name]
+    for command in COMMANDS.values():
         command_parser = commands.add_parser(
-            name,
+            command.name,
             help=command.summary.replace("%", "%%"),
             description=command.summary,
             epilog=command.details or None,

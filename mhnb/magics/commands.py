@@ -9,17 +9,18 @@ import re
 import shlex
 from argparse import SUPPRESS
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from mhnb.commands.command import Command, Group, list_flags, order_by_group
 from mhnb.core.arguments import closest_match, format_unknown, seconds_argument, split_arguments, suggest_flags, unquote
 from mhnb.core.cell_name import join_cell_arguments
 from mhnb.core.cell_request import GUARDS
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
 from mhnb.magics import data, debugging, files, flight, inspection, lifecycle, memory, metrics, sharding, trace
-from mhnb.magics.session import Command, Group, Session, list_flags
+from mhnb.magics.session import Session
 from mhnb.magics.settings import VIEWS
 from mhnb.system.help_topics import list_topics, read_topic
 
@@ -37,19 +38,14 @@ __all__ = [
     "takes_code",
 ]
 
-GROUPS: tuple[Group, ...] = get_args(Group)
-"""The groups of commands, in the order of the help."""
-
-_MODULES = (lifecycle, inspection, debugging, flight, trace, memory, metrics, data, sharding, files)
-
-COMMANDS: dict[str, Command] = {
-    command.name: command
-    for group in GROUPS
-    for module in _MODULES
+COMMANDS = order_by_group(
+    command
+    for module in (lifecycle, inspection, debugging, flight, trace, memory, metrics, data, sharding, files)
     for command in module.COMMANDS
-    if command.group == group
-}
+)
 """Every command by its name, in the order of the help; aliases are not keys."""
+GROUPS = tuple(dict.fromkeys(command.group for command in COMMANDS.values()))
+"""The groups of commands, in the order of the help."""
 _BY_ALIAS = {alias: command for command in COMMANDS.values() for alias in command.aliases}
 
 _HELP_WORDS = ("help", "--help", "-h")
@@ -94,7 +90,7 @@ def command_parser(name: str) -> MagicArgumentParser | None:
     parser = _MagicParser(f"mhjax {name}", command.summary)
     # IPython would remove the indent of a text that begins in its first line.
     parser.epilog = f"\n{command.details}" if command.details else None
-    command.add_flags(parser)
+    command.add_arguments(parser)
     return parser
 
 
@@ -153,12 +149,10 @@ def format_help() -> str:
     width = max(map(len, map(_format_names, COMMANDS.values())))
     lines = ["%mhjax COMMAND, or %%mhjax [flags] as the first line of a cell that runs on every rank.", ""]
     for group in GROUPS:
-        commands = list(_list_group(group))
+        lines.append(group)
         if group == "run cells":
-            lines += [group, f"  {'%%mhjax':{width}}  Run the cell on every rank; %%mhjax? lists its flags."]
-        elif commands:
-            lines.append(group)
-        lines += [f"  {_format_names(command):{width}}  {command.summary}" for command in commands]
+            lines.append(f"  {'%%mhjax':{width}}  Run the cell on every rank; %%mhjax? lists its flags.")
+        lines += [f"  {_format_names(command):{width}}  {command.summary}" for command in _list_group(group)]
         lines.append("")
     lines.append(
         "%mhjax help COMMAND shows the flags of a command; %mhjax help TOPIC explains an error, such as order-mismatch."
@@ -184,9 +178,8 @@ def format_manual() -> str:
         strip_ipython_markup(cell_parser().format_help()),
     ]
     for group in GROUPS:
-        if commands := list(_list_group(group)):
-            lines += ["", f"{group}:"]
-        for command in commands:
+        lines += ["", f"{group}:"]
+        for command in _list_group(group):
             lines += [f"  %mhjax {command.name} {command.usage}".rstrip(), f"      {command.summary}"]
             lines += [f"      Also: %mhjax {alias}" for alias in command.aliases]
     lines += ["", "%mhjax help COMMAND shows every flag of a command.", ""]

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import manager
 from mhnb.cluster.export import export_cluster, parse_without
 from mhnb.cluster.requests import check_names
+from mhnb.commands.command import Command
 from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.magics.session import Command, Session, uses_result
+from mhnb.magics.session import Session, uses_result
 from mhnb.magics.settings import VIEWS
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.live.screen import show_document
@@ -62,7 +62,7 @@ def _describe_value(value: Any) -> str:
     return type(value).__name__
 
 
-def _pull_flags(parser: MagicArgumentParser) -> None:
+def _pull_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="variable on the ranks")
     parser.add_argument("--ranks", metavar="SPEC", help="fetch from these ranks only, such as 0,2-3")
     parser.add_argument("--each", action="store_true", help="fetch a list with the value of each rank")
@@ -87,7 +87,7 @@ def _push(session: Session, args: argparse.Namespace) -> None:
         line.end("\n".join(f"{name} · {_describe_value(value)} · on {ranks_text}" for name, value in values.items()))
 
 
-def _push_flags(parser: MagicArgumentParser) -> None:
+def _push_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="variable of this notebook")
     parser.add_argument("--ranks", metavar="SPEC", help="push to these ranks only, such as 0,2-3")
 
@@ -100,7 +100,7 @@ def _check(session: Session, args: argparse.Namespace) -> None:
     show_document(build_check(manager.current().check(*args.names)))
 
 
-def _check_flags(parser: MagicArgumentParser) -> None:
+def _check_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="variable on the ranks")
 
 
@@ -130,7 +130,7 @@ def _panel(session: Session, args: argparse.Namespace) -> None:
         )
 
 
-def _panel_flags(parser: MagicArgumentParser) -> None:
+def _panel_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
@@ -160,7 +160,7 @@ def _export(session: Session, args: argparse.Namespace) -> None:
     print(*export_cluster(manager.current(), path, sbatch=args.sbatch, without=without), sep="\n")
 
 
-def _export_flags(parser: MagicArgumentParser) -> None:
+def _export_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="script to write, such as train.py")
     parser.add_argument(
         "--sbatch", action="store_true", help="also write a batch script for Slurm, such as train.sbatch"

@@ -10,15 +10,14 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic_arguments import MagicArgumentParser
-
+from mhnb.commands.command import Command
 from mhnb.core.cell_request import parse_breakpoints
 from mhnb.core.debugging import HELP_TEXT, DebugRequest
 from mhnb.core.messages import Breakpoint
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, format_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.magics.session import Command, Session, cannot_type_error, check_result, locations_from_cluster
+from mhnb.magics.session import Session, cannot_type_error, check_result, locations_from_cluster
 from mhnb.system import keyboard
 from mhnb.view.live.input_box import InputBox
 from mhnb.view.live.screen import detect_screen
@@ -119,7 +118,7 @@ def _describe_cause(rank: RankResult) -> tuple[str, int | None]:
     return ("", None) if rank.error is None else (rank.error.ename, rank.error.line)
 
 
-def _debug_flags(parser: MagicArgumentParser) -> None:
+def _debug_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "ranks", nargs="?", metavar="RANKS", help="ranks that failed, such as 0,2-3 (default: the first that raised)"
     )
@@ -152,7 +151,7 @@ def _list_breakpoints(breakpoints: list[Breakpoint]) -> str:
     return f"mhjax · break · the next %%mhjax cell stops at line {where}"
 
 
-def _break_flags(parser: MagicArgumentParser) -> None:
+def _break_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "where",
         nargs="?",

@@ -12,15 +12,15 @@ import shlex
 from collections.abc import Sequence
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import manager
 from mhnb.cluster.cleanup import end_orphan, find_orphans
 from mhnb.cluster.files import HostSync, PipRun, SyncReport, run_pip, sync
 from mhnb.cluster.flags import add_doctor_flags
 from mhnb.cluster.preflight import run_doctor
+from mhnb.commands.command import Command
 from mhnb.errors import ClusterError
-from mhnb.magics.session import Command, Session
+from mhnb.magics.session import Session
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.live.screen import show_document
 from mhnb.view.reports.preflight import build_preflight
@@ -62,7 +62,7 @@ def _format_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + more
 
 
-def _sync_flags(parser: MagicArgumentParser) -> None:
+def _sync_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder",
         nargs="?",
@@ -107,7 +107,7 @@ def format_pip_output(words: Sequence[str], runs: Sequence[PipRun]) -> str:
     return "\n".join(lines)
 
 
-def _pip_flags(parser: MagicArgumentParser) -> None:
+def _pip_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words",
         nargs=argparse.REMAINDER,

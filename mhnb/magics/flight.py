@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from IPython.core.magic_arguments import MagicArgumentParser
-
 from mhnb.cluster import manager
 from mhnb.cluster.flight import write_report
+from mhnb.commands.command import Command
 from mhnb.core.arguments import unquote
 from mhnb.core.ranks import parse_ranks
-from mhnb.magics.session import Command, Session
+from mhnb.magics.session import Session
 from mhnb.view.live.screen import show_document
 from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
 
@@ -26,7 +25,7 @@ def _flight(session: Session, args: argparse.Namespace) -> None:
         show_document(build_flight(report) if ranks is None else build_flights(report, ranks))
 
 
-def _flight_flags(parser: MagicArgumentParser) -> None:
+def _flight_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", metavar="R", help="ranks whose last events to show, for example 2 or 0,2-3")
     parser.add_argument("--json", metavar="FILE", help="write all recorded events of all ranks to this file")
 
@@ -40,7 +39,7 @@ def _stragglers(session: Session, args: argparse.Namespace) -> None:
         show_document(build_stragglers(lateness))
 
 
-def _stragglers_flags(parser: MagicArgumentParser) -> None:
+def _stragglers_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",

@@ -7,14 +7,13 @@ import platform
 from collections.abc import Iterable
 from importlib import metadata
 
-from IPython.core.magic_arguments import MagicArgumentParser
-
 from mhnb.cluster import manager
 from mhnb.cluster.logs import DEFAULT_LINES, format_rank_logs, read_rank_logs
+from mhnb.commands.command import Command
 from mhnb.core.arguments import int_argument
 from mhnb.core.journal import CellRecord, Record
 from mhnb.errors import InvalidRequest, NotStarted
-from mhnb.magics.session import Command, Session
+from mhnb.magics.session import Session
 from mhnb.view.html import format_seconds
 from mhnb.view.print_text import align_columns
 
@@ -28,7 +27,7 @@ def _logs(session: Session, args: argparse.Namespace) -> None:
     print(*format_rank_logs(read_rank_logs(manager.latest(), args.ranks, args.lines)), sep="\n")
 
 
-def _logs_flags(parser: MagicArgumentParser) -> None:
+def _logs_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ranks", nargs="?", metavar="RANKS", help="ranks, such as 0,2-3 (default: all)")
     parser.add_argument(
         "-n",

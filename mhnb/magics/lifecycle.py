@@ -11,14 +11,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from IPython.core.magic_arguments import MagicArgumentParser
-
 from mhnb.cluster import flags, manager, replay
 from mhnb.cluster.attach import describe_other_clusters
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.options import START_TIMEOUT_S, StartRequest, resolve_start
 from mhnb.cluster.start_summary import summarize_start
 from mhnb.cluster.status import describe_location
+from mhnb.commands.command import Command
 from mhnb.core.arguments import seconds_argument
 from mhnb.core.cell_request import GUARDS
 from mhnb.core.ranks import pluralize
@@ -26,12 +25,7 @@ from mhnb.core.replay import format_report
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted
 from mhnb.launchers.profiles import format_restart_note
 from mhnb.magics.data import add_panel_start_flags
-from mhnb.magics.session import (
-    CellFlags,
-    Command,
-    Session,
-    status_from_cluster,
-)
+from mhnb.magics.session import CellFlags, Session, status_from_cluster
 from mhnb.magics.settings import Mhjax
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
@@ -42,7 +36,7 @@ from mhnb.view.reports.hang import build_hang
 from mhnb.view.reports.status import build_status
 
 
-def add_start_command_flags(parser: MagicArgumentParser) -> None:
+def add_start_command_flags(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `%mhjax start`."""
     for title in flags.GROUPS:
         flags.flag_group(parser, title)
@@ -228,7 +222,7 @@ def _stop(session: Session, args: argparse.Namespace) -> None:
     print(f"mhjax · {cluster.name}: {pluralize(cluster.process_count, 'rank')} stopped")
 
 
-def _name_flags(parser: MagicArgumentParser) -> None:
+def _name_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="name of the cluster (default: the current one)")
 
 
@@ -260,7 +254,7 @@ def _eval(session: Session, args: argparse.Namespace) -> None:
     )
 
 
-def _eval_flags(parser: MagicArgumentParser) -> None:
+def _eval_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("expression", metavar="EXPRESSION", help="Python code of one line")
 
 
@@ -292,7 +286,7 @@ def _auto(session: Session, args: argparse.Namespace) -> None:
     print(f"mhjax auto {'on' if session.is_auto_mode else 'off'} · {where}")
 
 
-def _auto_flags(parser: MagicArgumentParser) -> None:
+def _auto_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "switch",
         nargs="?",

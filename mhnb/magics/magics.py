@@ -11,13 +11,14 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class, no_var_expand
 
 from mhnb.cluster.manager import is_rank_shell
+from mhnb.commands.command import list_flags
 from mhnb.compiler import close_shared
 from mhnb.core.arguments import closest_match, suggest_flags
 from mhnb.core.cell_request import check_guard, route_cell
 from mhnb.core.shorthand import merge_values, split_ranks_word
 from mhnb.errors import InvalidRequest, MhnbError, NotClean, NotStarted
 from mhnb.magics import commands, completion, lifecycle
-from mhnb.magics.session import CellFlags, Session, list_flags
+from mhnb.magics.session import CellFlags, Session
 from mhnb.magics.settings import load_settings, unload_settings
 
 _cell_parser = commands.cell_parser()

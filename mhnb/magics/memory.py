@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from IPython.core.magic_arguments import MagicArgumentParser
-
 from mhnb.cluster import manager
+from mhnb.commands.command import Command
 from mhnb.core.arguments import int_argument
 from mhnb.core.memory import DEFAULT_TOP, parse_top
-from mhnb.magics.session import Command, Session
+from mhnb.magics.session import Session
 from mhnb.view.live.screen import show_document
 from mhnb.view.reports.memory import build_memory
 
@@ -19,7 +18,7 @@ def _memory(session: Session, args: argparse.Namespace) -> None:
     show_document(build_memory(manager.latest().memory(ranks=args.ranks), top))
 
 
-def _memory_flags(parser: MagicArgumentParser) -> None:
+def _memory_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top",
         type=int_argument,

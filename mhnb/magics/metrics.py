@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import manager
 from mhnb.cluster.metrics import MetricTable, write_csv
+from mhnb.commands.command import Command
 from mhnb.core.arguments import unquote
 from mhnb.core.cell_name import parse_cell_argument
-from mhnb.magics.session import Command, Session, uses_result
+from mhnb.magics.session import Session, uses_result
 from mhnb.view.live.screen import show_document
 from mhnb.view.reports.metrics import build_metrics
 
@@ -38,7 +38,7 @@ def _metrics(session: Session, args: argparse.Namespace) -> Any:
     return table.to_dataframe() if find_spec("pandas") is not None else table
 
 
-def _metrics_flags(parser: MagicArgumentParser) -> None:
+def _metrics_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="metrics to show, with each rank (default: all)")
     parser.add_argument("--cell", metavar="CELL", help="only those of this cell, such as In[7] or 7")
     parser.add_argument("--csv", metavar="FILE", help="write all points to this file instead")

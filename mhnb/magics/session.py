@@ -6,7 +6,6 @@ ran with `--collectives`; and the test whether the code that called a magic uses
 
 from __future__ import annotations
 
-import argparse
 import dis
 import os
 import re
@@ -18,11 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster.manager import wait_for_current
 from mhnb.cluster.sharding import request_launched
@@ -541,48 +539,3 @@ def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:
 def print_notice(text: str) -> None:
     """Print a message between cells. It appears below the cell that ran last, where the user looks."""
     print(text, file=sys.stderr, flush=True)
-
-
-# -- the type of a `%mhjax` command
-
-
-def no_flags(parser: MagicArgumentParser) -> None:
-    """Add no flags: the command takes no arguments."""
-
-
-Group: TypeAlias = Literal[
-    "start and stop",
-    "run cells",
-    "look",
-    "values",
-    "sharding",
-    "get unstuck",
-    "take away",
-    "this machine and other hosts",
-]
-"""The groups of the help, in its order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command of `%mhjax`. The help, the manual and the reference are made of these."""
-
-    name: str
-    run: Callable[[Session, argparse.Namespace], Any]
-    summary: str
-    """One sentence: what the command does."""
-    group: Group
-    add_flags: Callable[[MagicArgumentParser], None] = no_flags
-    usage: str = ""
-    """Its most common arguments, as a user types them; empty if it has none."""
-    aliases: tuple[str, ...] = ()
-    """Other names of the command."""
-    splits: Literal["shell", "names", "cells", "expression", "raw"] = "shell"
-    """How its line is split: as a shell does; keeping the quotes of expressions; with cells as `In [7]`; or not at all."""
-    details: str = ""
-    """Text below its flags in its help, in lines as they are printed."""
-
-
-def list_flags(parser: argparse.ArgumentParser) -> list[str]:
-    """Return all spellings of all flags of a parser."""
-    return [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001  # argparse has no public list

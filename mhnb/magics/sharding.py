@@ -15,15 +15,15 @@ from types import FunctionType
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import manager
 from mhnb.cluster.sharding import LayoutView, request_collectives, request_layout
+from mhnb.commands.command import Command
 from mhnb.compiler import CompileClient, shared_compiler
 from mhnb.core.arguments import int_argument, unquote
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.magics.session import Command, Session, locations_from_cluster
+from mhnb.magics.session import Session, locations_from_cluster
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
@@ -122,7 +122,7 @@ def _format_view_notes(view: LayoutView) -> tuple[str, ...]:
     return (*notes, own)
 
 
-def _layout_flags(parser: MagicArgumentParser) -> None:
+def _layout_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("expression", nargs="+", metavar="EXPRESSION", help="array, pytree or mesh on the ranks")
     parser.add_argument(
         "--to", metavar="SPEC", help="show what a reshard to this spec moves, for example P(None, 'model')"
@@ -201,7 +201,7 @@ def _axis_names(mesh: str) -> tuple[str, ...]:
         return ()
 
 
-def _plan_flags(parser: MagicArgumentParser) -> None:
+def _plan_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=int_argument, default=4, metavar="N", help="number of hosts (default: 4)")
     parser.add_argument("--devices", type=int_argument, default=2, metavar="D", help="devices per host (default: 2)")
     parser.add_argument(
@@ -238,7 +238,7 @@ def _collectives(session: Session, args: argparse.Namespace) -> None:
     show_document(build_collectives([request_collectives(cluster, call, hosts)], why=why))
 
 
-def _collectives_flags(parser: MagicArgumentParser) -> None:
+def _collectives_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--why", action="store_true", help="show for each the operation, its line, and the shardings in its source"
     )

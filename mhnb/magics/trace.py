@@ -7,11 +7,11 @@ import shutil
 from functools import partial
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import MagicArgumentParser
 
+from mhnb.commands.command import Command
 from mhnb.core.cell_name import parse_cell_argument
 from mhnb.core.trace import TraceReport
-from mhnb.magics.session import Command, Session
+from mhnb.magics.session import Session
 from mhnb.system.trace import write_page
 from mhnb.view.live.screen import show_document
 from mhnb.view.reports.trace import build_trace, format_open_text, format_trace_page
@@ -53,7 +53,7 @@ def _find_trace(session: Session, words: list[str]) -> TraceReport:
     return report
 
 
-def _trace_flags(parser: MagicArgumentParser) -> None:
+def _trace_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="*",

@@ -23,6 +23,7 @@ LAYERS = (
     ("transport", "adapters"),
     ("launchers", "rank", "view"),
     ("cluster", "layouts", "compiler", "teach"),
+    ("commands",),
     ("magics", "cli"),
     ("__main__", "mhnb"),
 )

@@ -18,7 +18,7 @@ from mhnb import errors
 from mhnb.cli import start
 from mhnb.cli.doctor import report_values
 from mhnb.cli.help import find_topic
-from mhnb.cli.main import COMMANDS, GROUPS, build_parser, find_commands, main, parse_arguments
+from mhnb.cli.main import COMMANDS, build_parser, find_commands, main, parse_arguments
 from mhnb.cli.run_script import read_script
 from mhnb.core.cell_request import check_guard
 from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
@@ -160,11 +160,6 @@ def test_overview_lists_every_command(line: str, capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().out.splitlines()
     for name, command in COMMANDS.items():
         assert [line for line in lines if line.split()[:1] == [name] and line.endswith(command.summary)], name
-
-
-def test_every_command_is_in_one_group() -> None:
-    """The groups of the overview have every command once."""
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "reap"])

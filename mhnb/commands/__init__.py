@@ -1,0 +1,1 @@
+"""The commands: what `%mhjax` and `mhnb` have in common, so that each is described once."""
