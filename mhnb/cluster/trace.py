@@ -91,7 +91,8 @@ def collect_trace(client: RankClient, cell: TracedCell, run_dir: Path, folder: P
         run_dir: of the cluster.
         folder: for the files; None for the cluster's own.
     """
-    files = folder or default_trace_folder(run_dir)
+    own = default_trace_folder(run_dir)
+    files = folder or own
     notes: list[str] = []
     result = cell.result
     report = TraceReport(result.seq, result.name, str(files), "", execution_count=result.execution_count)
@@ -113,6 +114,10 @@ def collect_trace(client: RankClient, cell: TracedCell, run_dir: Path, folder: P
             report = replace(report, path=str(path))
             notes += _fetch_profiles(client, result.seq, traces, files, name)
             write_summary(files, name, replace(report, notes=tuple(notes)))
+            if folder is not None:
+                # `trace` looks for the summaries in the cluster's own folder.
+                make_trace_folder(own, is_private=True)
+                write_summary(own, f"cell{result.seq}", replace(report, notes=tuple(notes)))
         except (NotPrivate, OSError) as error:
             notes.append(f"not all files of the trace could be written: {error}")
         _release(client, result.seq, traces)
