@@ -19,7 +19,7 @@ from mhnb.core.arguments import closest_match, format_unknown, seconds_argument,
 from mhnb.core.cell_name import join_cell_arguments
 from mhnb.core.cell_request import GUARDS
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
-from mhnb.magics import data, debugging, files, flight, inspection, lifecycle, memory, metrics, sharding, trace
+from mhnb.magics import data, debugging, files, inspection, lifecycle, reports, sharding
 from mhnb.magics.session import Session
 from mhnb.magics.settings import VIEWS
 from mhnb.system.help_topics import list_topics, read_topic
@@ -40,7 +40,7 @@ __all__ = [
 
 COMMANDS = order_by_group(
     command
-    for module in (lifecycle, inspection, debugging, flight, trace, memory, metrics, data, sharding, files)
+    for module in (lifecycle, reports, inspection, debugging, data, sharding, files)
     for command in module.COMMANDS
 )
 """Every command by its name, in the order of the help; aliases are not keys."""

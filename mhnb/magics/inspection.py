@@ -1,4 +1,4 @@
-"""The commands of `%mhjax` that report what has happened: `history`, `logs` and `version`. None of them asks a rank."""
+"""The commands `%mhjax history` and `%mhjax version`. Neither asks a rank."""
 
 from __future__ import annotations
 
@@ -8,35 +8,15 @@ from collections.abc import Iterable
 from importlib import metadata
 
 from mhnb.cluster import manager
-from mhnb.cluster.logs import DEFAULT_LINES, format_rank_logs, read_rank_logs
 from mhnb.commands.command import Command
-from mhnb.core.arguments import int_argument
 from mhnb.core.journal import CellRecord, Record
-from mhnb.errors import InvalidRequest, NotStarted
+from mhnb.errors import NotStarted
 from mhnb.magics.session import Session
 from mhnb.view.html import format_seconds
 from mhnb.view.print_text import align_columns
 
 _MAX_LINE = 60
 """Characters of a cell's first line that the history shows."""
-
-
-def _logs(session: Session, args: argparse.Namespace) -> None:
-    if args.lines < 1:
-        raise InvalidRequest(f"-n {args.lines}: expected a number of lines from 1")
-    print(*format_rank_logs(read_rank_logs(manager.latest(), args.ranks, args.lines)), sep="\n")
-
-
-def _logs_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ranks", nargs="?", metavar="RANKS", help="ranks, such as 0,2-3 (default: all)")
-    parser.add_argument(
-        "-n",
-        dest="lines",
-        type=int_argument,
-        default=DEFAULT_LINES,
-        metavar="LINES",
-        help=f"lines of each rank (default: {DEFAULT_LINES})",
-    )
 
 
 def _history(session: Session, args: argparse.Namespace) -> None:
@@ -102,7 +82,6 @@ def _find_version(package: str) -> str:
 
 COMMANDS = (
     Command("history", _history, "List the cells that ran on the ranks.", "look"),
-    Command("logs", _logs, "Print the last lines of the ranks' logs.", "look", _logs_flags, "[RANKS] [-n LINES]"),
     Command(
         "version",
         _version,

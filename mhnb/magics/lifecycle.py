@@ -1,4 +1,4 @@
-"""The commands of `%mhjax` for the lifecycle of clusters: start, status, list, restart, stop, attach, auto, and others."""
+"""The commands of `%mhjax` for the lifecycle of clusters: start, list, restart, stop, attach, auto, and others."""
 
 from __future__ import annotations
 
@@ -25,15 +25,10 @@ from mhnb.core.replay import format_report
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted
 from mhnb.launchers.profiles import format_restart_note
 from mhnb.magics.data import add_panel_start_flags
-from mhnb.magics.session import CellFlags, Session, status_from_cluster
+from mhnb.magics.session import CellFlags, Session
 from mhnb.magics.settings import Mhjax
-from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
-from mhnb.view.live.screen import show_document
-from mhnb.view.print_text import print_text
 from mhnb.view.progress import ReplayLine, StartDisplay
-from mhnb.view.reports.hang import build_hang
-from mhnb.view.reports.status import build_status
 
 
 def add_start_command_flags(parser: argparse.ArgumentParser) -> None:
@@ -122,39 +117,11 @@ def _read_start_arguments(args: argparse.Namespace) -> dict[str, Any]:
 # -- commands for the lifecycle of clusters
 
 
-def _warnings() -> list[str]:
-    """Return a warning if this process has a JAX backend: its devices are not the ranks', and a GPU it uses is not theirs."""
-    if backend_is_initialized():
-        return ["this notebook has initialised its own JAX too; that JAX is separate from the ranks and their devices"]
-    return []
-
-
-def _status(session: Session, args: argparse.Namespace) -> None:
-    try:
-        cluster = manager.latest()
-    except NotStarted as error:
-        print(f"mhjax · {error}")
-        return
-    show_document(build_status(status_from_cluster(cluster, _warnings())))
-
-
 def _interrupt(session: Session, args: argparse.Namespace) -> None:
     cluster = manager.current()
     is_running = cluster.state == "running"
     cluster.interrupt()
     print("mhjax · interrupting the running cell" if is_running else "mhjax · no cell is running; nothing to interrupt")
-
-
-def _where(session: Session, args: argparse.Namespace) -> None:
-    try:
-        cluster = manager.current() if args.name is None else manager.by_name(args.name)
-    except NotStarted as error:
-        if args.name is not None:
-            raise
-        print(f"mhjax · {error}")
-        return
-    report = cluster.where()
-    print("mhjax · no cell is running" if report is None else print_text(build_hang(report, name=cluster.name)))
 
 
 def _accept(session: Session, args: argparse.Namespace) -> None:
@@ -368,15 +335,6 @@ COMMANDS = (
         "run cells",
         _auto_flags,
         "on|off",
-    ),
-    Command("status", _status, "Show the ranks, their processes and the state of the cluster.", "look"),
-    Command(
-        "where",
-        _where,
-        "Show where each rank is in the running cell, and what it waits for.",
-        "look",
-        _name_flags,
-        "[NAME]",
     ),
     Command("interrupt", _interrupt, "Interrupt the running cell.", "get unstuck"),
     Command(

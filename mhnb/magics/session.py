@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -24,18 +24,15 @@ from IPython.core.error import UsageError
 
 from mhnb.cluster.manager import wait_for_current
 from mhnb.cluster.sharding import request_launched
-from mhnb.cluster.start_summary import NOT_INITIALISED
 from mhnb.core.cell_name import NO_PLACE, CellArgument, CellPlace, format_cell_names
 from mhnb.core.cell_request import check_breakpoints, check_guard, resolve_stop_ranks
 from mhnb.core.debugging import DebugRequest
 from mhnb.core.messages import Breakpoint
 from mhnb.core.output.results import MAX_RESULTS, CellResult
-from mhnb.core.ranks import pluralize
 from mhnb.core.trace import TraceReport
 from mhnb.errors import BreakpointRefused, CellError, InvalidRequest, MhnbError
 from mhnb.magics.settings import Mhjax
-from mhnb.system.processes import resident_nbytes
-from mhnb.types import RankError, RankInfo
+from mhnb.types import RankError
 from mhnb.view.cell.failures import are_not_yet, find_failures, format_raised_error
 from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations, new_uid
@@ -45,38 +42,10 @@ from mhnb.view.live.view import CellView
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.lesson import find_answer
-from mhnb.view.reports.status import Status
 from mhnb.view.reports.trace import build_trace
 
 if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster
-
-
-def status_from_cluster(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
-    """Return the view of `%mhjax status`."""
-    ranks = tuple(map(_add_memory, cluster.ranks)) if cluster.shape.is_local else cluster.ranks
-    shape = f"{pluralize(cluster.process_count, 'rank')} × {_format_devices(cluster)}"
-    # Of a stopped cluster, ranks are alive only if this notebook has detached from them.
-    is_detached = cluster.state == "stopped" and any(rank.state == "alive" for rank in ranks)
-    state = "detached" if is_detached else cluster.state
-    heading = f"{cluster.name} · {state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
-    notes = [cluster.reason] if cluster.reason else []
-    if not (cluster.shape.init or cluster.devices or cluster.state == "stopped"):
-        notes.append(NOT_INITIALISED)
-    if cluster.refused_messages:
-        notes.append(f"{cluster.refused_messages} messages without this cluster's signature were discarded")
-    return Status(heading, cluster.state, ranks, (*notes, *warnings))
-
-
-def _format_devices(cluster: Cluster) -> str:
-    if cluster.shape.devices is not None:
-        return pluralize(cluster.shape.devices, "CPU device")
-    return pluralize(len(cluster.devices) // cluster.process_count, "device")
-
-
-def _add_memory(rank: RankInfo) -> RankInfo:
-    """Add the resident memory of a local process, without a request to the rank."""
-    return replace(rank, nbytes=resident_nbytes(rank.pid)) if rank.pid and rank.state == "alive" else rank
 
 
 def locations_from_cluster(cluster: Cluster, environment: Mapping[str, str] | None = None) -> RankLocations:
@@ -411,14 +380,6 @@ class Session:
     def describe_results(self) -> str:
         """Name the cells whose results a panel can show; empty if it can show no result."""
         return format_cell_names((result.seq, result.execution_count) for result, _ in self._results.copy().values())
-
-    def find_trace(self, cell: CellArgument | None) -> TraceReport | None:
-        """Return the trace of a cell, of the last traced one if none is named; None if there is no such trace."""
-        if cell is not None:
-            found = self._find_result(cell, None)
-            return None if found is None else found[0].trace
-        traces = (result.trace for result, _ in reversed(self._results.copy().values()))
-        return next((trace for trace in traces if trace is not None), None)
 
     def _find_result(
         self, cell: int | CellArgument | None, running: tuple[CellResult, RankLocations] | None

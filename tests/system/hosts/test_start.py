@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import manager
+from mhnb.cluster.reports import REPORTS
 from mhnb.cluster.sharding import request_layout
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
-from mhnb.magics.session import status_from_cluster
 from mhnb.sharding.mesh import MeshShape, warn_cross_host_axes
 from mhnb.types import StartProgress
-from mhnb.view.print_text import print_text
-from mhnb.view.reports.status import build_status
 from tests.support.source import ROOT
 from tests.support.typed_lines import User
 from tests.system.hosts.cluster import Begin, check_no_key_is_visible, check_sum
@@ -283,7 +281,7 @@ def test_status_shows_memory_and_last_cell(begin: Begin) -> None:
     cluster = begin(2, 1)
     cluster.run("1")
     wait_until(lambda: all(rank.nbytes for rank in cluster.ranks), "every supervisor has said what its ranks weigh")
-    lines = print_text(build_status(status_from_cluster(cluster))).splitlines()
+    lines = REPORTS["status"](cluster).format().splitlines()
     assert lines[1].split() == ["rank", "host", "pid", "state", "devices", "memory", "last", "cell", "log"]
     for rank, line in zip(cluster.ranks, lines[2:], strict=True):
         assert line.split()[:2] == [str(rank.rank), rank.host]

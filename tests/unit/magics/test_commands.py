@@ -216,7 +216,6 @@ def test_version_needs_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
         ("pull a b --as c", "pull --as c: expected one variable, got 2"),
         ("pull a --as 1c", "pull --as '1c': expected a Python name"),
         ("pull a --as for", "pull --as 'for': expected a Python name"),
-        ("logs -n 0", "-n 0: expected a number of lines from 1"),
         ("eval", "the following arguments are required: EXPRESSION"),
     ],
 )
