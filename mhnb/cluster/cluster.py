@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, Protocol, TypeAlias, TypedDict, Unpack
 
 from mhnb.cluster import memory, requests, transfer
 from mhnb.cluster.attach import ClusterRecord, write_cluster_record
@@ -111,6 +111,15 @@ class FrontEnd(TypedDict, total=False):
     """Called when a traced cell has ended, with its result, before its trace is collected; that may take a while."""
 
 
+AnswerShell: TypeAlias = Callable[["Cluster", str, Mapping[str, Any]], tuple[str, Mapping[str, Any]]]
+
+
+def _answer(
+    answer_shell: AnswerShell, cluster: Cluster, _: Callable[[str], None], *, name: str, arguments: Mapping[str, Any]
+) -> tuple[str, Mapping[str, Any]]:
+    return answer_shell(cluster, name, arguments)
+
+
 class Cluster:
     """Ranks that run every cell in the same order. Created by `mhnb.start`.
 
@@ -121,6 +130,7 @@ class Cluster:
         generation: number of the start.
         origin_pid: id of the process that started generation 1; None: this one.
         restarter: replaces the cluster by the next generation.
+        answer_shell: returns a report for a shell, as text or as values.
     """
 
     def __init__(
@@ -132,6 +142,7 @@ class Cluster:
         generation: int = 1,
         origin_pid: int | None = None,
         restarter: Restarter | None = None,
+        answer_shell: AnswerShell | None = None,
     ) -> None:
         self.shape, self.options, self.generation = shape, options, generation
         # None: this process has not loaded it, because another one started the cluster.
@@ -151,7 +162,7 @@ class Cluster:
             origin_pid=origin_pid,
         )
         self.replayed: ReplayReport | None = None
-        self.restarter = restarter
+        self.restarter, self.answer_shell = restarter, answer_shell
         self.spare: StandbyCluster | None = None
         self._ended, self._pid, self._end_lock = True, os.getpid(), threading.Lock()
         self._is_taken_over, self.left = self.profile is None, False  # left: the cluster continues without this object
@@ -188,6 +199,8 @@ class Cluster:
             "memory": self._read_memory_for_shell,
             "metrics": lambda _: format_for_shell(self.metrics),
         }
+        if self.answer_shell is not None:
+            long_actions["report"] = partial(_answer, self.answer_shell, self)
         return ShellRequests(self._resources.run_dir, actions, long_actions, time.time)
 
     def _report_to_shell(self) -> tuple[str, Mapping[str, Any]]:
@@ -379,6 +392,12 @@ class Cluster:
     def hub_pid(self) -> int | None:
         """Process id of ipyparallel's controller."""
         return self._state_machine.registry.hub_pid
+
+    @property
+    def running_cell(self) -> str:
+        """The name of the cell that runs; empty if none does."""
+        cell = self._state_machine.current
+        return "" if cell is None else self._state_machine.cell_names.format_name(cell.seq)
 
     # -- cells
 
