@@ -10,14 +10,12 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
+from mhnb.cli.ask import ask_notebook, describe_silence, find_pids_here
 from mhnb.cli.clusters import add_json_option, add_name_argument, find_cluster, record_values
 from mhnb.cluster.attach import has_owner
 from mhnb.cluster.flags import add_replay_flags
@@ -25,9 +23,9 @@ from mhnb.core.ranks import pluralize
 from mhnb.core.replay import format_step
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.system.flight import flight_path, read_last_event
-from mhnb.system.processes import PROCESS_UNREADABLE, resident_nbytes
+from mhnb.system.processes import resident_nbytes
 from mhnb.system.run_dir import RunRecord, has_live_notebook
-from mhnb.system.shell_requests import Clocks, ShellAnswer, sent_request
+from mhnb.system.shell_requests import ShellAnswer
 from mhnb.types import DeviceRef, RankInfo
 from mhnb.view.live.screen import open_region
 
@@ -40,7 +38,6 @@ _INTERRUPT_S = 30.0
 _RESTART_S = 600.0
 _SIGNAL_AFTER_S = 2.0
 """Seconds after which ranks without a notebook that have not answered are taken to run a cell."""
-_CLOCKS = Clocks(time.time, time.monotonic)
 
 
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +61,7 @@ def _read_status(record: RunRecord) -> dict[str, Any]:
     if answer is not None:
         ranks = [_add_memory(rank) for rank in answer.values["ranks"]]
         return {"answered": True} | answer.values | {"ranks": ranks}
-    pids_here = _find_pids_here(record)
+    pids_here = find_pids_here(record)
     unknown = dict.fromkeys(("state", "reason", "generation", "guard", "jax_version"))
     ranks = [
         {
@@ -76,14 +73,6 @@ def _read_status(record: RunRecord) -> dict[str, Any]:
         for rank, pid in enumerate(record.rank_pids)
     ]
     return {"answered": False} | unknown | {"log_dir": str(Path(record.run_dir) / "log"), "ranks": ranks}
-
-
-def _find_pids_here(record: RunRecord) -> set[int]:
-    """Return the ids of the processes of a cluster on this machine, because those of other machines may be any process here."""
-    try:
-        return {process.pid for process in psutil.Process(record.supervisor_pid).children(recursive=True)}
-    except PROCESS_UNREADABLE:
-        return set()
 
 
 def _add_memory(rank: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,46 +130,6 @@ def _describe_notebook(record: RunRecord, values: Mapping[str, Any]) -> str:
     if not values["answered"]:
         return describe_silence(record)
     return f"notebook: pid {record.owner_pid}"
-
-
-def describe_silence(record: RunRecord, waited_s: float = _ANSWER_S) -> str:
-    """Describe that the notebook's process did not answer, and why that may be."""
-    return (
-        f"the process of its notebook (pid {record.owner_pid}) did not answer within {waited_s:g} s; "
-        "it may be suspended, or run one long call that lets no other thread run"
-    )
-
-
-def ask_notebook(
-    record: RunRecord,
-    action: str,
-    limit_s: float | None,
-    arguments: Mapping[str, Any] | None = None,
-    on_progress: Callable[[str], None] | None = None,
-) -> ShellAnswer | None:
-    """Send a request to the notebook's process; None if it does not answer.
-
-    Args:
-        record: of the cluster.
-        action: what to do.
-        limit_s: how long it may take once the process has answered at all; None for as long as the process runs.
-        arguments: of the action, by name; None for none.
-        on_progress: called with how far the action is, each time that it says so.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C; the text says whether the action goes on.
-    """
-    with sent_request(Path(record.run_dir), action, _ANSWER_S, _CLOCKS, arguments) as pending:
-        if pending.wait(_ANSWER_S, until_done=False) is None:
-            return None
-        try:
-            answer = pending.wait(_ANSWER_S if limit_s is None else limit_s, on_progress=on_progress)
-            while answer is None and limit_s is None and has_live_notebook(record):
-                answer = pending.wait(_ANSWER_S, on_progress=on_progress)
-        except KeyboardInterrupt:
-            goes_on = f"the notebook's process goes on with it\n  To stop that: mhnb interrupt {record.name}"
-            raise KeyboardInterrupt(goes_on) from None
-        return answer
 
 
 def interrupt(args: argparse.Namespace) -> int:
@@ -292,7 +241,7 @@ class _RankInterrupter:
                 f"{pluralize(len(busy), 'rank')} did not end the running cell within {_INTERRUPT_S:g} s; nothing else was changed"
                 f"\n  Fix: mhnb stop {self._record.full_name}"
             )
-        pids_here = _find_pids_here(self._record)
+        pids_here = find_pids_here(self._record)
         here = [rank for rank in busy if rank.pid in pids_here]
         self._name_cell([rank.rank for rank in here])
         for rank in here:

@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from mhnb.cli.ask import ask_notebook
 from mhnb.cli.clusters import add_name_argument, unknown_cluster_error
-from mhnb.cli.control import ask_notebook
 from mhnb.core.ranks import parse_ranks
 from mhnb.system.run_dir import find_clusters_named, has_live_notebook
 

@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 
+from mhnb.cli.ask import ask_notebook, describe_silence
 from mhnb.cli.clusters import add_json_option, add_name_argument, find_cluster
-from mhnb.cli.control import ask_notebook, describe_silence
 from mhnb.cluster.attach import has_owner
 from mhnb.core.arguments import int_argument
 from mhnb.core.memory import DEFAULT_TOP, parse_top, report_values

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from mhnb.cli.ask import ask_notebook, describe_silence
 from mhnb.cli.clusters import add_name_argument, find_cluster
-from mhnb.cli.control import ask_notebook, describe_silence
 from mhnb.errors import ClusterError, InvalidRequest
 
 _ANSWER_S = 60.0
