@@ -1,25 +1,41 @@
-"""Ask the process of a cluster's notebook.
+"""Ask the process of a cluster's notebook, and the reports that it answers with: `mhnb status`, `mhnb memory` and others.
 
 Its event loop finds the request, also while its main thread hangs.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import re
+import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from mhnb.cli.clusters import add_json_option, add_name_argument, find_cluster, record_values, unknown_cluster_error
+from mhnb.cli.logs import add_follow_options, follow_logs
+from mhnb.cluster.attach import has_owner
+from mhnb.commands.command import Command
+from mhnb.commands.reports import WITH_JSON, list_reports, read_arguments
+from mhnb.core.ranks import pluralize
+from mhnb.errors import ClusterError
 from mhnb.system.processes import PROCESS_UNREADABLE
-from mhnb.system.run_dir import RunRecord, has_live_notebook
+from mhnb.system.run_dir import RunRecord, find_clusters_named, has_live_notebook
 from mhnb.system.shell_requests import Clocks, ShellAnswer, sent_request
 
 _FOUND_S = 5.0
 """How long the notebook's process may take to find a request: its event loop looks several times a second."""
 _ANSWER_S = 60.0
 _CLOCKS = Clocks(time.time, time.monotonic)
+_NOT_A_NAME = re.compile(r"open|(In|cell) ?\[?\d+\]?|all|\d[\d,-]*")
+"""A cell, ranks, or a word of a command, where the name of a cluster could be."""
 
 
 def ask_notebook(
@@ -68,3 +84,123 @@ def find_pids_here(record: RunRecord) -> set[int]:
         return {process.pid for process in psutil.Process(record.supervisor_pid).children(recursive=True)}
     except PROCESS_UNREADABLE:
         return set()
+
+
+# -- reports
+
+
+def _print_report(name: str, args: argparse.Namespace) -> int:
+    """Print a report of the notebook's process; if there is none, what the files of this machine have.
+
+    Raises:
+        NotStarted: there is no such cluster.
+        ClusterError: the report needs an answer, and no notebook is attached.
+        InvalidRequest: a wrong argument.
+    """
+    _settle_arguments(args)
+    arguments = read_arguments(_BY_NAME[name], args)
+    record = _find_record(name, args.name)
+    if record is None or name == "trace":
+        # A trace is complete in its files.
+        print(_read_recorded(name, args.name or "", record, arguments))
+        return 0
+    if name == "logs" and args.follow:
+        return follow_logs(record, args.ranks, args.lines)
+    as_json = name in WITH_JSON and args.json
+    answer, why = _ask_report(record, name, {**arguments, "as_json": as_json})
+    if answer is not None and answer.outcome == "failed":
+        print(f"mhnb {name} {record.name}: {answer.text}", file=sys.stderr)
+        return 1
+    if name == "status":
+        print(_format_status(record, answer, why, as_json=as_json))
+    elif answer is not None:
+        print(json.dumps(answer.values, indent=2) if as_json else answer.text)
+    elif name in ("flight", "logs"):
+        print(f"mhnb {name} {record.name}: {why}\nWhat follows is from the files of this machine.", file=sys.stderr)
+        print(_read_recorded(name, record.full_name, record, arguments))
+    else:
+        raise ClusterError(why)
+    return 0
+
+
+def _settle_arguments(args: argparse.Namespace) -> None:
+    """Take a word that is a cell or ranks for what it is, where it stands in the place of the cluster's name."""
+    if getattr(args, "rank", None) is not None:
+        args.ranks = args.rank
+    if args.name is None or not _NOT_A_NAME.fullmatch(args.name) or find_clusters_named(os.environ, args.name):
+        return
+    if hasattr(args, "what"):
+        args.name, args.what = None, [args.name, *args.what]
+    elif getattr(args, "ranks", "") is None:
+        args.name, args.ranks = None, args.name
+
+
+def _find_record(report: str, name: str | None) -> RunRecord | None:
+    """Return the cluster to ask; None if it has ended, and its files have the report."""
+    if name is None or report not in ("flight", "trace") or find_clusters_named(os.environ, name):
+        return find_cluster(name)
+    from mhnb.cluster.flight import find_recorded_runs
+
+    if not find_recorded_runs(os.environ, name):
+        raise unknown_cluster_error(name)
+    return None
+
+
+def _ask_report(record: RunRecord, name: str, arguments: Mapping[str, Any]) -> tuple[ShellAnswer | None, str]:
+    """Return the answer, or why there is none."""
+    if not (has_live_notebook(record) and has_owner(record)):
+        if record.is_detachable:
+            return None, f"no notebook is attached\n  Fix: %mhjax attach {record.full_name}"
+        return None, f"its notebook (pid {record.owner_pid}) has ended, and the cluster is ending"
+    limit_s = _FOUND_S if name == "status" else _ANSWER_S
+    answer = ask_notebook(record, "report", limit_s, {"name": name, "arguments": arguments})
+    return answer, "" if answer is not None else describe_silence(record, limit_s)
+
+
+def _read_recorded(name: str, cluster: str, record: RunRecord | None, arguments: Mapping[str, Any]) -> str:
+    from mhnb.cluster import reports
+
+    if name == "logs" and record is not None:
+        return reports.read_logs(record, **arguments).format()
+    return reports.RECORDED[name](cluster or (record.full_name if record else ""), **arguments).format()
+
+
+def _format_status(record: RunRecord, answer: ShellAnswer | None, why: str, *, as_json: bool) -> str:
+    log_dir = Path(record.run_dir) / "log"
+    if answer is not None:
+        if as_json:
+            return json.dumps(record_values(record) | {"answered": True} | answer.values, indent=2)
+        return f"{answer.text}\nnotebook: pid {record.owner_pid}\nlogs: {log_dir}"
+    pids_here = find_pids_here(record)
+    states = ["alive" if pid in pids_here else "unknown" for pid in record.rank_pids]
+    logs = [str(log_dir / f"rank{rank}.log") for rank in range(len(states))]
+    if as_json:
+        ranks = [
+            {"rank": rank, "pid": pid, "state": state, "log": log}
+            for rank, (pid, state, log) in enumerate(zip(record.rank_pids, states, logs, strict=True))
+        ]
+        unknown = dict.fromkeys(("state", "reason", "generation", "guard", "jax_version"))
+        known = {"answered": False, **unknown, "log_dir": str(log_dir), "ranks": ranks}
+        return json.dumps(record_values(record) | known, indent=2)
+    # Only the notebook's process knows the devices and the cells, so no table with empty columns.
+    rows = [
+        f"  rank {rank}  {state}{'' if pid is None else f'  pid {pid}'}  {log}"
+        for rank, (pid, state, log) in enumerate(zip(record.rank_pids, states, logs, strict=True))
+    ]
+    heading = f"{record.name} · state unknown · {pluralize(len(rows), 'rank')}"
+    return "\n".join([heading, *rows, why, f"logs: {log_dir}"])
+
+
+def _add_arguments(command: Command, parser: argparse.ArgumentParser) -> None:
+    add_name_argument(parser)
+    command.add_arguments(parser)
+    if command.name in WITH_JSON:
+        add_json_option(parser)
+    if command.name == "logs":
+        add_follow_options(parser)
+
+
+_REPORTS = list_reports(lambda name: partial(_print_report, name))
+_BY_NAME = {command.name: command for command in _REPORTS}
+COMMANDS = tuple(replace(command, add_arguments=partial(_add_arguments, command)) for command in _REPORTS)
+"""The commands that report."""

@@ -19,7 +19,10 @@ from mhnb.system.run_dir import RunRecord, find_clusters_named, list_running_clu
 def add_name_argument(parser: argparse.ArgumentParser) -> None:
     """Add the argument for the name of a cluster."""
     parser.add_argument(
-        "name", metavar="NAME", help="name of the cluster; NAME.PID where several notebooks have a cluster of that name"
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="name of the cluster (default: the only one); NAME.PID where several notebooks have a cluster of that name",
     )
 
 
@@ -43,18 +46,19 @@ def find_clusters(name: str) -> list[RunRecord]:
     return named
 
 
-def find_cluster(name: str) -> RunRecord:
-    """Return the only cluster of that name on this machine.
+def find_cluster(name: str | None) -> RunRecord:
+    """Return the only cluster of that name on this machine; without a name, the only one.
 
     Raises:
         NotStarted: no cluster has that name, or several have.
     """
-    named = find_clusters(name)
+    named = find_clusters(name) if name is not None else read_running_clusters(os.environ)
+    if not named:
+        raise NotStarted("you have no running cluster on this machine")
     if len(named) > 1:
-        raise NotStarted(
-            f"{len(named)} clusters have the name {name!r}, each of another notebook"
-            f"\n  Fix: give the full name: {' or '.join(record.full_name for record in named[:5])}"
-        )
+        have = "are running" if name is None else f"have the name {name!r}, each of another notebook"
+        names = " or ".join(record.full_name for record in named[:5])
+        raise NotStarted(f"{len(named)} clusters {have}\n  Fix: give the full name: {names}")
     return named[0]
 
 
@@ -129,26 +133,18 @@ def _format_notebook(cluster: Mapping[str, Any]) -> str:
 
 def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `mhnb stop`."""
-    # `stop_clusters` reports a missing name, because it knows which clusters are running.
-    parser.add_argument(
-        "name",
-        nargs="?",
-        metavar="NAME",
-        help="name of the cluster; NAME.PID where several notebooks have a cluster of that name",
-    )
+    add_name_argument(parser)
     parser.add_argument("--all", action="store_true", help="stop all clusters of that name")
 
 
 def stop_clusters(args: argparse.Namespace) -> int:
     """Stop the cluster of a name; with --all every one of that name."""
-    if args.name is None:
-        return _print_stop_usage()
     from mhnb.cluster.attach import list_cluster_records
     from mhnb.cluster.manager import stop_detached
     from mhnb.launchers.local import end_supervisor
 
     records_by_run_dir = {str(attachable.run_dir): attachable for attachable in list_cluster_records(os.environ)}
-    named = find_clusters(args.name)
+    named = [find_cluster(None)] if args.name is None else find_clusters(args.name)
     if len(named) > 1 and not args.all:
         names = " or ".join(record.full_name for record in named[:5])
         print(
@@ -165,24 +161,16 @@ def stop_clusters(args: argparse.Namespace) -> int:
             missing += stop_detached(attachable)
         else:
             end_supervisor(record.supervisor_pid)
-        shown_name = args.name if len(named) == 1 else record.full_name
+        shown_name = record.full_name if len(named) > 1 else args.name or record.name
         print(f"{shown_name}: {pluralize(len(record.rank_pids), 'rank')} stopped")
     if missing:
         print(
-            f"mhnb stop {args.name}: {', '.join(missing)} did not answer; the ranks there wait for a notebook"
+            f"mhnb stop: {', '.join(missing)} did not answer; the ranks there wait for a notebook"
             "\n  Fix: when you can reach the machine again, end them there (this ends all of yours): "
             "pkill -f mhnb.rank.supervisor",
             file=sys.stderr,
         )
     return 1 if missing else 0
-
-
-def _print_stop_usage() -> int:
-    """Print which cluster names can be given, because no flag ends all clusters of a user at once."""
-    running = sorted({record.name for record in read_running_clusters(os.environ)})
-    what = f"running: {', '.join(running[:5])}" if running else "you have no running cluster on this machine"
-    print(f"mhnb stop: the name of the cluster is missing; {what}\n  Fix: mhnb stop NAME", file=sys.stderr)
-    return 2
 
 
 def end_orphans(args: argparse.Namespace) -> int:
@@ -196,22 +184,4 @@ def end_orphans(args: argparse.Namespace) -> int:
         print(f"ended {count} of {orphan.kind} {orphan.pid}: {orphan.reason}")
     if not orphans:
         print("nothing was left behind; `mhnb list` shows running clusters, `mhnb stop NAME` stops one")
-    return 0
-
-
-def print_where(args: argparse.Namespace) -> int:
-    """Print the hang report of a cluster."""
-    from mhnb.cluster.attach import has_owner
-    from mhnb.system.run_dir import read_hang_report
-
-    named = find_clusters(args.name)
-    reports = [report for record in named if (report := read_hang_report(record)) is not None]
-    for report in reports:
-        print(report)
-    if not reports and any(map(has_owner, named)):
-        print(f"{args.name}: no cell is running, or it has run for less than 2 s")
-    elif not reports and any(record.is_detachable for record in named):
-        print(f"{args.name}: no notebook is attached, so there is no report\n  Fix: %mhjax attach {args.name}")
-    elif not reports:
-        print(f"{args.name}: its notebook has ended, and the cluster is ending")
     return 0

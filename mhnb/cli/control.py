@@ -1,4 +1,4 @@
-"""`mhnb status`, `mhnb interrupt` and `mhnb restart`: ask the process of a cluster's notebook, also if the notebook's kernel hangs.
+"""`mhnb interrupt` and `mhnb restart`: ask the process of a cluster's notebook, also if the notebook's kernel hangs.
 
 The event loop in that process does it. For a cluster that no notebook is attached to, this process attaches, does it, and detaches.
 """
@@ -6,7 +6,6 @@ The event loop in that process does it. For a cluster that no notebook is attach
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -16,120 +15,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhnb.cli.ask import ask_notebook, describe_silence, find_pids_here
-from mhnb.cli.clusters import add_json_option, add_name_argument, find_cluster, record_values
+from mhnb.cli.clusters import add_name_argument, find_cluster
 from mhnb.cluster.attach import has_owner
 from mhnb.cluster.flags import add_replay_flags
 from mhnb.core.ranks import pluralize
 from mhnb.core.replay import format_step
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.system.flight import flight_path, read_last_event
-from mhnb.system.processes import resident_nbytes
-from mhnb.system.run_dir import RunRecord, has_live_notebook
+from mhnb.system.run_dir import RunRecord
 from mhnb.system.shell_requests import ShellAnswer
-from mhnb.types import DeviceRef, RankInfo
 from mhnb.view.live.screen import open_region
 
 if TYPE_CHECKING:
     from mhnb.types import StartProgress
 
-_ANSWER_S = 5.0
-"""How long the notebook's process may take to find a request: its event loop looks several times a second."""
 _INTERRUPT_S = 30.0
 _RESTART_S = 600.0
 _SIGNAL_AFTER_S = 2.0
 """Seconds after which ranks without a notebook that have not answered are taken to run a cell."""
-
-
-def add_status_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mhnb status`."""
-    add_name_argument(parser)
-    add_json_option(parser)
-
-
-def print_status(args: argparse.Namespace) -> int:
-    """Print the state of a cluster and of each rank, as its notebook knows them, or as the system shows its processes."""
-    record = find_cluster(args.name)
-    values = record_values(record) | _read_status(record)
-    print(json.dumps(values, indent=2) if args.json else _format_status(record, values))
-    return 0
-
-
-def _read_status(record: RunRecord) -> dict[str, Any]:
-    answer = ask_notebook(record, "status", _ANSWER_S) if has_live_notebook(record) and has_owner(record) else None
-    if answer is not None and answer.outcome == "failed":
-        raise ClusterError(f"the notebook of cluster {record.name!r} could not report its status: {answer.text}")
-    if answer is not None:
-        ranks = [_add_memory(rank) for rank in answer.values["ranks"]]
-        return {"answered": True} | answer.values | {"ranks": ranks}
-    pids_here = find_pids_here(record)
-    unknown = dict.fromkeys(("state", "reason", "generation", "guard", "jax_version"))
-    ranks = [
-        {
-            "rank": rank,
-            "pid": pid,
-            "state": "alive" if pid in pids_here else "unknown",
-            "log": str(Path(record.run_dir) / "log" / f"rank{rank}.log"),
-        }
-        for rank, pid in enumerate(record.rank_pids)
-    ]
-    return {"answered": False} | unknown | {"log_dir": str(Path(record.run_dir) / "log"), "ranks": ranks}
-
-
-def _add_memory(rank: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the memory of a rank on this machine, which its notebook does not store."""
-    if rank["memory_bytes"] is not None or rank["pid"] is None or rank["state"] != "alive":
-        return dict(rank)
-    return {**rank, "memory_bytes": resident_nbytes(rank["pid"])}
-
-
-def _format_status(record: RunRecord, values: Mapping[str, Any]) -> str:
-    from mhnb.view.print_text import print_text
-    from mhnb.view.reports.status import Status, build_status
-
-    ranks = tuple(_to_rank_info(rank) for rank in values["ranks"])
-    count = pluralize(len(ranks), "rank")
-    notes = [values["reason"]] if values["reason"] else []
-    notes += [_describe_notebook(record, values), f"logs: {values['log_dir']}"]
-    if not values["answered"]:
-        # Only the notebook's process knows the devices and the cells, so no table with empty columns.
-        rows = [
-            f"  rank {rank.rank}  {rank.state}{'' if rank.pid is None else f'  pid {rank.pid}'}  {rank.log_path}"
-            for rank in ranks
-        ]
-        return "\n".join([f"{record.name} · state unknown · {count}", *rows, *notes])
-    heading = (
-        f"{record.name} · {values['state']} · generation {values['generation']} · {count} · guard {values['guard']}"
-    )
-    return print_text(build_status(Status(heading, values["state"], ranks, tuple(notes))))
-
-
-def _to_rank_info(rank: Mapping[str, Any]) -> RankInfo:
-    number = int(rank["rank"])
-    return RankInfo(
-        number,
-        rank.get("host", ""),
-        rank.get("hostname", ""),
-        rank["pid"],
-        Path(rank.get("log", "")),
-        rank.get("phase"),
-        rank["state"],
-        tuple(DeviceRef(number, ordinal) for ordinal in range(rank.get("devices", 0))),
-        rank.get("platform", ""),
-        rank.get("memory_bytes"),
-        rank.get("last_cell", ""),
-    )
-
-
-def _describe_notebook(record: RunRecord, values: Mapping[str, Any]) -> str:
-    if not values["attached"]:
-        return (
-            f"no notebook is attached\n  Fix: %mhjax attach {record.full_name}"
-            if record.is_detachable
-            else f"its notebook (pid {record.owner_pid}) has ended, and the cluster is ending"
-        )
-    if not values["answered"]:
-        return describe_silence(record)
-    return f"notebook: pid {record.owner_pid}"
 
 
 def interrupt(args: argparse.Namespace) -> int:
@@ -145,7 +48,7 @@ def interrupt(args: argparse.Namespace) -> int:
     state = cluster.state
     cluster.leave()
     done = f"interrupted cell {interrupter.cell}" if interrupter.cell else "no cell is running"
-    print(f"{args.name}: {done}; state {state}")
+    print(f"{record.name}: {done}; state {state}")
     return 0
 
 
@@ -160,14 +63,14 @@ def restart(args: argparse.Namespace) -> int:
     record = find_cluster(args.name)
     arguments = {"replay": args.replay, "to": args.to, "this_generation": args.this_generation}
     if not has_owner(record):
-        return _restart_detached(record, args.name, arguments)
+        return _restart_detached(record, arguments)
     with _progress_line() as show:
         # A replay takes as long as its cells.
         answer = ask_notebook(record, "restart", None if args.replay else _RESTART_S, arguments, show)
     return _report(record, "restart", answer)
 
 
-def _restart_detached(record: RunRecord, name: str, arguments: Mapping[str, Any]) -> int:
+def _restart_detached(record: RunRecord, arguments: Mapping[str, Any]) -> int:
     _check_detachable(record)
     from mhnb.cluster.manager import attach, current_generation
     from mhnb.cluster.status import describe_restart
@@ -179,7 +82,9 @@ def _restart_detached(record: RunRecord, name: str, arguments: Mapping[str, Any]
     finally:
         # After a replay that stopped it is the new one, as far as that came.
         current_generation(cluster).leave()
-    print(f"{name}: {describe_restart(fresh.process_count, fresh.replayed)}\n  In a notebook: %mhjax attach {name}")
+    print(
+        f"{record.name}: {describe_restart(fresh.process_count, fresh.replayed)}\n  In a notebook: %mhjax attach {record.name}"
+    )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`mhnb logs`: print the last lines of the ranks' logs, and follow them."""
+"""`mhnb logs -f`: print the lines of the ranks' logs as they are written."""
 
 from __future__ import annotations
 
@@ -11,22 +11,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
-from mhnb.cli.clusters import add_name_argument, find_cluster
-from mhnb.cluster.logs import DEFAULT_LINES, RankLog, find_rank_logs, find_tail, format_rank_logs, read_rank_logs
-from mhnb.core.arguments import int_argument
-from mhnb.errors import InvalidRequest
+from mhnb.cluster.logs import RankLog, find_rank_logs, find_tail, format_rank_logs
 from mhnb.system.run_dir import RunRecord, read_running_clusters
 
 _POLL_S = 0.2
 
 
-def add_logs_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mhnb logs`."""
-    add_name_argument(parser)
-    parser.add_argument("--rank", metavar="R", help="ranks whose logs to print, for example 2 or 0,2-3 (default: all)")
-    parser.add_argument(
-        "-n", type=int_argument, default=DEFAULT_LINES, metavar="N", help=f"lines per rank (default: {DEFAULT_LINES})"
-    )
+def add_follow_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `mhnb logs` has and `%mhjax logs` has not."""
+    parser.add_argument("--rank", "--ranks", metavar="R", help=argparse.SUPPRESS)
     parser.add_argument(
         "-f",
         action="store_true",
@@ -35,20 +28,14 @@ def add_logs_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def print_logs(args: argparse.Namespace) -> int:
-    """Print the last lines of the logs."""
-    if args.n < 0:
-        raise InvalidRequest(f"-n {args.n}: expected a number of lines from 0")
-    record = find_cluster(args.name)
-    if not args.follow:
-        print(*format_rank_logs(read_rank_logs(record, args.rank, args.n)), sep="\n")
-        return 0
+def follow_logs(record: RunRecord, ranks: str | None, count: int) -> int:
+    """Print the last lines of the logs, and new ones as they are written."""
     try:
-        for line in _follow(record, find_rank_logs(record, args.rank), args.n):
+        for line in _follow(record, find_rank_logs(record, ranks), count):
             print(line, flush=True)
     except KeyboardInterrupt:
         return 0
-    print(f"mhnb logs {args.name}: the processes of the cluster have ended", file=sys.stderr)
+    print(f"mhnb logs {record.name}: the processes of the cluster have ended", file=sys.stderr)
     return 0
 
 

@@ -10,21 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from mhnb.cli import (
-    clusters,
-    completion,
-    control,
-    doctor,
-    flight,
-    lab,
-    logs,
-    memory,
-    metrics,
-    profiles,
-    run,
-    start,
-    trace,
-)
+from mhnb.cli import ask, clusters, completion, control, doctor, lab, profiles, run, start
 from mhnb.cli.command import INTERRUPTED_STATUS, CommandParser
 from mhnb.cli.help import add_help_arguments, find_topic, format_overview, print_help
 from mhnb.commands.command import Command, order_by_group
@@ -86,13 +72,6 @@ With --json, a list of objects with these keys:
   keep, attached        whether it was started with --keep; whether a notebook is attached
   notebook_pid          the process that is, or was last, attached
   supervisor_pid, run_dir"""
-_STATUS_DETAILS = """\
-With --json, an object with the keys of `mhnb list --json` and these:
-  answered              whether the notebook's process answered; if not, the values up to jax_version are null
-  state, reason         as %mhjax status shows them
-  generation, guard, jax_version, log_dir
-  ranks                 for each rank: rank, pid, state; if answered also host, hostname, phase, platform, devices,
-                        memory_bytes, last_cell, log"""
 _DOCTOR_DETAILS = """\
 The hosts are given as for `mhnb run`. Exit status 1 means that a start would fail.
 With --json, an object with these keys:
@@ -137,14 +116,6 @@ COMMANDS: Mapping[str, Command] = order_by_group(
             details=_LIST_DETAILS,
         ),
         Command(
-            "status",
-            control.print_status,
-            "Show the state of a cluster and of each rank.",
-            "look",
-            control.add_status_arguments,
-            details=_STATUS_DETAILS,
-        ),
-        Command(
             "interrupt",
             control.interrupt,
             "Interrupt the running cell of a cluster, also if the notebook's kernel hangs.",
@@ -161,14 +132,6 @@ COMMANDS: Mapping[str, Command] = order_by_group(
             control.add_restart_arguments,
             details="The process of the notebook replays the cells, and goes on if this command is interrupted; mhnb interrupt ends it.\n"
             "Without a notebook attached, this command attaches to the cluster, restarts it, and detaches.",
-        ),
-        Command(
-            "where",
-            clusters.print_where,
-            "Show where each rank is in the running cell, and which ranks wait for others.",
-            "look",
-            clusters.add_name_argument,
-            details="The report is available once a cell has run for 2 s.",
         ),
         Command(
             "stop",
@@ -200,46 +163,6 @@ COMMANDS: Mapping[str, Command] = order_by_group(
             "List, show and copy cluster profiles, which say how hosts are reached.",
             "this machine and other hosts",
             profiles.add_profile_command,
-        ),
-        Command(
-            "metrics",
-            metrics.print_metrics,
-            "Show the metrics that cells have logged, or write them to a file.",
-            "look",
-            metrics.add_metrics_arguments,
-            details=metrics.DETAILS,
-        ),
-        Command(
-            "flight",
-            flight.print_flight,
-            "Show what each rank of a cluster did last, and where the ranks first differed.",
-            "look",
-            flight.add_flight_arguments,
-            details=flight.DETAILS,
-        ),
-        Command(
-            "trace",
-            trace.print_trace,
-            "Show where the time of traced cells of a cluster went.",
-            "look",
-            trace.add_trace_arguments,
-            details=trace.DETAILS,
-        ),
-        Command(
-            "memory",
-            memory.print_memory,
-            "Show what fills the memory of a cluster's devices: bytes in use, and the largest arrays by name.",
-            "look",
-            memory.add_memory_arguments,
-            details=memory.DETAILS,
-        ),
-        Command(
-            "logs",
-            logs.print_logs,
-            "Print the last lines of the ranks' logs.",
-            "look",
-            logs.add_logs_arguments,
-            details="A log on another machine is named with its host and path.",
         ),
         Command(
             "completion",
@@ -282,6 +205,7 @@ COMMANDS: Mapping[str, Command] = order_by_group(
             "help",
             add_help_arguments,
         ),
+        *ask.COMMANDS,
     )
 )
 """Every command by its name, in the order of the overview."""

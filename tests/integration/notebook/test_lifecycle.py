@@ -77,8 +77,8 @@ def test_stop_leaves_detached_cluster_running(fresh_session: Session, capsys: py
         assert fresh_session.run("%mhjax stop").out.endswith(ending)
         detached_line = "left  1 rank  on 1 host x 1 device  detached: %mhjax attach left\n"
         assert fresh_session.run("%mhjax list").out == detached_line
-        assert main(["where", "left"]) == 0
-        assert "no notebook is attached" in capsys.readouterr().out
+        assert main(["where", "left"]) == 1
+        assert "no notebook is attached" in capsys.readouterr().err
         assert "ready in" in fresh_session.run("%mhjax attach left").out
         assert fresh_session.run("%mhjax stop left").out == "mhjax · left: 1 rank stopped\n"
         assert fresh_session.run("%mhjax stop left").out == "mhjax · left: already stopped\n"

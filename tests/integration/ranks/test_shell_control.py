@@ -196,7 +196,7 @@ def test_status_is_read_while_a_cell_hangs(leftovers: None) -> None:
         assert {rank["last_cell"] for rank in values["ranks"]} == {"2 running"}
         assert all(rank["memory_bytes"] > 1 << 20 for rank in values["ranks"])
         text = _mhnb("status", "hung").stdout
-        assert text.startswith("hung · running · generation 1 · 2 ranks · guard lockstep\n")
+        assert text.startswith("hung · running · generation 1 · 2 ranks × 1 CPU device · guard lockstep\n")
         assert f"notebook: pid {notebook.process.pid}\n" in text
         header, *rows = _mhnb("list").stdout.splitlines()
         assert header.split() == ["NAME", "RANKS", "LOCATION", "NOTEBOOK", "SUPERVISOR", "KEEP"]

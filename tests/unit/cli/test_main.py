@@ -249,19 +249,17 @@ def test_run_refuses_a_notebook(
     assert read_script(shlex.split(commands[1])[-1]).strip()
 
 
-@pytest.mark.parametrize("line", ["stop", "stop --all"])
-def test_stop_without_name_is_refused(
-    line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["stop", "stop --all", "status", "where", "flight", "restart"])
+def test_command_without_name_needs_one_cluster(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`mhnb stop` without a name ends nothing and prints its usage with the names of the running clusters."""
-    monkeypatch.setattr(
-        "mhnb.cli.clusters.read_running_clusters", lambda _: [SimpleNamespace(name=name) for name in ("b", "a", "a")]
-    )
-    assert main(line.split()) == 2
-    error = capsys.readouterr().err
-    assert error == "mhnb stop: the name of the cluster is missing; running: a, b\n  Fix: mhnb stop NAME\n"
+    """Without a name, a command is refused where several clusters run, or none."""
+    running = [SimpleNamespace(full_name=name) for name in ("a.1", "b.2")]
+    monkeypatch.setattr("mhnb.cli.clusters.read_running_clusters", lambda _: running)
+    assert main(command.split()) == 1
+    assert "2 clusters are running\n  Fix: give the full name: a.1 or b.2\n" in capsys.readouterr().err
     monkeypatch.setattr("mhnb.cli.clusters.read_running_clusters", lambda _: [])
-    assert main(line.split()) == 2
+    assert main(command.split()) == 1
     assert "you have no running cluster on this machine" in capsys.readouterr().err
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from mhnb.cli import trace
-from mhnb.cluster import flight
+from mhnb.cli.main import main
+from mhnb.cluster import flight, reports
 from mhnb.core.trace import RankTimes, TraceReport
-from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.system.trace import default_trace_folder, make_trace_folder, timeline_path, write_summary, write_timeline
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of a cluster with two traces, as `find_recorded_runs` finds it."""
-    monkeypatch.setattr(flight, "find_recorded_runs", lambda _, name: [tmp_path] if name == "demo" else [])
+    for module in (flight, reports):
+        monkeypatch.setattr(module, "find_recorded_runs", lambda _, name: [tmp_path] if name == "demo" else [])
     folder = default_trace_folder(tmp_path)
     make_trace_folder(folder, is_private=True)
     times = RankTimes(0, 1.0, 0.5, 0.0, 0.0, 0.5)
@@ -39,7 +38,7 @@ def test_trace_of_a_cell_is_printed(
 ) -> None:
     """The last one by default; a summary that is being written is left out."""
     assert run_dir.is_dir()
-    assert trace.print_trace(Namespace(name="demo", cell=cell)) == 0
+    assert main(["trace", "demo", *([cell] if cell else [])]) == 0
     out = capsys.readouterr().out
     other = {"In [7]", "cell 9"} - {shown}
     assert out.startswith(f"{shown} · trace of rank 0")
@@ -49,22 +48,21 @@ def test_trace_of_a_cell_is_printed(
     assert out.endswith(f"other traced cells: {other.pop()}\n")
 
 
-def test_missing_trace_is_an_error_that_names_those_there_are(run_dir: Path, tmp_path: Path) -> None:
+def test_missing_trace_is_an_error_that_names_those_there_are(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An unknown cluster, a cluster without a trace, a word that is no cell, and a cell that was not traced."""
-    with pytest.raises(MhnbError, match="nope"):
-        trace.print_trace(Namespace(name="nope", cell=None))
-    with pytest.raises(InvalidRequest, match=r"expected a cell, such as In\[7\] or 7\. Traced: cell 9, In \[7\]"):
-        trace.print_trace(Namespace(name="demo", cell="x"))
-    with pytest.raises(InvalidRequest, match=r"that cell was not traced\. Traced: cell 9, In \[7\]"):
-        trace.print_trace(Namespace(name="demo", cell="8"))
+
+    def read_error(*words: str) -> str:
+        assert main(["trace", *words]) == 1
+        return capsys.readouterr().err
+
+    assert "unknown cluster 'nope'" in read_error("nope")
+    assert "expected open, or a cell, such as In[7] or 7. Traced: cell 9, In [7]" in read_error("demo", "x")
+    assert "8 was not traced. Traced: cell 9, In [7]" in read_error("demo", "8")
     for path in default_trace_folder(run_dir).glob("*.gz"):
         path.unlink()
-    with pytest.raises(
-        InvalidRequest, match=r"cell12\.timeline\.json\.gz: No such file or directory; expected the timeline"
-    ):
-        trace.print_trace(Namespace(name="demo", cell=None))
+    assert "cell12.timeline.json.gz: No such file or directory; expected the timeline" in read_error("demo")
     for path in default_trace_folder(run_dir).iterdir():
         path.unlink()
-    with pytest.raises(InvalidRequest, match="no cell of it was traced"):
-        trace.print_trace(Namespace(name="demo", cell=None))
-    assert tmp_path == run_dir
+    assert "no cell was traced yet" in read_error("demo")
