@@ -25,11 +25,11 @@ from mhnb.cluster.generation import adopt_generation, create_generation, end_hos
 from mhnb.cluster.host_monitor import HostMonitor, HostRequests
 from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
 from mhnb.cluster.journal import ClusterJournal
-from mhnb.cluster.metrics import MetricTable, format_for_shell
+from mhnb.cluster.metrics import MetricTable
 from mhnb.cluster.options import StartOptions, check_detachable
 from mhnb.cluster.preflight import check_hosts, preflight_error
 from mhnb.cluster.shell_control import LongAction, ShellRequests
-from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks, describe_restart, status_values
+from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks, describe_restart
 from mhnb.cluster.trace import TracedCell, collect_trace, make_user_folder
 from mhnb.core.cell_name import NO_PLACE, CellPlace
 from mhnb.core.cell_request import build_cell_request
@@ -56,7 +56,7 @@ from mhnb.core.state.events import (
 )
 from mhnb.core.stragglers import Lateness
 from mhnb.core.variables import VariableRow
-from mhnb.errors import ClusterError, InvalidRequest, MhnbError, NameMissing, ReplayStopped
+from mhnb.errors import InvalidRequest, MhnbError, NameMissing, ReplayStopped
 from mhnb.launchers.profiles import Profile
 from mhnb.system.keyboard import can_type
 from mhnb.system.run_dir import find_cwd
@@ -177,7 +177,6 @@ class Cluster:
             raise
         self._state_machine, self.launched = self._resources.state_machine, self._resources.hosts
         try:
-            self._listener.enable_hang_report_file(self._resources.run_dir)
             self._listener.enable_shell_requests(self._make_shell_requests())
             if isinstance(source, Profile):
                 self._launch(source)
@@ -192,19 +191,10 @@ class Cluster:
 
     def _make_shell_requests(self) -> ShellRequests:
         """Return what a shell may request while this process has the cluster."""
-        actions = {"status": self._report_to_shell, "interrupt": self._interrupt_for_shell}
-        long_actions: dict[str, LongAction] = {
-            "restart": self._restart_for_shell,
-            "flight": self._copy_flights_for_shell,
-            "memory": self._read_memory_for_shell,
-            "metrics": lambda _: format_for_shell(self.metrics),
-        }
+        long_actions: dict[str, LongAction] = {"restart": self._restart_for_shell}
         if self.answer_shell is not None:
             long_actions["report"] = partial(_answer, self.answer_shell, self)
-        return ShellRequests(self._resources.run_dir, actions, long_actions, time.time)
-
-    def _report_to_shell(self) -> tuple[str, Mapping[str, Any]]:
-        return "", status_values(self)
+        return ShellRequests(self._resources.run_dir, {"interrupt": self._interrupt_for_shell}, long_actions, time.time)
 
     def _interrupt_for_shell(self) -> tuple[str, Mapping[str, Any]]:
         cell, has_requests = self._state_machine.current, self._state_machine.has_requests
@@ -228,21 +218,6 @@ class Cluster:
         lost = "" if replay else "; all variables on them are lost\n  Fix: %mhjax restart --replay"
         self._listener.on_notice(f"{notice}: {text}{lost}")
         return text, {"generation": fresh.generation}
-
-    def _copy_flights_for_shell(self, _: Callable[[str], None]) -> tuple[str, Mapping[str, Any]]:
-        """Copy the recordings of ranks on other machines to this one, where the shell reads them."""
-        self.flight()
-        return "", {}
-
-    def _read_memory_for_shell(self, _: Callable[[str], None]) -> tuple[str, Mapping[str, Any]]:
-        cell = self._state_machine.current
-        if cell is not None:
-            name = self._state_machine.cell_names.format_name(cell.seq)
-            raise ClusterError(
-                f"{name} is running, and ranks report their memory only between cells\n"
-                f"  Fix: wait for it, or mhnb interrupt {self.name}"
-            )
-        return "", memory.pack_report(self.memory())
 
     def _launch(self, profile: Profile) -> None:
         self._resources.launch(self.shape, self.options, profile, self.cwd)

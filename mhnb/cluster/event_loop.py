@@ -172,7 +172,7 @@ class EventLoop:
         self._last_request_id = self._last_ticket = 0
         self._next_tick = self._next_report = 0.0
         self._pace, self._late = RateLimiter(), LateOutputBuffer()
-        self._next_hang_report: float | None = None
+        self._next_last_events = 0.0
         """When to report the rank positions next; None while nothing is reported."""
         self._dirty = self._stopping = self._closed = False
         self._disconnected_peers: set[str] = set()
@@ -483,14 +483,11 @@ class EventLoop:
         # Time alone changes what is shown: a rank may be too busy to send anything.
         self._dirty = self._dirty or (cell is not None and self._pace.idle_s(now) >= _REPORT_S)
         if cell is None or now - cell.started_at < _HANG_REPORT_AFTER_S:
-            if self._next_hang_report is not None:
-                self._next_hang_report = None
-                self._listener.on_hang_report(None)
-        elif self._next_hang_report is None or now >= self._next_hang_report:
-            self._next_hang_report = now + _HANG_REPORT_EVERY_S
-            registry = self._state_machine.registry
-            self._state_machine.record_last_events(self._host_monitor.read_last_events(registry))
-            self._listener.on_hang_report(self._state_machine.build_hang_report(now))
+            self._next_last_events = 0.0
+        elif now >= self._next_last_events:
+            self._next_last_events = now + _HANG_REPORT_EVERY_S
+            last_events = self._host_monitor.read_last_events(self._state_machine.registry)
+            self._state_machine.record_last_events(last_events)
 
     def _show_snapshot(self, now: float) -> None:
         cell = self._state_machine.current

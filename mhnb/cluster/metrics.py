@@ -84,16 +84,6 @@ class MetricTable:
         return print_html(build_metrics(self.metrics))
 
 
-def format_for_shell(table: MetricTable) -> tuple[str, dict[str, str]]:
-    """Return the charts as text for a shell, and all points as CSV."""
-    from mhnb.view.print_text import print_text
-    from mhnb.view.reports.metrics import build_metrics
-
-    # A name of the user's may have half a character, which no file has.
-    text = format_csv(table.metrics).encode("utf-8", "backslashreplace").decode()
-    return print_text(build_metrics(table.metrics)), {"csv": text, "summary": _summarise(table)}
-
-
 def _summarise(table: MetricTable) -> str:
     return f"{pluralize(len(table), 'point')} of {pluralize(len(table.names), 'metric')}"
 

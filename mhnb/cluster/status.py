@@ -10,13 +10,11 @@ import queue
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from mhnb.cluster.shell_control import ShellRequests
 from mhnb.core.cluster_spec import ClusterSpec
-from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import pluralize
 from mhnb.core.replay import ReplayReport, format_report
@@ -24,11 +22,8 @@ from mhnb.core.state.interrupt import KILLED_AFTER_INTERRUPT
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankEntry
 from mhnb.errors import MhnbError
-from mhnb.system.run_dir import write_hang_report
 from mhnb.types import DeviceRef, RankInfo, StartProgress
 from mhnb.view.html import format_seconds
-from mhnb.view.print_text import print_text
-from mhnb.view.reports.hang import build_hang
 
 
 def describe_ranks(state_machine: ClusterStateMachine) -> tuple[RankInfo, ...]:
@@ -102,64 +97,6 @@ def describe_location(shape: ClusterSpec, ranks: Sequence[RankInfo]) -> str:
     return f"{shape.describe()}: {', '.join(chosen)}"
 
 
-class StatusSource(Protocol):
-    """What the status of a cluster is made of: a `Cluster`."""
-
-    @property
-    def state(self) -> str:
-        """Its state."""
-
-    @property
-    def reason(self) -> str:
-        """Why it is not clean."""
-
-    @property
-    def guard(self) -> str:
-        """Which guard is active."""
-
-    @property
-    def jax_version(self) -> str:
-        """JAX version of the ranks."""
-
-    @property
-    def log_dir(self) -> Path:
-        """Directory with the output of each rank."""
-
-    @property
-    def ranks(self) -> tuple[RankInfo, ...]:
-        """Every rank."""
-
-    generation: int
-
-
-def status_values(cluster: StatusSource) -> dict[str, Any]:
-    """Return the status of a cluster as values that JSON has, with the keys of `mhnb status --json`."""
-    return {
-        "state": cluster.state,
-        "reason": cluster.reason,
-        "generation": cluster.generation,
-        "guard": cluster.guard,
-        "jax_version": cluster.jax_version,
-        "log_dir": str(cluster.log_dir),
-        "ranks": [
-            {
-                "rank": rank.rank,
-                "host": rank.host,
-                "hostname": rank.hostname,
-                "pid": rank.pid,
-                "state": rank.state,
-                "phase": rank.phase,
-                "platform": rank.platform,
-                "devices": len(rank.devices),
-                "memory_bytes": rank.nbytes,
-                "last_cell": rank.last_cell,
-                "log": str(rank.log_path),
-            }
-            for rank in cluster.ranks
-        ],
-    }
-
-
 def start_progress(state_machine: ClusterStateMachine, now: float) -> StartProgress:
     """Return the progress of a start."""
     ready = state_machine.state in ("clean", "split", "tainted", "dead")
@@ -192,9 +129,6 @@ class EventListener(Protocol):
     def on_notice(self, text: str) -> None:
         """Handle a text that the user must see."""
 
-    def on_hang_report(self, report: HangReport | None) -> None:
-        """Handle a hang report of a long-running cell; None once the cell has ended."""
-
     def on_tick(self) -> None:
         """Handle a tick, of which there are several per second, also between cells."""
 
@@ -206,12 +140,7 @@ class ClusterListener:
         self.start_updates: queue.SimpleQueue[StartProgress | MhnbError] = queue.SimpleQueue()
         self.show_late: Callable[[CellResult], None] | None = None
         self.show_notice: Callable[[str], None] = print_notice
-        self._write_hang_report: Callable[[HangReport | None], None] | None = None
         self._requests: ShellRequests | None = None
-
-    def enable_hang_report_file(self, run_dir: Path) -> None:
-        """Store the hang report in a directory from now on, for `mhnb where NAME`."""
-        self._write_hang_report = partial(_write_hang_report_file, run_dir)
 
     def enable_shell_requests(self, requests: ShellRequests) -> None:
         """Look for requests of shells from now on."""
@@ -249,11 +178,6 @@ class ClusterListener:
         """Show a text to the user."""
         _call_view(self.show_notice, text)
 
-    def on_hang_report(self, report: HangReport | None) -> None:
-        """Write the hang report to its file. After one failure (a full disk, say) it stops, because it would fail every second."""
-        if self._write_hang_report is not None and not _call_view(self._write_hang_report, report):
-            self._write_hang_report = None
-
     def on_tick(self) -> None:
         """Do what a shell requests. After one failure this stops, because the file may be another user's work."""
         if self._requests is not None and not _call_view(lambda requests: requests.poll(), self._requests):
@@ -263,15 +187,6 @@ class ClusterListener:
 def print_notice(text: str) -> None:
     """Print to the current stderr: while rich redraws a terminal's lines, it replaces stderr and puts the text above them."""
     print(text, file=sys.stderr)
-
-
-def _write_hang_report_file(run_dir: Path, report: HangReport | None) -> None:
-    write_hang_report(
-        run_dir,
-        None
-        if report is None
-        else print_text(build_hang(report, how_to_end="the stop button or Ctrl-C in its notebook")),
-    )
 
 
 def _call_view(view: Callable[[_Value], None], value: _Value) -> bool:

@@ -448,27 +448,6 @@ def _try_read_supervisor_record(path: Path) -> SupervisorRecord | None:
         return None
 
 
-def write_hang_report(run_dir: Path, text: str | None) -> None:
-    """Write the hang report where a shell finds it; None removes it."""
-    if text is None:
-        (run_dir / "where.txt").unlink(missing_ok=True)
-    else:
-        write_private(run_dir / "where.txt", text)
-
-
-def read_hang_report(record: RunRecord) -> str | None:
-    """Read the hang report of a cluster that `read_running_clusters` found.
-
-    None if no cell has run for long enough, or if its notebook has ended.
-    """
-    if not has_live_notebook(record):
-        return None
-    try:
-        return read_private(Path(record.run_dir) / "where.txt").decode(errors="replace")
-    except FileNotFoundError:
-        return None
-
-
 def _read_run_record(path: Path) -> RunRecord:
     """Read the record of a cluster's processes.
 

@@ -17,7 +17,6 @@ from mhnb.cluster.status import ClusterListener
 from mhnb.core.codec import encode
 from mhnb.core.debugging import DebugRequest, DebugUpdate
 from mhnb.core.guard.launch_report import LaunchReport
-from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import CellRecord
 from mhnb.core.messages import (
     CellEnded,
@@ -96,8 +95,6 @@ class RecordingListener:
     def on_notice(self, text: str) -> None:
         self.notifications.append(text)
         self.notified.set()
-
-    def on_hang_report(self, card: HangReport | None) -> None: ...
 
     def on_tick(self) -> None: ...
 

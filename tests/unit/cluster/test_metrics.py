@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from mhnb.cluster.metrics import MetricTable, format_for_shell, write_csv
+from mhnb.cluster.metrics import MetricTable, write_csv
 from mhnb.core.metrics import MetricPoint
 from mhnb.errors import InvalidRequest, MhnbError
 from tests.support.metric_samples import log_curve, log_points
@@ -79,12 +77,3 @@ def test_dataframe_without_pandas_is_explained(table: MetricTable, monkeypatch: 
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MhnbError, match=r"(?s)needs pandas.*Fix: %pip install pandas.*to_csv"):
         table.to_dataframe()
-
-
-def test_shell_gets_the_lines_and_the_points(table: MetricTable) -> None:
-    """`mhnb metrics` prints the text, and writes the points if the user wants a file."""
-    text, values = format_for_shell(table)
-    assert text.splitlines()[0] == "1 metric · ranks 0-1 · 4 points · cell 12"
-    assert values["summary"] == "4 points of 1 metric"
-    rows = list(csv.reader(io.StringIO(values["csv"])))
-    assert len(rows) == 5

@@ -17,16 +17,13 @@ from mhnb.cluster.journal import JournalStore
 from mhnb.errors import LaunchError
 from mhnb.system.resources import HUB_SETTINGS, default_settings_dir
 from mhnb.system.run_dir import (
-    RunRecord,
     configure_hub,
     find_cwd,
     has_live_notebook,
     lock_as_alive,
     make_run_dir,
     prune_run_dirs,
-    read_hang_report,
     read_running_clusters,
-    write_hang_report,
     write_run_record,
 )
 
@@ -201,19 +198,3 @@ def test_inaccessible_home_is_reported(tmp_path: Path) -> None:
     closed.mkdir(mode=0)
     command = [sys.executable, "-c", _READ_HOME, str(closed / "home")]
     assert subprocess.check_output(command, text=True) == "LaunchError True\nLaunchError True\n"
-
-
-def test_hang_report_is_written_replaced_and_removed(tmp_path: Path) -> None:
-    """A hang report can be written, replaced and removed twice; the report of an ended notebook is ignored."""
-    record = RunRecord(
-        run_dir=str(tmp_path), name="a", owner_pid=os.getpid(), supervisor_pid=1, rank_pids=(), is_detachable=False
-    )
-    assert read_hang_report(record) is None
-    for text in ("waiting 2 s", "waiting 3 s"):
-        write_hang_report(tmp_path, text)
-        assert read_hang_report(record) == text
-    assert read_hang_report(replace(record, owner_pid=UNUSED_PID)) is None
-    write_hang_report(tmp_path, None)
-    write_hang_report(tmp_path, None)
-    assert read_hang_report(record) is None
-    assert not list(tmp_path.iterdir())
