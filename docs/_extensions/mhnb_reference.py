@@ -10,7 +10,7 @@ import argparse
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
 
@@ -101,7 +101,7 @@ def write_magics() -> str:
     for group in commands.GROUPS:
         lines += [f"## {group[:1].upper()}{group[1:]}", ""]
         for command in commands.COMMANDS.values():
-            if command.group == group:
+            if command.group == group and not command.is_hidden:
                 lines += _write_command(command, commands.command_parser(command.name))
     return "\n".join(lines)
 
@@ -110,14 +110,9 @@ def _write_command(command: Any, parser: argparse.ArgumentParser) -> Iterator[st
     name = command.name
     yield from (f"(magic-{name})=", f"### `%mhjax {name}`", "", f"{_sentence(command.summary)}\n")
     yield _code_block(_usage(parser, f"%mhjax {name}"))
-    yield _write_aliases(command.aliases, "%mhjax")
     yield write_flags(parser)
     if command.details:
         yield _code_block(command.details)
-
-
-def _write_aliases(aliases: Sequence[str], program: str) -> str:
-    return f"Also: {', '.join(f'`{program} {alias}`' for alias in aliases)}.\n" if aliases else ""
 
 
 def _usage(parser: argparse.ArgumentParser, name: str) -> str:
@@ -151,9 +146,11 @@ def write_cli() -> str:
     for group, members in groupby(main.COMMANDS.values(), key=lambda command: command.group):
         lines += [f"## {group[:1].upper()}{group[1:]}", ""]
         for command in members:
+            if command.is_hidden:
+                continue
             name, parser = command.name, parsers[command.name]
             lines += [f"(mhnb-{name})=", f"### `mhnb {name}`", "", f"{_sentence(command.summary)}\n"]
-            lines += [_code_block(_usage(parser, f"mhnb {name}")), _write_aliases(command.aliases, "mhnb")]
+            lines += [_code_block(_usage(parser, f"mhnb {name}"))]
             lines += [
                 write_flags(parser),
                 *([_code_block(parser.epilog)] if parser.epilog else []),

@@ -19,7 +19,11 @@ def format_overview(commands: Iterable[Command]) -> str:
     """Format the overview of all commands, given in the order of their groups."""
     lines = ["usage: mhnb COMMAND [OPTIONS]", "", "One notebook, many JAX hosts."]
     for group, members in groupby(commands, key=lambda command: command.group):
-        lines += ["", group, *(f"  {command.name:<{_WIDTH}}{command.summary}" for command in members)]
+        lines += [
+            "",
+            group,
+            *(f"  {command.name:<{_WIDTH}}{command.summary}" for command in members if not command.is_hidden),
+        ]
     lines += [
         "",
         "mhnb help COMMAND    explains a command and its options",

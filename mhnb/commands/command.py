@@ -42,7 +42,9 @@ class Command:
     usage: str = ""
     """Its most common arguments, as a user types them in the notebook; empty if it has none."""
     aliases: tuple[str, ...] = ()
-    """Further names."""
+    """Older names, which go on working and stand in no help."""
+    is_hidden: bool = False
+    """Whether it stands in no help either."""
     splits: Literal["shell", "names", "cells", "expression", "raw"] = "shell"
     """How its line in a notebook is split: as a shell does; keeping the quotes of expressions; with cells as `In [7]`; or not at all."""
     details: str = ""

@@ -108,7 +108,7 @@ def list_reports(make_run: Callable[[str], Callable[..., Any]]) -> tuple[Command
         Command(
             "flight",
             make_run("flight"),
-            "Show what each rank did last, and where the ranks first differed.",
+            "Show what each rank did last, where the ranks first differed, and which came last to launches.",
             "look",
             _add_flight_arguments,
             "[--ranks SPEC] [--json FILE]",
@@ -120,7 +120,7 @@ def list_reports(make_run: Callable[[str], Callable[..., Any]]) -> tuple[Command
             "Show how often each rank came last to a launch, and how long the others waited.",
             "look",
             _add_stragglers_arguments,
-            "[--all]",
+            is_hidden=True,
         ),
         Command(
             "trace",

@@ -61,8 +61,8 @@ def find_command(name: str) -> Command | None:
 
 
 def list_names() -> list[str]:
-    """Return the names and aliases of all commands, and `help`, sorted."""
-    return sorted([*COMMANDS, *_BY_ALIAS, "help"])
+    """Return the names of all commands that the help has, and `help`, sorted."""
+    return sorted([*(name for name, command in COMMANDS.items() if not command.is_hidden), "help"])
 
 
 # -- parsers and help
@@ -146,13 +146,13 @@ def _add_cell_flags(parser: MagicArgumentParser) -> None:
 
 def format_help() -> str:
     """Return the help of `%mhjax`: every command with its sentence, by group."""
-    width = max(map(len, map(_format_names, COMMANDS.values())))
+    width = max(map(len, COMMANDS))
     lines = ["%mhjax COMMAND, or %%mhjax [flags] as the first line of a cell that runs on every rank.", ""]
     for group in GROUPS:
         lines.append(group)
         if group == "run cells":
             lines.append(f"  {'%%mhjax':{width}}  Run the cell on every rank; %%mhjax? lists its flags.")
-        lines += [f"  {_format_names(command):{width}}  {command.summary}" for command in _list_group(group)]
+        lines += [f"  {command.name:{width}}  {command.summary}" for command in _list_group(group)]
         lines.append("")
     lines.append(
         "%mhjax help COMMAND shows the flags of a command; %mhjax help TOPIC explains an error, such as order-mismatch."
@@ -161,11 +161,7 @@ def format_help() -> str:
 
 
 def _list_group(group: Group) -> Iterator[Command]:
-    return (command for command in COMMANDS.values() if command.group == group)
-
-
-def _format_names(command: Command) -> str:
-    return ", ".join((command.name, *command.aliases))
+    return (command for command in COMMANDS.values() if command.group == group and not command.is_hidden)
 
 
 def format_manual() -> str:
@@ -181,7 +177,6 @@ def format_manual() -> str:
         lines += ["", f"{group}:"]
         for command in _list_group(group):
             lines += [f"  %mhjax {command.name} {command.usage}".rstrip(), f"      {command.summary}"]
-            lines += [f"      Also: %mhjax {alias}" for alias in command.aliases]
     lines += ["", "%mhjax help COMMAND shows every flag of a command.", ""]
     return "\n".join(lines)
 

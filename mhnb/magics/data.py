@@ -104,10 +104,10 @@ def _check_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="variable on the ranks")
 
 
-# -- the command for outputs: `%mhjax panel`
+# -- the command for outputs: `%mhjax show`
 
 
-def _panel(session: Session, args: argparse.Namespace) -> None:
+def _show(session: Session, args: argparse.Namespace) -> None:
     """Open the panel for the last result or an earlier one; `off` replaces it by the stored output.
 
     Raises:
@@ -115,22 +115,22 @@ def _panel(session: Session, args: argparse.Namespace) -> None:
     """
     if args.what == "off":
         if not session.close_panel():
-            raise UsageError("%mhjax panel off: no panel is open")
+            raise UsageError("%mhjax show off: no panel is open")
         return
     cell = None if args.what is None else parse_cell_argument(args.what)
     if args.what is not None and cell is None:
-        raise UsageError(f"%mhjax panel {args.what!r}: expected a cell, such as In[7] or 7, or off")
+        raise UsageError(f"%mhjax show {args.what!r}: expected a cell, such as In[7] or 7, or off")
     if not session.open_panel(cell, view=args.view or session.settings.view):
         known = session.describe_results()
         if cell is None or not known:
-            raise UsageError("%mhjax panel: no cell has run on the ranks yet; run a %%mhjax cell first")
+            raise UsageError("%mhjax show: no cell has run on the ranks yet; run a %%mhjax cell first")
         raise UsageError(
-            f"%mhjax panel: the result of {cell.name} is not among the last {session.max_results}, which are of {known}."
+            f"%mhjax show: the result of {cell.name} is not among the last {session.max_results}, which are of {known}."
             " Name one of these, or run the cell again"
         )
 
 
-def _panel_flags(parser: argparse.ArgumentParser) -> None:
+def _show_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
@@ -200,12 +200,13 @@ COMMANDS = (
         splits="names",
     ),
     Command(
-        "panel",
-        _panel,
+        "show",
+        _show,
         "Show a result in a widget with tabs, grid, filter, search and differences.",
         "look",
-        _panel_flags,
+        _show_flags,
         "[In[7]|off] [--view tabs]",
+        aliases=("panel",),
         splits="cells",
     ),
     Command(

@@ -165,6 +165,7 @@ COMMANDS = (
         "Stop the processes that exited notebooks have left on this machine.",
         "this machine and other hosts",
         aliases=("reap",),
+        is_hidden=True,
     ),
 )
 """The commands of this module."""

@@ -87,6 +87,7 @@ COMMANDS = (
         _version,
         "Print the versions of mhnb, JAX and Python.",
         "this machine and other hosts",
+        is_hidden=True,
     ),
 )
 """The commands of this module."""

@@ -58,7 +58,7 @@ LIMITS = {
     "simulated ranks": (cluster_spec._MAX_RANKS, ""),
     "simulated devices per rank": (cluster_spec._MAX_DEVICES, ""),
     "fake devices of `%mhjax plan`": (compiler.MAX_DEVICES, ""),
-    "results that `%mhjax panel` can show again": (results.MAX_RESULTS, ""),
+    "results that `%mhjax show` can show again": (results.MAX_RESULTS, ""),
 }
 UNIT_NBYTES = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 

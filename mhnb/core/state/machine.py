@@ -607,7 +607,7 @@ class ClusterStateMachine:
         self.arrivals = arrivals
         lateness = self.measure_lateness() if arrivals.may_stand_out() else None
         text = "" if lateness is None else describe_standing_out(lateness)
-        return (f"{text} · %mhjax stragglers",) if text else ()
+        return (f"{text} · %mhjax flight",) if text else ()
 
     def align_clocks(self) -> tuple[dict[int, int], ClockOffsets]:
         """Return how far the clock of each rank is ahead, in ns, and what that is from; from the launches so far, from any thread."""

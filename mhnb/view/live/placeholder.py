@@ -56,7 +56,7 @@ def format_replacement(result: CellResult, locations: RankLocations, *, uid: str
     """Format the static replacement."""
     line = (
         f"mhjax · panel over {result.name} · {format_heading(result)} · the panel needs a running kernel: "
-        f"to open it again, {_format_panel_command(result)}; in a new kernel, run the cell again first, then %mhjax panel"
+        f"to open it again, {_format_panel_command(result)}; in a new kernel, run the cell again first, then %mhjax show"
     )
     page = format_cell_html(result, uid=f"{uid}-page", locations=locations)
     collapsed = format_fold("what it showed", page) if page else ""
@@ -259,7 +259,7 @@ def add_unsaved_note(html: str, result: CellResult) -> str:
 
 
 def _format_panel_command(result: CellResult) -> str:
-    return f"%mhjax panel {format_cell_argument(result.seq, result.execution_count)}"
+    return f"%mhjax show {format_cell_argument(result.seq, result.execution_count)}"
 
 
 def _format_saved_note(snapshot: CellResult, locations: RankLocations) -> str:

@@ -30,13 +30,15 @@ _SHOWN_EVENTS = 40
 
 
 def build_flight(report: FlightReport) -> Document:
-    """Build what all ranks recorded: where they first differed, who came last, and the last event of each."""
+    """Build what all ranks recorded: where they first differed, the last event of each, and who came last."""
+    lateness = report.lateness
     return [
         Line(_format_heading(report), "heading"),
         *_list_divergences(report),
         *map(Line, _format_notes(report)),
         Line("last event of each rank", "caption"),
         _last_events(report),
+        *([] if lateness is None else [InText([Line("")]), Section(build_stragglers(lateness))]),
     ]
 
 
@@ -76,10 +78,6 @@ def _describe_side(side: LaunchSide) -> str:
 
 def _format_notes(report: FlightReport) -> list[str]:
     notes = []
-    if report.lateness is not None:
-        notes.append(describe_standing_out(report.lateness) or _describe_last(report.lateness))
-        if report.lateness.clock_error_s:
-            notes.append(f"times of different hosts may be wrong by {format_delay(report.lateness.clock_error_s)}")
     if cells := report.unguarded_cells:
         names = ", ".join(report.name_cell(cell) for cell in cells[:5])
         more = f" and {len(cells) - 5} more" if len(cells) > 5 else ""
@@ -90,14 +88,6 @@ def _format_notes(report: FlightReport) -> list[str]:
     if torn:
         notes.append(f"{describe_ranks(torn)}: the last event was only partly written, and is left out")
     return notes
-
-
-def _describe_last(lateness: Lateness) -> str:
-    rows = sorted((row for row in lateness.ranks if row.last_count), key=lambda row: -row.last_count)
-    of = f" of {pluralize(lateness.agreement_count, 'launch')}"
-    counts = [f"rank {row.rank} came last at {row.last_count}{'' if at else of}" for at, row in enumerate(rows[:4])]
-    more = f", and {pluralize(len(rows) - 4, 'other rank')}" if len(rows) > 4 else ""
-    return f"{', '.join(counts)}{more}; no rank stands out"
 
 
 def _last_events(report: FlightReport) -> Table:

@@ -551,14 +551,14 @@ def test_doctor_needs_no_cluster(idle: Session) -> None:
 
 
 def test_panel_shows_earlier_result(nb: Session) -> None:
-    """`%mhjax panel` shows the last result or an earlier one by its number; in a terminal as text."""
+    """`%mhjax show` shows the last result or an earlier one by its number; in a terminal as text."""
     nb.run("%%mhjax\nprint('first', 'ab'[me])")
     nb.run("%%mhjax --out second\nprint('second')")
-    assert "second" in nb.run("%mhjax panel").out
+    assert "second" in nb.run("%mhjax show").out
     # The notebook's number. A bare number of mhnb's own may be one that the notebook shows beside another cell.
     first = nb.shell.user_ns["second"].execution_count - 1
-    assert "first a" in nb.run(f"%mhjax panel In[{first}] --view tabs").out
-    nb.run("%mhjax panel off")
+    assert "first a" in nb.run(f"%mhjax show In[{first}] --view tabs").out
+    nb.run("%mhjax show off")
 
 
 @pytest.mark.parametrize(
@@ -571,8 +571,8 @@ def test_panel_shows_earlier_result(nb: Session) -> None:
     ],
 )
 def test_panel_refuses_bad_arguments(nb: Session, line: str, expected: str) -> None:
-    """`%mhjax panel` refuses a bad argument or an unavailable result and names the alternatives."""
+    """`%mhjax show` refuses a bad argument or an unavailable result and names the alternatives."""
     nb.run("%%mhjax\nprint('said')")
-    outcome = nb.try_(f"%mhjax panel {line}")
+    outcome = nb.try_(f"%mhjax show {line}")
     assert type(outcome.error).__name__ == "UsageError"
     assert expected in str(outcome.error)

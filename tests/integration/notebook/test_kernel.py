@@ -165,10 +165,10 @@ def test_buttons_work_while_the_cell_blocks(front: FrontEnd) -> None:
 
 
 def test_subshell_follows_the_cell_that_runs(front: FrontEnd) -> None:
-    """`%mhjax panel` shows it, and a cell that waits for it says so, until its turn."""
+    """`%mhjax show` shows it, and a cell that waits for it says so, until its turn."""
     front.begin(ENDLESS_CELL, "in the cell")
     subshell_id = front.create_subshell()
-    panel = front.begin_in(subshell_id, "%mhjax panel")
+    panel = front.begin_in(subshell_id, "%mhjax show")
     front.wait_for_display(panel, "in the cell")
     waiting = front.begin_in(subshell_id, "%%mhjax\nprint('its turn')")
     front.wait_for_display(waiting, "waiting for ")
@@ -177,7 +177,7 @@ def test_subshell_follows_the_cell_that_runs(front: FrontEnd) -> None:
     front.wait_for_display(waiting, "its turn")
     while front.client.get_shell_msg(timeout=60)["parent_header"]["msg_id"] != waiting:
         continue
-    assert front.run("%mhjax panel off")[0]["status"] == "ok"
+    assert front.run("%mhjax show off")[0]["status"] == "ok"
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_kept_panel_is_beside_stored_output(front: FrontEnd) -> None:
 def test_panel_sends_requested_outputs(front: FrontEnd) -> None:
     """When the user selects a rank, the browser requests its outputs from the panel and receives them as HTML."""
     front.run("%%mhjax\nprint('said by', 'ab'[jax.process_index()] if 'jax' in globals() else 'nobody')")
-    shown, opened = _displays(front, "%mhjax panel")
+    shown, opened = _displays(front, "%mhjax show")
     assert shown == [{"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
     (comm_id,) = [m["content"]["comm_id"] for m in opened if m["content"]["data"]["state"].get("mode") == "panel"]
     front.client.shell_channel.send(
@@ -277,7 +277,7 @@ def test_panel_sends_requested_outputs(front: FrontEnd) -> None:
     while "bodies" not in str((message := front.client.get_iopub_msg(timeout=60))["content"]):
         pass
     assert "said by" in message["content"]["data"]["content"]["bodies"]["1"]
-    front.run("%mhjax panel off")
+    front.run("%mhjax show off")
 
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"

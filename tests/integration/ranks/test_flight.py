@@ -254,7 +254,7 @@ def test_late_rank_is_named_on_its_cell(ready: Cluster) -> None:
     """50 ms more on one rank in each of 20 steps: the cell's notes name it, with the share of the time."""
     result = ready.run(LATE_STEPS).check()
     assert any(
-        note.startswith("rank 2 came last at ") and note.endswith(" · %mhjax stragglers") for note in result.notes
+        note.startswith("rank 2 came last at ") and note.endswith(" · %mhjax flight") for note in result.notes
     ), result.notes
     lateness = ready.stragglers()
     assert lateness is not None

@@ -110,7 +110,7 @@ def test_panel_without_kernel_is_text(kept: Kept) -> None:
         page.open("later.ipynb", kernel=False)
         area = page.cell(SOURCES.index(PANEL)).locator(".jp-Cell-outputArea")
         area.get_by_text(PANEL_TEXT).wait_for(timeout=60_000)
-        assert "in a new kernel, run the cell again first, then %mhjax panel" in area.inner_text()
+        assert "in a new kernel, run the cell again first, then %mhjax show" in area.inner_text()
         assert "widget" not in area.inner_text()
         assert "loss 0.7 ← 0.3 elsewhere" in page.readable(SOURCES.index(PANEL))
 

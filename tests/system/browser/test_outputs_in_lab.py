@@ -31,7 +31,7 @@ TABS = "%%mhjax --view tabs\nprint('word', 'abcd'[me])"
 GRID = "%%mhjax --view grid\nprint('card', 'abcd'[me])"
 ERROR = "%%mhjax\nx = 1\nif me == 2:\n    raise ValueError('only here')"
 LONG = "%%mhjax\nfor step in range(25):\n    print(f'rank {me} at step {step}', flush=True)\n    time.sleep(0.1)"
-PANEL = "%mhjax panel In[3]"
+PANEL = "%mhjax show In[3]"
 FORMULAS = "%%mhjax\nfrom IPython.display import HTML, SVG, Math, display\ntime.sleep(0.5)\nMath(rf'\\frac{{{me}}}{{7}} + \\alpha')"
 PICTURES = "%%mhjax\nfrom PIL import Image\nImage.new('RGB', (40, 20), (90 * (me == 1), 120, 200))"
 DRAWINGS = f"""%%mhjax

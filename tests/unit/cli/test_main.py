@@ -159,7 +159,8 @@ def test_overview_lists_every_command(line: str, capsys: pytest.CaptureFixture[s
     assert status == 0
     lines = capsys.readouterr().out.splitlines()
     for name, command in COMMANDS.items():
-        assert [line for line in lines if line.split()[:1] == [name] and line.endswith(command.summary)], name
+        is_listed = any(line.split()[:1] == [name] and line.endswith(command.summary) for line in lines)
+        assert is_listed != command.is_hidden, name
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "reap"])

@@ -42,7 +42,30 @@ def test_help_has_each_command_once_in_its_group() -> None:
     for group, following in zip(GROUPS, [*GROUPS[1:], None], strict=True):
         section = text.partition(f"\n{group}\n")[2].partition(f"\n{following}\n" if following else "\0")[0]
         for command in COMMANDS.values():
-            assert (command.summary in section) == (command.group == group), (group, command.name)
+            is_listed = command.group == group and not command.is_hidden
+            assert (command.summary in section) == is_listed, (group, command.name)
+
+
+@pytest.mark.parametrize(
+    ("old", "name"),
+    [
+        ("panel", "show"),
+        ("sharding", "layout"),
+        ("continue", "accept"),
+        ("reap", "cleanup"),
+        ("cleanup", "cleanup"),
+        ("version", "version"),
+        ("stragglers", "stragglers"),
+    ],
+)
+def test_older_spelling_works_and_stands_nowhere(old: str, name: str) -> None:
+    """An older name, or a command that another one contains, is run; neither the help nor completion has it."""
+    command = find_command(old)
+    assert command is not None
+    assert command.name == name
+    assert command_parser(old) is not None
+    assert not re.search(rf"(?m)^  (%mhjax )?{old}\b", f"{format_help()}\n{format_manual()}")
+    assert old not in list_names()
 
 
 @pytest.mark.parametrize("name", [name for name in list_names() if name != "help"])
@@ -58,7 +81,7 @@ def test_help_of_a_command_has_its_sentence(name: str) -> None:
 def test_manual_has_each_usage() -> None:
     """The manual lists each command with its arguments and its sentence, and the flags of a cell."""
     manual = format_manual()
-    for command in COMMANDS.values():
+    for command in (command for command in COMMANDS.values() if not command.is_hidden):
         assert f"  %mhjax {command.name} {command.usage}".rstrip() in manual
         assert command.summary in manual
     assert "--collectives" in manual

@@ -125,7 +125,7 @@ def test_saved_panel_is_readable() -> None:
     page = StrictPage(stored["text/html"])
     for text in (page.visible, stored["text/plain"]):
         assert "mhjax · panel over cell 12 · ranks 0-1 · 0.21 s · " in text
-        assert "to open it again, %mhjax panel 12; in a new kernel, run the cell again first, then %mhjax panel" in text
+        assert "to open it again, %mhjax show 12; in a new kernel, run the cell again first, then %mhjax show" in text
     for text in (page.text, stored["text/plain"]):
         assert "first" in text
         assert "other" in text

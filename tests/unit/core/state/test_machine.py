@@ -596,7 +596,7 @@ def test_cell_names_the_rank_that_the_others_wait_for(late_ms: float) -> None:
     driver.submit()
     logs = {0: arrive(*[0.0] * 10), 1: arrive(*[late_ms] * 10)}
     notes = finished(driver(*(ended(rank, arrivals=log) for rank, log in logs.items()))).result.notes
-    expected = ("rank 1 came last at 10 of 10 launches; the others waited 0.5 s, 53% of the time · %mhjax stragglers",)
+    expected = ("rank 1 came last at 10 of 10 launches; the others waited 0.5 s, 53% of the time · %mhjax flight",)
     assert notes == (expected if late_ms == 50.0 else ())
     lateness = driver.machine.measure_lateness()
     assert lateness is not None

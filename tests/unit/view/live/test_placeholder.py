@@ -41,7 +41,7 @@ def test_widget_placeholder_says_where_the_output_is() -> None:
     """A file saved in the first seconds names the location of the output; without log files, none are mentioned."""
     said = format_widget_text(running(6.2), locations=LOGS)
     assert said.endswith(
-        "saved while the cell ran; for all of its output: %mhjax panel 12 (the kernel keeps its last 16 cells), "
+        "saved while the cell ran; for all of its output: %mhjax show 12 (the kernel keeps its last 16 cells), "
         "or the log files in /logs"
     )
     assert format_widget_text(running(6.2)).endswith("(the kernel keeps its last 16 cells)")

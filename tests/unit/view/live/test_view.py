@@ -71,10 +71,10 @@ def test_page_that_was_loaded_during_a_cell_asks_for_its_end() -> None:
     assert box.ends == []
     box.press("end")
     assert "ranks 0-1 · 0.21 s" in box.ends[0]
-    assert "%mhjax panel 12" in StrictPage(box.ends[0]).visible
+    assert "%mhjax show 12" in StrictPage(box.ends[0]).visible
     view.show_late(replace(cell([out("a\nlate\n")], [out("b\n")]), execution_count=7))
     assert "late" in box.ends[1]
-    assert "%mhjax panel In[7]" in StrictPage(box.ends[1]).visible
+    assert "%mhjax show In[7]" in StrictPage(box.ends[1]).visible
 
 
 def test_widget_of_a_cell_that_failed_to_draw_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
