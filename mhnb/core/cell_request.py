@@ -230,7 +230,7 @@ def resolve_stop_ranks(spec: str, cell_ranks: str | None, process_count: int) ->
 
 
 def parse_breakpoints(text: str) -> tuple[Breakpoint, ...]:
-    """Parse the argument of `%mhjax break`: one line or several, and a condition.
+    """Parse the value of `--break`: one line or several, and a condition.
 
     Raises:
         InvalidRequest: it has another form, or the condition is no Python expression.
@@ -244,8 +244,8 @@ def parse_breakpoints(text: str) -> tuple[Breakpoint, ...]:
     lines = [] if found is None else list(dict.fromkeys(map(int, re.findall(r"[0-9]+", found["lines"]))))
     if found is None or 0 in lines:
         raise InvalidRequest(
-            f"break {text}: expected a line of the next %%mhjax cell, and a condition if you want"
-            "\n  Fix: %mhjax break 12 if rank == 2"
+            f"--break {text!r}: expected a line of the cell, and a condition if you want"
+            "\n  Fix: %%mhjax --break '12 if rank == 2'"
         )
     condition = (found["condition"] or "").strip().removeprefix("if").strip()
     if found["condition"] is not None:
@@ -256,18 +256,18 @@ def parse_breakpoints(text: str) -> tuple[Breakpoint, ...]:
 def _check_condition(condition: str) -> None:
     """Check that a condition is a Python expression, because the rank would find that out only at the line."""
     if not condition:
-        raise InvalidRequest("break: the condition after `if` is missing\n  Fix: %mhjax break 12 if rank == 2")
+        raise InvalidRequest("--break: the condition after `if` is missing\n  Fix: %%mhjax --break '12 if rank == 2'")
     try:
         compile(condition, "<condition>", "eval")
     except SyntaxError as error:
         # It is 0 if the compiler has read all of the text and expects more.
         marker = "^".rjust(error.offset or len(condition) + 1)
         raise InvalidRequest(
-            f"break: the condition is not a Python expression: {error.msg}\n    {condition}\n    {marker}"
+            f"--break: the condition is not a Python expression: {error.msg}\n    {condition}\n    {marker}"
         ) from error
     except ValueError as error:
         # Before Python 3.12 a null byte is not a SyntaxError.
-        raise InvalidRequest(f"break: the condition {condition!r} is not a Python expression: {error}") from error
+        raise InvalidRequest(f"--break: the condition {condition!r} is not a Python expression: {error}") from error
 
 
 def check_breakpoints(breakpoints: Sequence[Breakpoint], source: str, first_line: int) -> None:
@@ -293,7 +293,4 @@ def check_breakpoints(breakpoints: Sequence[Breakpoint], source: str, first_line
             found = f"cannot stop at line {line}, which is {'a comment' if lines[at].strip() else 'blank'}"
         else:
             continue
-        raise InvalidRequest(
-            f"%mhjax break {line}: this cell {found}. It was not run, and the breakpoints are kept"
-            "\n  Fix: %mhjax break --clear"
-        )
+        raise InvalidRequest(f"--break {line}: this cell {found}. It was not run")

@@ -133,6 +133,15 @@ def _add_cell_flags(parser: MagicArgumentParser) -> None:
         help="stop these ranks in the debugger, before the cell's first line (default: every rank of the cell)",
     )
     parser.add_argument(
+        "--break",
+        dest="breakpoints",
+        action="append",
+        default=[],
+        metavar="LINE",
+        help="stop in the debugger at this line, such as 4, or only if a condition holds: --break '4 if rank == 2'; "
+        "the %%%%mhjax line is line 1, and the flag can be given several times",
+    )
+    parser.add_argument(
         "--trace",
         nargs="?",
         const="",

@@ -1,4 +1,4 @@
-"""The debugger on the ranks, from a notebook: `%mhjax debug`, `%mhjax break`, and whether the front end can type.
+"""The debugger on the ranks, from a notebook: `%mhjax debug`, breakpoints, and whether the front end can type.
 
 What happens at the prompts is in `cluster/debugging.py`; where a cell stops is checked in `core/cell_request.py`.
 """
@@ -124,7 +124,7 @@ def _debug_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-# -- `%mhjax break`
+# -- `%mhjax break`, the older form of `%%mhjax --break`
 
 
 def _break(session: Session, args: argparse.Namespace) -> None:
@@ -163,7 +163,7 @@ def _break_flags(parser: argparse.ArgumentParser) -> None:
 
 
 _AT_THE_PROMPT = f"""\
-breakpoint() in a cell, %%mhjax --debug and %mhjax break LINE open the same
+breakpoint() in a cell, %%mhjax --debug and %%mhjax --break LINE open the same
 debugger while the cell runs.
 At its prompt, the commands are those of Python's pdb: n, s, c, up, down, w, l,
 p NAME, q and others.
@@ -185,9 +185,8 @@ COMMANDS = (
         "Stop the next cell in the debugger, at a line.",
         "look",
         _break_flags,
-        "[LINE [if CONDITION] | --clear]",
         splits="raw",
-        details="%mhjax help debug lists the commands at the prompt.",
+        is_hidden=True,
     ),
 )
 """The commands of this module."""

@@ -217,7 +217,7 @@ def _detach(session: Session, args: argparse.Namespace) -> None:
 def _eval(session: Session, args: argparse.Namespace) -> None:
     settings = session.settings
     session.run_cell(
-        args.expression, CellFlags(view=settings.view, timeout_s=settings.timeout_s, has_breakpoints=False)
+        args.expression, CellFlags(view=settings.view, timeout_s=settings.timeout_s, takes_breakpoints=False)
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from keyword import iskeyword
-from typing import Any
+from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class, no_var_expand
@@ -14,13 +15,14 @@ from mhnb.cluster.manager import is_rank_shell
 from mhnb.commands.command import list_flags
 from mhnb.compiler import close_shared
 from mhnb.core.arguments import closest_match, suggest_flags
-from mhnb.core.cell_request import check_guard, route_cell
+from mhnb.core.cell_request import parse_breakpoints, route_cell
 from mhnb.core.shorthand import merge_values, split_ranks_word
 from mhnb.errors import InvalidRequest, MhnbError, NotClean, NotStarted
 from mhnb.magics import commands, completion, lifecycle
 from mhnb.magics.session import CellFlags, Session
 from mhnb.magics.settings import load_settings, unload_settings
 
+_Value = TypeVar("_Value")
 _cell_parser = commands.cell_parser()
 _DEFAULT_FLAGS = CellFlags()
 _RANKS = re.compile(r"all|\d[\d,-]*")
@@ -54,11 +56,6 @@ def parse_cell_flags(line: str, defaults: CellFlags = _DEFAULT_FLAGS) -> CellFla
         raise UsageError(f"%%mhjax {line}: {message}{hint}\n  Help: %%mhjax?") from error
     if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
         raise UsageError(f"%%mhjax --out {args.out!r}: expected a Python name for the result")
-    if args.debug is not None and args.guard is not None and check_guard(args.guard) != "lockstep":
-        raise UsageError(
-            f"%%mhjax --debug --guard {args.guard}: without lockstep the other ranks would not wait for one that has stopped"
-            "\n  Fix: %%mhjax --debug"
-        )
     if args.trace is not None and _RANKS.fullmatch(args.trace):
         raise UsageError(
             f"%%mhjax --trace {args.trace}: expected a folder for the trace, not ranks"
@@ -75,6 +72,7 @@ def parse_cell_flags(line: str, defaults: CellFlags = _DEFAULT_FLAGS) -> CellFla
         args.collectives,
         args.debug,
         args.trace,
+        tuple(each for text in args.breakpoints for each in _raise_as_usage_error(parse_breakpoints, text)),
     )
 
 
@@ -172,9 +170,9 @@ def _find_meant_command(line: str) -> str | None:
     return closest_match(word, commands.list_names(), similarity=0.7) if word.isidentifier() else None
 
 
-def _raise_as_usage_error(check: Any, source: str) -> None:
+def _raise_as_usage_error(check: Callable[[str], _Value], source: str) -> _Value:
     try:
-        check(source)
+        return check(source)
     except InvalidRequest as error:
         raise UsageError(str(error)) from error
 

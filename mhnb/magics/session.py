@@ -12,8 +12,7 @@ import re
 import sys
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import ModuleType
@@ -30,7 +29,7 @@ from mhnb.core.debugging import DebugRequest
 from mhnb.core.messages import Breakpoint
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.trace import TraceReport
-from mhnb.errors import BreakpointRefused, CellError, InvalidRequest, MhnbError
+from mhnb.errors import CellError, InvalidRequest, MhnbError
 from mhnb.magics.settings import Mhjax
 from mhnb.types import RankError
 from mhnb.view.cell.failures import are_not_yet, find_failures, format_raised_error
@@ -159,8 +158,10 @@ class CellFlags:
     """Ranks that stop before the first line; empty for every rank of the cell; None for none."""
     trace: str | None = None
     """The folder for the cell's trace; empty for the cluster's own; None to trace nothing."""
-    has_breakpoints: bool = True
-    """Whether the breakpoints for the next cell are for this one."""
+    breakpoints: tuple[Breakpoint, ...] = ()
+    """Where it stops."""
+    takes_breakpoints: bool = True
+    """Whether the breakpoints for the next cell are for this one, too."""
 
 
 _ORDINARY = DebugRequest()
@@ -247,19 +248,18 @@ class Session:
             on_snapshot = None if flags.quiet else self._make_snapshot_callback(view, locations)
             collection = _TraceCollection(view, self._add_hints)
             try:
-                with self._use_breakpoints(debug):
-                    result = cluster.run(
-                        source,
-                        ranks=flags.ranks,
-                        guard="lockstep" if debug is not None and debug.stops_for_sure else flags.guard,
-                        timeout_s=flags.timeout_s,
-                        on_snapshot=on_snapshot,
-                        trace=flags.trace is not None and (flags.trace or True),
-                        place=place,
-                        debug=debug,
-                        console=view,
-                        on_trace=collection.begin,
-                    )
+                result = cluster.run(
+                    source,
+                    ranks=flags.ranks,
+                    guard="lockstep" if debug is not None and debug.stops_for_sure else flags.guard,
+                    timeout_s=flags.timeout_s,
+                    on_snapshot=on_snapshot,
+                    trace=flags.trace is not None and (flags.trace or True),
+                    place=place,
+                    debug=debug,
+                    console=view,
+                    on_trace=collection.begin,
+                )
             finally:
                 self._forget_running(view)
                 collection.end()
@@ -315,44 +315,32 @@ class Session:
         """Return what a cell asks of the debugger; None if no line can be typed.
 
         Raises:
-            UsageError: the cell is to stop where it cannot; the breakpoints are kept.
+            UsageError: the cell is to stop where it cannot.
             InvalidRequest: `--debug` names other ranks than those of the cell.
         """
-        breakpoints = tuple(self.breakpoints) if flags.has_breakpoints else ()
+        earlier = self._take_breakpoints() if flags.takes_breakpoints else ()
+        breakpoints = tuple({each.line: each for each in (*earlier, *flags.breakpoints)}.values())
         can_type = self.can_type()
         if flags.debug is None and not breakpoints:
             return _ORDINARY if can_type else None
         if not can_type:
-            raise cannot_type_error("%%mhjax --debug" if flags.debug is not None else "%mhjax break")
-        stop_ranks = None
-        if flags.debug is not None:
-            stop_ranks = resolve_stop_ranks(flags.debug, flags.ranks, process_count)
-        elif flags.guard is not None and check_guard(flags.guard) != "lockstep":
+            raise cannot_type_error("%%mhjax --debug" if flags.debug is not None else "%%mhjax --break")
+        if flags.guard is not None and check_guard(flags.guard) != "lockstep":
+            flag = "--break" if flags.debug is None else "--debug"
             raise UsageError(
-                f"%%mhjax --guard {flags.guard}: this cell has a breakpoint of %mhjax break, and without lockstep the other ranks"
-                " would not wait there. It was not run, and the breakpoints are kept\n  Fix: %%mhjax\n  Or: %mhjax break --clear"
+                f"%%mhjax {flag} --guard {flags.guard}: without lockstep the other ranks would not wait for one that has stopped"
+                f"\n  Fix: leave out --guard {flags.guard}"
             )
+        stop_ranks = None if flags.debug is None else resolve_stop_ranks(flags.debug, flags.ranks, process_count)
         try:
             check_breakpoints(breakpoints, source, first_line)
         except InvalidRequest as error:
             raise UsageError(str(error)) from error
         return DebugRequest(stop_ranks, breakpoints)
 
-    @contextmanager
-    def _use_breakpoints(self, debug: DebugRequest | None) -> Iterator[None]:
-        """Remove the breakpoints of a cell that is sent, and put them back if it was refused."""
-        if debug is None or not debug.breakpoints:
-            yield
-            return
-        self.breakpoints = [each for each in self.breakpoints if each not in debug.breakpoints]
-        try:
-            yield
-        except BreakpointRefused as error:
-            self.breakpoints[:0] = debug.breakpoints
-            raise type(error)(f"{error}\n  Or: %mhjax break --clear", **error.parts) from None
-        except BaseException:
-            self.breakpoints[:0] = debug.breakpoints
-            raise
+    def _take_breakpoints(self) -> tuple[Breakpoint, ...]:
+        breakpoints, self.breakpoints = tuple(self.breakpoints), []
+        return breakpoints
 
     # -- panels
 

@@ -195,11 +195,10 @@ def test_debug_flag_alone_stops_every_rank(notebook: Notebook) -> None:
     assert sum_of(cell) == 6
 
 
-def test_break_with_condition_is_for_the_next_cell(notebook: Notebook) -> None:
-    """`%mhjax break LINE if rank == 2` stops that rank of the next cell there, and nothing in the cell after that."""
+def test_break_with_condition_is_for_its_cell(notebook: Notebook) -> None:
+    """`%%mhjax --break 'LINE if rank == 2'` stops that rank there, and nothing in the cell after that."""
     code = '%%mhjax\nown = me\nown = own + 1\nprint("sum", add(own))'
-    assert notebook.front.type("%mhjax break 3 if rank == 2").status == "ok"
-    cell = notebook.front.start(code)
+    cell = notebook.front.start(code.replace("%%mhjax", "%%mhjax --break '3 if rank == 2'"))
     shown = read_states(cell, "stopped 2; waiting 0-1,3")
     assert re.search(r"^> In \[\d+\], line 3\n-> own = own \+ 1\n", shown, re.MULTILINE), shown
     assert cell.ask("p own") == "2\n"

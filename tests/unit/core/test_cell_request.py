@@ -112,7 +112,7 @@ def test_breakpoints_are_parsed(text: str, expected: list[Breakpoint]) -> None:
 @pytest.mark.parametrize("text", ["x", "0", "-1", "12 rank == 2", "12, rank == 2", "12if x", "if x", "1.5", "٣"])
 def test_other_breakpoints_are_refused(text: str) -> None:
     """The error has a line that works, also for the form of pdb."""
-    with pytest.raises(InvalidRequest, match=r"\n  Fix: %mhjax break 12 if rank == 2$"):
+    with pytest.raises(InvalidRequest, match=r"\n  Fix: %%mhjax --break '12 if rank == 2'$"):
         parse_breakpoints(text)
 
 
@@ -160,5 +160,5 @@ def test_breakpoint_at_a_line_of_code(line: int) -> None:
 )
 def test_breakpoint_elsewhere_is_refused(line: int, message: str) -> None:
     """The cell has no such line, or nothing can run there."""
-    with pytest.raises(InvalidRequest, match=rf"^%mhjax break {line}: this cell {message}\."):
+    with pytest.raises(InvalidRequest, match=rf"^--break {line}: this cell {message}\."):
         check_breakpoints([Breakpoint(2), Breakpoint(line)], "x = 1\n \n  # why\ny = 2\n\n", 2)

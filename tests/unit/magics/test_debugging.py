@@ -15,7 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from mhnb.core.debugging import DebugRequest
 from mhnb.core.messages import Breakpoint
 from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
-from mhnb.errors import BreakpointRefused, CellFailed, NotClean
+from mhnb.errors import CellFailed, NotClean
 from mhnb.magics import debugging, magics
 from mhnb.magics.commands import cell_parser, run_command
 from mhnb.magics.completion import complete_line
@@ -192,6 +192,7 @@ def test_debug_flag_stops_ranks_of_the_cell(
         ("--debug two", "%%mhjax --debug 'two': expected ranks such as 0,2-3 or all; got 'two'"),
         ("--debug --guard off", "without lockstep the other ranks would not wait for one that has stopped"),
         ("--guard after --debug", "--guard after: without lockstep"),
+        ("--break 2 --guard off", "--break --guard off: without lockstep"),
     ],
 )
 def test_debug_flag_is_refused(shell: InteractiveShell, cluster: FakeCluster, line: str, message: str) -> None:
@@ -199,47 +200,45 @@ def test_debug_flag_is_refused(shell: InteractiveShell, cluster: FakeCluster, li
     assert message in refusal(shell, cluster, f"%%mhjax {line}\nx = 1")
 
 
-@pytest.mark.parametrize("cell", ["%%mhjax --debug\nx = 1", "%mhjax break 2", "%mhjax debug"])
+@pytest.mark.parametrize("cell", ["%%mhjax --debug\nx = 1", "%%mhjax --break 2\nx = 1", "%mhjax debug"])
 def test_commands_of_the_debugger_need_a_user_who_types(
     shell: InteractiveShell, cluster: FakeCluster, cell: str
 ) -> None:
-    """They are refused in one sentence where no line can be typed, before anything is sent or kept."""
-    session = session_of(shell)
-    session.can_type = lambda: False
+    """They are refused in one sentence where no line can be typed, before anything is sent."""
+    session_of(shell).can_type = lambda: False
     text = refusal(shell, cluster, cell)
     assert "nothing can be typed here" in text
     assert cell.split("\n", maxsplit=1)[0].removesuffix(" 2") in text
-    assert session.breakpoints == []
 
 
-def test_breakpoints_are_kept_where_no_line_can_be_typed(shell: InteractiveShell, cluster: FakeCluster) -> None:
-    """A cell of a subshell is refused, and the breakpoints wait for the next cell of the notebook."""
-    session = session_of(shell)
-    run(shell, "%mhjax break 2")
-    session.can_type = lambda: False
-    assert "%mhjax break: a rank that stops waits" in refusal(shell, cluster, "%%mhjax\nx = 1")
-    assert session.breakpoints == [Breakpoint(2)]
+# -- %%mhjax --break
 
 
-# -- %mhjax break
-
-
-def test_breakpoints_are_for_the_next_cell_only(shell: InteractiveShell, cluster: FakeCluster) -> None:
+def test_cell_stops_at_its_breakpoints(shell: InteractiveShell, cluster: FakeCluster) -> None:
     """Several lines add up, a line that is given again has the new condition, and the cell runs in lockstep."""
-    run(shell, "%mhjax break 3 if rank == 2")
-    run(shell, "%mhjax break 2")
-    run(shell, "%mhjax break 3 if rank == 1")
-    run(shell, "%%mhjax\nx = 1\ny = 2")
-    assert cluster.last == (None, "lockstep", DebugRequest(None, (Breakpoint(2), Breakpoint(3, "rank == 1"))))
+    run(shell, "%%mhjax --break '3 if rank == 2' --break 2 --break '3 if rank == 1'\nx = 1\ny = 2")
+    assert cluster.last == (None, "lockstep", DebugRequest(None, (Breakpoint(3, "rank == 1"), Breakpoint(2))))
     run(shell, "%%mhjax\nx = 1\ny = 2")
     assert cluster.last == (None, None, DebugRequest())
 
 
 def test_breakpoints_and_stop_ranks_go_together(shell: InteractiveShell, cluster: FakeCluster) -> None:
     """`--debug` in a cell with breakpoints does both."""
-    run(shell, "%mhjax break 2")
-    run(shell, "%%mhjax 0-1 --debug 0\nx = 1")
+    run(shell, "%%mhjax 0-1 --debug 0 --break 2\nx = 1")
     assert cluster.last == ("0-1", "lockstep", DebugRequest((0,), (Breakpoint(2),)))
+
+
+def test_older_spelling_sets_breakpoints_of_the_next_cell(shell: InteractiveShell, cluster: FakeCluster) -> None:
+    """`%mhjax break` goes on working; an expression between does not use them up, and a cell that is refused does."""
+    run(shell, "%mhjax break 3 if rank == 2")
+    run(shell, "%mhjax break 2")
+    run(shell, "%mhjax eval 1 + 1")
+    assert cluster.last == (None, None, DebugRequest())
+    run(shell, "%%mhjax --break 2\nx = 1\ny = 2")
+    assert cluster.last == (None, "lockstep", DebugRequest(None, (Breakpoint(2), Breakpoint(3, "rank == 2"))))
+    run(shell, "%mhjax break 7")
+    assert "has no code in line 7" in refusal(shell, cluster, "%%mhjax\nx = 1")
+    assert session_of(shell).breakpoints == []
 
 
 def test_condition_is_not_expanded(shell: InteractiveShell, cluster: FakeCluster) -> None:
@@ -268,15 +267,11 @@ def test_breakpoints_are_listed_and_cleared(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_bad_condition_is_reported_at_once() -> None:
-    """With the compiler's text and a mark below the place; no breakpoint is kept."""
-    session = Session(shell=None, can_type=lambda: True)
-    with pytest.raises(UsageError) as error:
-        run_command(session, "break 4 if rank = 2")
-    lines = str(error.value).splitlines()
+def test_bad_condition_is_reported_at_once(shell: InteractiveShell, cluster: FakeCluster) -> None:
+    """With the compiler's text and a mark below the place."""
+    lines = refusal(shell, cluster, "%%mhjax --break '4 if rank = 2'\nx = 1").splitlines()
     assert "the condition is not a Python expression: invalid syntax" in lines[0]
-    assert lines[1:] == ["    rank = 2", "         ^", "  Help: %mhjax help break"]
-    assert session.breakpoints == []
+    assert lines[1:3] == ["    rank = 2", "         ^"]
 
 
 @pytest.mark.parametrize(
@@ -289,62 +284,19 @@ def test_bad_condition_is_reported_at_once() -> None:
     ],
 )
 def test_line_without_code_is_refused(shell: InteractiveShell, cluster: FakeCluster, line: int, message: str) -> None:
-    """Before anything is sent, and the breakpoints stay for the corrected cell. The `%%mhjax` line is line 1."""
-    run(shell, f"%mhjax break {line}")
-    text = refusal(shell, cluster, "%%mhjax\nx = 1\n  # why\n\ny = 2\n\n")
-    assert f"%mhjax break {line}: this cell {message}. It was not run" in text
-    assert text.endswith("\n  Fix: %mhjax break --clear")
-    assert session_of(shell).breakpoints == [Breakpoint(line)]
+    """Before anything is sent. The `%%mhjax` line is line 1."""
+    text = refusal(shell, cluster, f"%%mhjax --break {line}\nx = 1\n  # why\n\ny = 2\n\n")
+    assert f"--break {line}: this cell {message}. It was not run" in text
 
 
 def test_lines_count_as_the_notebook_shows_them(shell: InteractiveShell, cluster: FakeCluster) -> None:
     """What stands above the `%%mhjax` line counts too."""
-    for cell, first in (("\n%%time\n%%mhjax\n\nx = 1", 5), ("# why\n%%mhjax\nx = 1", 3)):
-        run(shell, f"%mhjax break {first}")
-        assert run(shell, cell) is None
+    for cell, first in (("\n%%time\n%%mhjax --break {}\n\nx = 1", 5), ("# why\n%%mhjax --break {}\nx = 1", 3)):
+        assert run(shell, cell.format(first)) is None
         assert cluster.last[2] == DebugRequest(None, (Breakpoint(first),))
         # The line of the magic, or a blank one.
-        run(shell, f"%mhjax break {first - 1}")
-        assert "cannot stop" in str(run(shell, cell)) or "has no code" in str(run(shell, cell))
-        run(shell, "%mhjax break --clear")
-
-
-def test_other_guard_keeps_the_breakpoints(shell: InteractiveShell, cluster: FakeCluster) -> None:
-    """A cell that names another guard is refused before anything is sent."""
-    run(shell, "%mhjax break 2")
-    assert "%%mhjax --guard off: this cell has a breakpoint" in refusal(shell, cluster, "%%mhjax --guard off\nx = 1")
-    run(shell, "%%mhjax --guard before\nx = 1")
-    assert cluster.last == (None, "lockstep", DebugRequest(None, (Breakpoint(2),)))
-
-
-@pytest.mark.slow
-def test_failed_cell_uses_the_breakpoints_up(shell: InteractiveShell, cluster: FakeCluster) -> None:
-    """They belonged to that cell. Those that another thread has set meanwhile are for the next."""
-    session = session_of(shell)
-    run(shell, "%mhjax break 2")
-    cluster.answers = [(failed(0),)]
-    cluster.meanwhile = lambda: session.breakpoints.append(Breakpoint(7))
-    assert isinstance(run(shell, "%%mhjax\nx = 1"), CellFailed)
-    assert session.breakpoints == [Breakpoint(7)]
-
-
-def test_refused_cell_keeps_the_breakpoints(shell: InteractiveShell, cluster: FakeCluster) -> None:
-    """Nothing ran. If they are the reason, the error says how to be rid of them."""
-    run(shell, "%mhjax break 2")
-    cluster.answers = [NotClean("the cluster is split"), BreakpointRefused("the guard is unavailable\n  Fix: print(x)")]
-    assert isinstance(run(shell, "%%mhjax\nx = 1"), NotClean)
-    error = run(shell, "%%mhjax\nx = 1")
-    assert isinstance(error, BreakpointRefused)
-    assert str(error) == "the guard is unavailable\n  Fix: print(x)\n  Or: %mhjax break --clear"
-    assert session_of(shell).breakpoints == [Breakpoint(2)]
-
-
-def test_eval_leaves_the_breakpoints(shell: InteractiveShell, cluster: FakeCluster) -> None:
-    """They are for a cell, not for one line that the user runs before it."""
-    run(shell, "%mhjax break 2")
-    run(shell, "%mhjax eval 1 + 1")
-    assert cluster.last == (None, None, DebugRequest())
-    assert session_of(shell).breakpoints == [Breakpoint(2)]
+        refused = str(run(shell, cell.format(first - 1)))
+        assert "cannot stop" in refused or "has no code" in refused
 
 
 def test_auto_mode_has_breakpoints_and_the_debugger(shell: InteractiveShell, cluster: FakeCluster) -> None:
@@ -540,7 +492,7 @@ def test_flag_is_parsed() -> None:
 def test_flags_and_ranks_are_completed(
     shell: InteractiveShell, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After `--debug` come ranks, or another flag; after `debug` the ranks that failed; `break` has a flag."""
+    """After `--debug` come ranks, or another flag; after `debug` the ranks that failed."""
     names = shell.mhnb_assist._names_for  # type: ignore[attr-defined]
 
     def complete(line: str) -> list[str]:
@@ -559,4 +511,4 @@ def test_flags_and_ranks_are_completed(
     run(shell, "%%mhjax\n1 / 0")
     assert complete("%mhjax debug ") == ["1", "1-2", "2", "--help"]
     assert complete("%mhjax break --") == ["--clear", "--help"]
-    assert complete("%mhjax br") == ["break"]
+    assert complete("%%mhjax --br") == ["--break"]
