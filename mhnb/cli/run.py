@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mhnb.cli.command import TIMEOUT_STATUS, CommandParser
 from mhnb.cluster.flags import add_start_flags, start_arguments
 from mhnb.core.arguments import is_positive_seconds, seconds_argument
-from mhnb.core.cell_request import GUARDS
+from mhnb.core.cell_request import GUARDS, guard_argument
 from mhnb.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -52,10 +52,9 @@ def add_guard_option(parser: argparse._ActionsContainer) -> None:
     """Add the option that chooses how the guard compares launches."""
     parser.add_argument(
         "--guard",
+        type=guard_argument,
         choices=GUARDS,
-        metavar="before|after|off",
-        help="compare the programs of the ranks before each launch (also: lockstep), after the cell (also: parity), or not "
-        "(default: before)",
+        help="compare the programs of the ranks before each launch (lockstep), after the cell (parity), or not (default: lockstep)",
     )
 
 

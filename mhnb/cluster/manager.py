@@ -356,7 +356,7 @@ def start(
         start_timeout_s: limit for the start, in seconds, without the time in a scheduler's queue and for the checks of hosts.
         keep: True keeps the ranks running after this notebook exits; None: False.
         spare: True keeps a second set of ranks on standby, for a quick restart; not with `keep`; None: False.
-        guard: when launches are compared: `before` each launch (or `lockstep`), `after` the cell (or `parity`), or `off`; None: before.
+        guard: when launches are compared: `lockstep` before each launch, `parity` after the cell, or `off`; None: lockstep.
         fork: True forks the ranks of a host from one process; False starts a fresh process for each; None: True on Linux.
         address: the address of this machine that hosts on other machines can reach; None: mhnb finds it.
         encrypt: whether traffic between machines is encrypted; None: True.

@@ -26,8 +26,8 @@ Guard: TypeAlias = Literal["lockstep", "parity", "off"]
 GuardName: TypeAlias = Literal["before", "after", "off", "lockstep", "parity"]
 """What a user may write: `before` is lockstep, and `after` is parity."""
 _GUARD_ALIASES: dict[str, Guard] = {"before": "lockstep", "after": "parity"}
-GUARDS: tuple[GuardName, ...] = get_args(GuardName)
-"""Every name of a guard that a user may give."""
+GUARDS: tuple[Guard, ...] = get_args(Guard)
+"""The names that help and messages have."""
 
 _CELL_MAGICS = ("%%mhjax", "%%local")
 _MAGIC_WORDS = ("%mhjax", "%mhjax?")
@@ -154,8 +154,13 @@ def _ends_a_statement(source: str) -> bool:
 # -- build and check the request for a cell
 
 
+def guard_argument(text: str) -> str:
+    """Return the value of `--guard` by its present name, for a parser that then checks it."""
+    return _GUARD_ALIASES.get(text, text)
+
+
 def check_guard(guard: str) -> Guard:
-    """Return the guard that a name means; `before` and `after` are other names of `lockstep` and `parity`.
+    """Return the guard that a name means; `before` and `after` are older names of `lockstep` and `parity`.
 
     Raises:
         InvalidRequest: the guard does not exist.
@@ -163,10 +168,10 @@ def check_guard(guard: str) -> Guard:
     >>> check_guard("parity"), check_guard("before")
     ('parity', 'lockstep')
     """
-    for known in get_args(Guard):
-        if guard == known or _GUARD_ALIASES.get(str(guard)) == known:
-            return cast("Guard", known)
-    raise InvalidRequest(f"--guard {guard!r}: expected before (lockstep), after (parity) or off")
+    name = guard_argument(str(guard))
+    if name in GUARDS:
+        return cast("Guard", name)
+    raise InvalidRequest(f"--guard {guard!r}: expected lockstep, parity or off")
 
 
 def build_cell_request(

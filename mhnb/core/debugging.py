@@ -61,7 +61,7 @@ class DebugUpdate:
 
 _NEEDS_LOCKSTEP = (
     "the other ranks would not wait for a rank that has stopped, because this cell runs with --guard {guard}\n"
-    "  Fix: %%mhjax --guard before\n"
+    "  Fix: %%mhjax --guard lockstep\n"
     "  Or: %%mhjax --debug"
 )
 _UNAVAILABLE = (
@@ -86,7 +86,7 @@ def find_stop_refusal(guard: str, *, guard_available: bool, was_accepted: bool) 
     >>> find_stop_refusal("lockstep", guard_available=True, was_accepted=False)
     ''
     >>> find_stop_refusal("off", guard_available=True, was_accepted=False).splitlines()[1]
-    '  Fix: %%mhjax --guard before'
+    '  Fix: %%mhjax --guard lockstep'
     """
     if not guard_available:
         return _UNAVAILABLE

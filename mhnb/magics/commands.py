@@ -17,7 +17,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb.commands.command import Command, Group, list_flags, order_by_group
 from mhnb.core.arguments import closest_match, format_unknown, seconds_argument, split_arguments, suggest_flags, unquote
 from mhnb.core.cell_name import join_cell_arguments
-from mhnb.core.cell_request import GUARDS
+from mhnb.core.cell_request import GUARDS, guard_argument
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
 from mhnb.magics import data, debugging, files, inspection, lifecycle, reports, sharding
 from mhnb.magics.session import Session
@@ -113,6 +113,7 @@ def _add_cell_flags(parser: MagicArgumentParser) -> None:
     )
     parser.add_argument(
         "--guard",
+        type=guard_argument,
         choices=GUARDS,
         help="when launches are compared across ranks: before each one (lockstep), after the cell (parity), or off "
         "(default: as started)",

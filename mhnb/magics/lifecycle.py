@@ -19,7 +19,7 @@ from mhnb.cluster.start_summary import summarize_start
 from mhnb.cluster.status import describe_location
 from mhnb.commands.command import Command
 from mhnb.core.arguments import seconds_argument
-from mhnb.core.cell_request import GUARDS
+from mhnb.core.cell_request import GUARDS, guard_argument
 from mhnb.core.ranks import pluralize
 from mhnb.core.replay import format_report
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted
@@ -52,6 +52,7 @@ def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--guard",
+        type=guard_argument,
         choices=GUARDS,
         help="when launches are compared across ranks: before each one (lockstep), after the cell (parity), or off "
         "(default: lockstep)",

@@ -91,7 +91,7 @@ def connect_to_board(
                 raise HostUnreachable(
                     f"the host of rank 0 did not answer at {url} within {limit_s:g} s ({error})."
                     " It runs the launch-agreement service, so its address and port must be reachable from here\n"
-                    "  Or: start with --guard after, which does not need it"
+                    "  Or: start with --guard parity, which does not need it"
                 ) from error
         sleep(_RETRY_S)
 

@@ -302,7 +302,7 @@ def test_other_guards_refuse_to_stop(notebook: Notebook) -> None:
     end = cell.end()
     assert (end.status, end.prompts) == ("error", ())
     assert "BreakpointRefused" in cell.displays
-    assert "Fix: %%mhjax --guard before" in cell.displays
+    assert "Fix: %%mhjax --guard lockstep" in cell.displays
 
 
 def test_front_end_without_keyboard_fails_at_once(notebook: Notebook) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.cell_request import check_breakpoints, parse_breakpoints, resolve_stop_ranks, route_cell
+from mhnb.core.cell_request import (
+    check_breakpoints,
+    check_guard,
+    guard_argument,
+    parse_breakpoints,
+    resolve_stop_ranks,
+    route_cell,
+)
 from mhnb.core.messages import Breakpoint
 from mhnb.errors import InvalidRequest
 
@@ -162,3 +169,11 @@ def test_breakpoint_elsewhere_is_refused(line: int, message: str) -> None:
     """The cell has no such line, or nothing can run there."""
     with pytest.raises(InvalidRequest, match=rf"^--break {line}: this cell {message}\."):
         check_breakpoints([Breakpoint(2), Breakpoint(line)], "x = 1\n \n  # why\ny = 2\n\n", 2)
+
+
+@pytest.mark.parametrize(("old", "name"), [("before", "lockstep"), ("after", "parity"), ("off", "off")])
+def test_older_names_of_guards_work(old: str, name: str) -> None:
+    """They are read, and no message has them."""
+    assert (check_guard(old), guard_argument(old)) == (name, name)
+    with pytest.raises(InvalidRequest, match="^--guard 'on': expected lockstep, parity or off$"):
+        check_guard("on")

@@ -191,7 +191,7 @@ def test_debug_flag_stops_ranks_of_the_cell(
         ("--debug 4", "%%mhjax --debug '4': unknown rank 4; this cluster has ranks 0-3"),
         ("--debug two", "%%mhjax --debug 'two': expected ranks such as 0,2-3 or all; got 'two'"),
         ("--debug --guard off", "without lockstep the other ranks would not wait for one that has stopped"),
-        ("--guard after --debug", "--guard after: without lockstep"),
+        ("--guard after --debug", "--guard parity: without lockstep"),
         ("--break 2 --guard off", "--break --guard off: without lockstep"),
     ],
 )

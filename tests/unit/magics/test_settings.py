@@ -27,7 +27,7 @@ def test_configuration_is_read_and_listed() -> None:
     """Values of ipython_config.py are read, and `%config` lists the class until the extension is unloaded."""
     shell = make_shell(view="tabs", guard="after", timeout_s=30, shape="8x4")
     settings = load_settings(shell)
-    assert (settings.view, settings.guard, settings.timeout_s) == ("tabs", "after", 30.0)
+    assert (settings.view, settings.guard, settings.timeout_s) == ("tabs", "parity", 30.0)
     assert settings.start_shape == ShapeArgument(8, 4)
     assert settings.__class__ in map(type, shell.configurables)
     shell.run_line_magic("config", "Mhjax.view = 'grid'")
