@@ -175,5 +175,5 @@ def test_breakpoint_elsewhere_is_refused(line: int, message: str) -> None:
 def test_older_names_of_guards_work(old: str, name: str) -> None:
     """They are read, and no message has them."""
     assert (check_guard(old), guard_argument(old)) == (name, name)
-    with pytest.raises(InvalidRequest, match="^--guard 'on': expected lockstep, parity or off$"):
+    with pytest.raises(InvalidRequest, match=r"^--guard 'on': expected lockstep, parity or off$"):
         check_guard("on")
