@@ -575,7 +575,7 @@ class EventLoop:
     def _fail_pending(self) -> None:
         """Fail all pending submissions and requests, and a start that is still awaited."""
         self._stopping = True
-        self._host_monitor.stop_checks()
+        self._host_monitor.close_requests()
         self._show_late()
         self._listener.on_failure(
             NotStarted(f"the cluster is stopped: {self._state_machine.reason or 'you stopped it'}")

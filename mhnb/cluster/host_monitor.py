@@ -7,17 +7,17 @@ ends, or when it is silent for too long.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -64,8 +64,6 @@ _KILL_CONFIRM_S = 5.0
 _IMPORT_ALLOWANCE_S = 60.0
 """While it imports JAX, a supervisor is silent, and a busy file system delays it beyond the usual limit."""
 _FLIGHT_ANSWER_S = 20.0
-_FLIGHT_REQUEST = 1 << 32
-"""The numbers of the checks' requests are lower."""
 _read_real_clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -102,13 +100,9 @@ class HostMonitor:
         self._is_stopping = self._is_detachable = False
         self._heartbeats_requested_at = self._halted_checked_at = 0.0
         self._run_dir, self._run_preflight = run_dir, run_preflight
-        # The checks close theirs when the start ends; later answers must not be taken for theirs.
         self._requests = HostRequests(lambda supervisor, request: self._send_to([supervisor], request))
-        self._flight_requests = HostRequests(
-            lambda supervisor, request: self._send_to([supervisor], request), first_number=_FLIGHT_REQUEST
-        )
-        """Requests for what flight recorders on other machines have."""
         self._flight_lock = threading.Lock()
+        """Two threads would write the same copies."""
         self._halted: set[int] = set()
         """Supervisors on this machine that were halted at the last sample."""
         self._importing: set[int] = set()
@@ -120,7 +114,7 @@ class HostMonitor:
         """Send the same message to every supervisor; each applies what concerns its own ranks."""
         if isinstance(message, StopHost):
             self._is_stopping = True
-            self._flight_requests.close()
+            self._requests.close()
         if isinstance(message, StartRanks):
             self._importing = set(self._monitored_remote)
             self._heartbeats.allow_silence(_IMPORT_ALLOWANCE_S)
@@ -229,7 +223,7 @@ class HostMonitor:
         def work() -> None:
             try:
                 error = self._run_preflight(command, self._requests)
-            except ChecksStopped:
+            except RequestsClosed:
                 return
             except MhnbError as refusal:
                 error = refusal
@@ -244,10 +238,10 @@ class HostMonitor:
 
     def deliver(self, message: HostChecked) -> None:
         """Pass an answer to the thread that waits for it."""
-        (self._requests if message.request_id < _FLIGHT_REQUEST else self._flight_requests).deliver(message)
+        self._requests.deliver(message)
 
-    def stop_checks(self) -> None:
-        """End checks that wait for answers, because the start has ended."""
+    def close_requests(self) -> None:
+        """End what waits for answers of supervisors, because the event loop has ended."""
         self._requests.close()
 
     def request_heartbeats(self, now: float) -> None:
@@ -284,7 +278,7 @@ class HostMonitor:
                 waiting.setdefault(entry.supervisor, []).append(entry)
         with self._flight_lock:
             # One rank of each host at a time, so that no message is large.
-            for entries in zip_longest(*waiting.values()):
+            for entries in itertools.zip_longest(*waiting.values()):
                 flights |= self._ask_for_flights([entry for entry in entries if entry is not None], silent)
         return [flights[entry.rank] for entry in registry.entries]
 
@@ -292,20 +286,19 @@ class HostMonitor:
         """Ask the hosts of these ranks. A host that does not answer in time is added to `silent`, and not asked any more."""
         requests = {entry.supervisor: {"rank": entry.rank} for entry in entries if entry.supervisor not in silent}
         try:
-            answers = self._flight_requests.ask("flight", requests, timeout_s=_FLIGHT_ANSWER_S) if requests else {}
-        except ChecksStopped:
+            answers = self._requests.ask("flight", requests, timeout_s=_FLIGHT_ANSWER_S) if requests else {}
+        except RequestsClosed:
             # The cluster was stopped meanwhile.
             answers = {}
-        silent |= {host for host in requests if host not in answers and not self._flight_requests.find_error(host)}
-        return {entry.rank: self._take_flight(entry, answers.get(entry.supervisor), silent) for entry in entries}
+        silent |= requests.keys() - answers.keys()
+        return {entry.rank: self._take_flight(entry, answers.get(entry.supervisor)) for entry in entries}
 
-    def _take_flight(self, entry: RankEntry, answer: Any, silent: Container[int]) -> RankFlight:
+    def _take_flight(self, entry: RankEntry, answer: HostAnswer | None) -> RankFlight:
         """Read the answer of a host, and keep a copy for `mhnb flight`."""
-        if answer is None:
-            error = "" if entry.supervisor in silent else self._flight_requests.find_error(entry.supervisor)
-            return RankFlight(entry.rank, problem=error or _describe_unread(entry, "did not answer"))
+        if answer is None or answer.error:
+            return RankFlight(entry.rank, problem=answer.error if answer else _describe_unread(entry, "did not answer"))
         try:
-            data = decode_flight(str(answer))
+            data = decode_flight(str(answer.value))
         except ValueError as error:
             return RankFlight(entry.rank, problem=f"its host sent a recording that cannot be read: {error}")
         flight = parse_flight(entry.rank, data)
@@ -435,7 +428,6 @@ class HostMonitor:
     def _mark_lost(self, supervisor: int, cause: str, error: LaunchError | None = None) -> HostExited:
         self._heartbeats.remove(supervisor)
         self._requests.mark_lost(supervisor)
-        self._flight_requests.mark_lost(supervisor)
         self._monitored_remote.discard(supervisor)
         self._unconfirmed.discard(supervisor)
         return HostExited(supervisor, cause, error)
@@ -478,83 +470,64 @@ def describe_orphans(registry: RankRegistry, supervisors: Sequence[int]) -> str:
     )
 
 
-# -- requests to the supervisors before their ranks start
+# -- requests to the supervisors
 
 
-class ChecksStopped(Exception):
-    """The start has ended, and with it the checks of its hosts."""
+class RequestsClosed(Exception):
+    """The cluster is stopped, so no supervisor answers any more."""
+
+
+class HostAnswer(NamedTuple):
+    """The answer of a supervisor to one request."""
+
+    value: Any
+    error: str
+    """Why there is no value; empty if there is one."""
+    received_at: float
+    """Seconds since 1970."""
 
 
 class HostRequests:
-    """Requests to the supervisors of one start, and their answers. One thread asks, and the event loop delivers the answers.
+    """Requests to the supervisors of one generation. Any thread asks, and the event loop delivers the answers.
 
     Args:
         send: sends a message to a supervisor, from any thread.
         clock: seconds since 1970.
-        first_number: of the requests.
     """
 
-    def __init__(
-        self, send: Callable[[int, CheckHost], None], clock: Callable[[], float] = time.time, *, first_number: int = 1
-    ) -> None:
+    def __init__(self, send: Callable[[int, CheckHost], None], clock: Callable[[], float] = time.time) -> None:
         self._send, self._clock = send, clock
         self._changed = threading.Condition()
-        self._answers: dict[int, tuple[Any, float]] = {}
-        """Supervisor -> its answer to the latest request, and when it came."""
-        self._errors: dict[int, str] = {}
-        """Supervisor -> why it cannot answer the latest request."""
-        self._request_id = first_number - 1
+        self._request_ids = itertools.count(1)
+        self._answers: dict[int, dict[int, HostAnswer]] = {}
+        """Request that waits for answers -> supervisor -> its answer."""
         self._lost: set[int] = set()
         self._is_closed = False
 
-    def ask(self, check: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> dict[int, Any]:
+    def ask(self, check: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> dict[int, HostAnswer]:
         """Send a request to each supervisor in `arguments`, and return the answers that have come in time.
 
         Raises:
-            ChecksStopped: the start has ended.
+            RequestsClosed: the cluster is stopped.
         """
-        return {supervisor: value for supervisor, (value, _) in self._ask(check, arguments, timeout_s).items()}
-
-    def measure_clocks(self, supervisors: Sequence[int], *, timeout_s: float) -> dict[int, tuple[float, float]]:
-        """Compare the clocks of hosts with this machine's: how many seconds each is ahead, and the error bound.
-
-        Raises:
-            ChecksStopped: the start has ended.
-        """
-        before = self._clock()
-        answers = self._ask("clock", {supervisor: {} for supervisor in supervisors}, timeout_s)
-        return {k: (there - (before + after) / 2, (after - before) / 2) for k, (there, after) in answers.items()}
-
-    def _ask(
-        self, check: str, arguments: Mapping[int, Mapping[str, Any]], timeout_s: float
-    ) -> Mapping[int, tuple[Any, float]]:
-        with self._changed:
-            self._request_id += 1
-            self._answers, self._errors = {}, {}
+        request_id, answers = next(self._request_ids), dict[int, HostAnswer]()
+        self._answers[request_id] = answers
         for supervisor, own in arguments.items():
-            self._send(supervisor, CheckHost(self._request_id, check, dict(own)))
+            self._send(supervisor, CheckHost(request_id, check, dict(own)))
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or not self._awaited(arguments), timeout_s)
+            self._changed.wait_for(
+                lambda: self._is_closed or not arguments.keys() - answers.keys() - self._lost, timeout_s
+            )
+            del self._answers[request_id]
             if self._is_closed:
-                raise ChecksStopped
-            # A copy: an answer that comes too late is still entered.
-            return dict(self._answers)
-
-    def _awaited(self, supervisors: Iterable[int]) -> set[int]:
-        return {*supervisors} - self._answers.keys() - self._errors.keys() - self._lost
-
-    def find_error(self, supervisor: int) -> str:
-        """Return why a supervisor could not answer the latest request; empty if it gave no reason."""
-        return self._errors.get(supervisor, "")
+                raise RequestsClosed
+        return answers
 
     def deliver(self, message: HostChecked) -> None:
         """Record an answer. An answer that arrives too late is dropped."""
         with self._changed:
-            if message.request_id == self._request_id:
-                if message.error:
-                    self._errors[message.supervisor] = message.error
-                else:
-                    self._answers[message.supervisor] = message.value, self._clock()
+            if (answers := self._answers.get(message.request_id)) is not None:
+                answers[message.supervisor] = HostAnswer(message.value, message.error, self._clock())
                 self._changed.notify_all()
 
     def mark_lost(self, supervisor: int) -> None:
@@ -564,7 +537,7 @@ class HostRequests:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End a request that waits for answers, and refuse further ones."""
+        """End the requests that wait for answers, and refuse further ones."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -15,7 +15,7 @@ import queue
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ from mhnb.cluster.generation import (
     launch_hosts,
     open_transport,
 )
-from mhnb.cluster.host_monitor import HostMonitor, HostRequests
+from mhnb.cluster.host_monitor import HostAnswer, HostMonitor, HostRequests
 from mhnb.cluster.interrupts import run_uninterrupted
 from mhnb.cluster.options import GenerationLocation, StartRequest, resolve_start
 from mhnb.cluster.status import ClusterListener
@@ -77,143 +77,131 @@ def check_hosts(
         clock: seconds since 1970.
 
     Raises:
-        ChecksStopped: the start has ended meanwhile.
+        RequestsClosed: the start has ended meanwhile.
     """
     began = clock()
-    report = _Preflight(shape, url, command, requests, shares_machines=shares_machines).run()
-    return replace(report, duration_s=clock() - began)
+    checks = _Preflight(shape, url, command, requests)
+    checks.collect_facts()
+    checks.find_machines(shares_machines=shares_machines)
+    checks.measure_clocks(clock)
+    checks.connect(checks.listen())
+    return replace(checks.build_report(), duration_s=clock() - began)
 
 
 class _Preflight:
-    """The checks of all hosts.
+    """The checks of all hosts. Each step asks the hosts that have answered all steps before."""
 
-    A position counts the machines; the supervisor of a machine is its first.
-    """
-
-    def __init__(
-        self, shape: ClusterSpec, url: str, command: RunPreflight, requests: HostRequests, *, shares_machines: bool
-    ) -> None:
+    def __init__(self, shape: ClusterSpec, url: str, command: RunPreflight, requests: HostRequests) -> None:
         self._shape, self._command, self._requests = shape, command, requests
-        self._shares_machines = shares_machines
         self._endpoints = tuple(_find_endpoints(url, command))
-        bind_address = shape.initialize.get("coordinator_bind_address")
-        self._bind_address = parse_host_and_port(bind_address, "coordinator_bind_address") if bind_address else None
-        """Where the coordinator listens, if the user has set that apart from its address for the others."""
-        self._supervisors: tuple[int, ...] = command.hosts
+        self._hosts: dict[int, HostChecks] = {}
+        """The first supervisor of each machine -> what is known of the machine. A position in the report counts the machines."""
         self._token = secrets.token_hex(8)
 
-    def run(self) -> PreflightReport:
-        hosts = self._find_machines(self._ask_facts())
-        own = [supervisor for supervisor, host in zip(self._supervisors, hosts, strict=True) if host.facts is not None]
-        clocks = self._requests.measure_clocks(own, timeout_s=_ANSWER_S)
-        hosts = self._mark_silent(hosts, clocks, _ANSWER_S)
-        listening = self._listen(hosts)
-        hosts = self._mark_silent(hosts, listening, _ANSWER_S)
-        reached = self._connect(hosts, listening)
-        hosts = self._mark_silent(hosts, reached, self._connect_limit_s(hosts))
-        checked = [
-            replace(
-                host,
-                clock_offset=clocks.get(supervisor),
-                listen_errors={
-                    name: it["error"] for name, it in listening.get(supervisor, {}).items() if "error" in it
-                },
-                connect_errors=host.connect_errors or reached.get(supervisor, {}),
-            )
-            for supervisor, host in zip(self._supervisors, hosts, strict=True)
-        ]
-        return build_preflight_report(checked, replace(make_requirements(self._shape), endpoints=self._endpoints))
+    def build_report(self) -> PreflightReport:
+        requirements = replace(make_requirements(self._shape), endpoints=self._endpoints)
+        return build_preflight_report(list(self._hosts.values()), requirements)
 
-    def _ask_facts(self) -> list[HostChecks]:
-        """Return the facts of each supervisor, or why there are no facts."""
-        reports, failures = self._command.reports, self._command.failures
-        # One that has reported may have failed since.
-        asked = [supervisor for supervisor in self._supervisors if supervisor in reports and supervisor not in failures]
-        answers = self._requests.ask("facts", {supervisor: {} for supervisor in asked}, timeout_s=_FACTS_S)
-        hosts = []
-        for at, supervisor in enumerate(self._supervisors):
+    def _ask(self, check: str, arguments: Mapping[int, Mapping[str, Any]], limit_s: float) -> dict[int, HostAnswer]:
+        """Return the answers of hosts; one that gives none has failed."""
+        answers = self._requests.ask(check, arguments, timeout_s=limit_s)
+        for supervisor in arguments:
+            answer = answers.get(supervisor)
+            if answer is None or answer.error:
+                error = "" if answer is None else answer.error
+                self._hosts[supervisor] = _mark_late(self._hosts[supervisor], limit_s, error)
+        return {supervisor: answers[supervisor] for supervisor in arguments if self._hosts[supervisor].failure is None}
+
+    def _find_checkable(self) -> list[int]:
+        return [supervisor for supervisor, host in self._hosts.items() if host.facts is not None]
+
+    def collect_facts(self) -> None:
+        """Ask each supervisor for facts; a host whose supervisor has failed has its failure instead."""
+        for at, supervisor in enumerate(self._command.hosts):
             name = self._shape.machines[at] if self._shape.machines else f"host{supervisor}"
-            if (failure := failures.get(supervisor)) is not None:
-                hosts.append(_explain_failure(name, failure))
-                continue
-            host = HostChecks(name, reports[supervisor].address)
-            hosts.append(_read_facts(host, answers[supervisor]) if supervisor in answers else host)
-        return self._mark_silent(hosts, answers, _FACTS_S, asked=asked)
+            # One that has reported may have failed since.
+            failure = self._command.failures.get(supervisor)
+            self._hosts[supervisor] = (
+                HostChecks(name, self._command.reports[supervisor].address)
+                if failure is None
+                else _explain_failure(name, failure)
+            )
+        asked: dict[int, dict[str, Any]] = {k: {} for k in self._command.hosts if k not in self._command.failures}
+        for supervisor, answer in self._ask("facts", asked, _FACTS_S).items():
+            self._hosts[supervisor] = _read_facts(self._hosts[supervisor], answer.value)
 
-    def _mark_silent(
-        self, hosts: Sequence[HostChecks], answers: Container[int], limit_s: float, asked: Sequence[int] | None = None
-    ) -> list[HostChecks]:
-        """Mark each host that has not answered the latest request as failed; without `asked`, those with facts got the request."""
-        marked = []
-        for supervisor, host in zip(self._supervisors, hosts, strict=True):
-            is_asked = host.facts is not None if asked is None else supervisor in asked
-            if is_asked and supervisor not in answers:
-                host = _mark_late(host, limit_s, self._requests.find_error(supervisor))  # noqa: PLW2901
-            marked.append(host)
-        return marked
-
-    def _find_machines(self, hosts: list[HostChecks]) -> list[HostChecks]:
+    def find_machines(self, *, shares_machines: bool) -> None:
         """Keep one supervisor for each machine, and name the machines by their own names if the user has not named them."""
-        if self._shares_machines:
-            groups = group_by_machine(hosts)
-            self._supervisors = tuple(self._supervisors[first] for first, *_ in groups)
-            hosts = [
-                replace(hosts[first], colocated=tuple(facts for at in rest if (facts := hosts[at].facts) is not None))
-                for first, *rest in groups
-            ]
+        if shares_machines:
+            supervisors, hosts = list(self._hosts), list(self._hosts.values())
+            self._hosts = {
+                supervisors[first]: replace(
+                    hosts[first], colocated=tuple(facts for at in rest if (facts := hosts[at].facts) is not None)
+                )
+                for first, *rest in group_by_machine(hosts)
+            }
         if self._shape.machines:
-            return hosts
-        hostnames = ["" if host.facts is None else host.facts.hostname for host in hosts]
-        labels = label_hosts(hostnames, [host.address for host in hosts])
-        return [
-            replace(host, name=label) if host.facts is not None else host
-            for host, label in zip(hosts, labels, strict=True)
-        ]
+            return
+        hostnames = ["" if host.facts is None else host.facts.hostname for host in self._hosts.values()]
+        labels = label_hosts(hostnames, [host.address for host in self._hosts.values()])
+        for (supervisor, host), label in zip(list(self._hosts.items()), labels, strict=True):
+            if host.facts is not None:
+                self._hosts[supervisor] = replace(host, name=label)
 
-    def _listen(self, hosts: Sequence[HostChecks]) -> dict[int, dict[str, Any]]:
-        """Listen where the coordinator will, and at one more port on every host."""
-        sockets = {
-            supervisor: [self._socket("peer", host.address, 0)]
-            for supervisor, host in zip(self._supervisors, hosts, strict=True)
-            if host.facts is not None
-        }
+    def measure_clocks(self, clock: Callable[[], float]) -> None:
+        """Compare the clock of each host with this machine's."""
+        before = clock()
+        for supervisor, answer in self._ask("clock", {k: {} for k in self._find_checkable()}, _ANSWER_S).items():
+            after = answer.received_at
+            offset = answer.value - (before + after) / 2, (after - before) / 2
+            self._hosts[supervisor] = replace(self._hosts[supervisor], clock_offset=offset)
+
+    def listen(self) -> dict[int, dict[str, int]]:
+        """Listen where the coordinator will, and at one more port on every host; return the ports by name."""
+        sockets = {k: [self._socket("peer", self._hosts[k].address, 0)] for k in self._find_checkable()}
+        # Where the coordinator listens, if the user has set that apart from its address for the others.
+        bind_address = self._shape.initialize.get("coordinator_bind_address")
         for endpoint in self._endpoints:
-            if endpoint.host is not None and (supervisor := self._supervisors[endpoint.host]) in sockets:
-                bound = self._bind_address or Address(endpoint.address, endpoint.port)
+            if (supervisor := self._find_supervisor(endpoint)) in sockets:
+                bound = Address(endpoint.address, endpoint.port)
+                if bind_address:
+                    bound = parse_host_and_port(bind_address, "coordinator_bind_address")
                 sockets[supervisor].append(self._socket(endpoint.name, bound.host, bound.port))
-        return self._requests.ask(
-            "listen", {supervisor: {"sockets": each} for supervisor, each in sockets.items()}, timeout_s=_ANSWER_S
-        )
+        ports: dict[int, dict[str, int]] = {}
+        answers = self._ask("listen", {k: {"sockets": each} for k, each in sockets.items()}, _ANSWER_S)
+        for supervisor, answer in answers.items():
+            errors = {name: it["error"] for name, it in answer.value.items() if "error" in it}
+            self._hosts[supervisor] = replace(self._hosts[supervisor], listen_errors=errors)
+            ports[supervisor] = {name: it["port"] for name, it in answer.value.items() if "port" in it}
+        return ports
 
-    def _connect(
-        self, hosts: Sequence[HostChecks], listening: Mapping[int, Mapping[str, Any]]
-    ) -> dict[int, dict[str, str]]:
+    def connect(self, ports: Mapping[int, Mapping[str, int]]) -> None:
         """Connect from every host to every endpoint and to every other host."""
         targets = [
             self._socket(endpoint.name, endpoint.address, endpoint.port, is_own=endpoint.host is not None)
             for endpoint in self._endpoints
-            if endpoint.host is None
-            or "port" in listening.get(self._supervisors[endpoint.host], {}).get(endpoint.name, {})
+            if endpoint.host is None or endpoint.name in ports.get(self._find_supervisor(endpoint), {})
         ]
         peers = {
-            supervisor: self._socket(f"peer {at}", host.address, listening[supervisor]["peer"]["port"])
-            for at, (supervisor, host) in enumerate(zip(self._supervisors, hosts, strict=True))
-            if "port" in listening.get(supervisor, {}).get("peer", {})
+            supervisor: self._socket(f"peer {at}", host.address, ports[supervisor]["peer"])
+            for at, (supervisor, host) in enumerate(self._hosts.items())
+            if "peer" in ports.get(supervisor, {})
         }
         arguments = {
             supervisor: {
                 "targets": [*targets, *(peer for other, peer in peers.items() if other != supervisor)],
                 "timeout_s": CONNECT_S,
             }
-            for supervisor, host in zip(self._supervisors, hosts, strict=True)
-            if host.facts is not None
+            for supervisor in self._find_checkable()
         }
-        return self._requests.ask("connect", arguments, timeout_s=self._connect_limit_s(hosts))
+        # If every connection is tried to its limit.
+        rounds = 1 + (len(self._endpoints) + len(self._hosts)) // CONNECTIONS_AT_ONCE
+        for supervisor, answer in self._ask("connect", arguments, _ANSWER_S + CONNECT_S * rounds).items():
+            self._hosts[supervisor] = replace(self._hosts[supervisor], connect_errors=answer.value)
 
-    def _connect_limit_s(self, hosts: Sequence[HostChecks]) -> float:
-        """Return how long connecting may take, if every connection is tried to its limit."""
-        rounds = 1 + (len(self._endpoints) + len(hosts)) // CONNECTIONS_AT_ONCE
-        return _ANSWER_S + CONNECT_S * rounds
+    def _find_supervisor(self, endpoint: Endpoint) -> int:
+        """Return the supervisor of the machine that listens; -1 for the notebook's."""
+        return -1 if endpoint.host is None else list(self._hosts)[endpoint.host]
 
     def _socket(self, name: str, address: str, port: int, *, is_own: bool = True) -> dict[str, Any]:
         """Describe a socket for a request; `is_own` if a check listens there, and not the hub or the notebook."""

@@ -16,7 +16,7 @@ import pytest
 
 from mhnb.cli.main import main
 from mhnb.cluster import preflight
-from mhnb.cluster.host_monitor import ChecksStopped, HostRequests
+from mhnb.cluster.host_monitor import HostRequests, RequestsClosed
 from mhnb.cluster.preflight import check_hosts
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import CheckHost, HostChecked, HostUp
@@ -267,7 +267,7 @@ def test_end_of_the_start_ends_the_checks(supervisors: Supervisors) -> None:
     """A check that waits for an answer ends with the start."""
     supervisors.silent = {0, 1}
     threading.Timer(0.2, supervisors.requests.close).start()
-    with pytest.raises(ChecksStopped):
+    with pytest.raises(RequestsClosed):
         supervisors.check()
 
 
