@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import structs
 
-from mhnb.core.messages import CheckHost, HostSpec, format_hostspec
+from mhnb.core.messages import CheckHost, HostChecked, HostSpec, format_hostspec
 from mhnb.rank.host_setup import RankPaths, hub_log
 from mhnb.system.private_files import open_private
 from mhnb.system.processes import end_with_parent
@@ -173,26 +173,18 @@ def _reseed() -> None:
         np.random.seed()  # noqa: NPY002  # the legacy state is the one that the fork has copied
 
 
-class CheckAnswer(msgspec.Struct, array_like=True, frozen=True):
-    """The answer of the checking child to one request."""
-
-    request_id: int
-    value: Any
-    error: str = ""
-    """Why there is no value; empty if there is one."""
-
-
 class CheckProcess:
     """The child process that answers `CheckHost`: `system/host_checks.py`.
 
     A check may take seconds and uses threads, and this process must stay responsive and single-threaded.
 
     Args:
+        supervisor: number of this process, which its answers have.
         environment: of the child: what the launcher's command had, without what ranks get in addition.
         log: receives its standard error.
     """
 
-    def __init__(self, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, supervisor: int, environment: Mapping[str, str], log: Path) -> None:
         with open(log, "ab", opener=open_private) as err:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "mhnb.system.host_checks"],
@@ -205,7 +197,7 @@ class CheckProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
-        self._log, self._unread = log, b""
+        self._supervisor, self._log, self._unread = supervisor, log, b""
         self._pending: list[int] = []
 
     def fileno(self) -> int:
@@ -219,25 +211,24 @@ class CheckProcess:
             self._requests.write(msgspec.json.encode((request.request_id, request.check, request.arguments)) + b"\n")
             self._requests.flush()
 
-    def read_answers(self) -> list[CheckAnswer] | None:
+    def read_answers(self) -> list[HostChecked] | None:
         """Return the answers that have arrived; None once it has ended. To be called when it is readable.
 
         If it ends with requests unanswered, the answers before that have its last words as their error.
         """
         data = os.read(self._answers.fileno(), _ANSWER_NBYTES)
         if not data:
-            failed = [CheckAnswer(request_id, None, self._read_last_words()) for request_id in self._pending]
-            self._pending = []
-            return failed or None
+            unanswered, self._pending = self._pending, []
+            return [HostChecked(self._supervisor, each, None, self._read_last_words()) for each in unanswered] or None
         *lines, self._unread = (self._unread + data).split(b"\n")
         found = []
         for line in lines:
             # A start-up file of this Python may print, too.
             with contextlib.suppress(msgspec.MsgspecError):
-                answer = msgspec.json.decode(line, type=CheckAnswer)
-                if answer.request_id in self._pending:
-                    self._pending.remove(answer.request_id)
-                    found.append(answer)
+                request_id, value = msgspec.json.decode(line, type=tuple[int, Any])
+                if request_id in self._pending:
+                    self._pending.remove(request_id)
+                    found.append(HostChecked(self._supervisor, request_id, value))
         return found
 
     def _read_last_words(self) -> str:

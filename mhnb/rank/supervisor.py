@@ -348,7 +348,8 @@ class Supervisor:
 
     def _check(self, request: CheckHost) -> None:
         if self._checks is None:
-            self._checks = CheckProcess(self._environment, Path(self._spec.run_dir) / "log" / "checks.log")
+            log = Path(self._spec.run_dir) / "log" / "checks.log"
+            self._checks = CheckProcess(self._spec.supervisor or 0, self._environment, log)
         self._checks.send(request)
 
     def _send_checked(self) -> None:
@@ -357,7 +358,7 @@ class Supervisor:
         if answers is None:
             self._end_checks()
         for answer in answers or ():
-            self._send(HostChecked(self._spec.supervisor or 0, answer.request_id, answer.value, answer.error))
+            self._send(answer)
 
     def _end_checks(self) -> None:
         """End the checks: their listeners may hold the ports that the ranks need."""

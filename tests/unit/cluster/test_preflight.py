@@ -23,7 +23,7 @@ from mhnb.core.messages import CheckHost, HostChecked, HostUp
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.core.state.events import RunPreflight
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
-from mhnb.rank.spawn import CheckAnswer, CheckProcess
+from mhnb.rank.spawn import CheckProcess
 from mhnb.system.host_checks import Listener, collect_facts, connect
 from mhnb.transport.addresses import find_free_port
 from tests.support.source import ROOT
@@ -152,7 +152,7 @@ class Supervisors:
     """Two supervisors of this machine, as far as preflight needs them: their reports, and their check processes."""
 
     def __init__(self, folder: Path) -> None:
-        self._processes = {k: CheckProcess(os.environ, folder / f"checks{k}.log") for k in (0, 1)}
+        self._processes = {k: CheckProcess(k, os.environ, folder / f"checks{k}.log") for k in (0, 1)}
         self.silent: set[int] = set()
         self.silent_for: tuple[str, ...] = ("facts", "clock", "listen", "connect")
         """The checks that a silent supervisor does not answer."""
@@ -167,11 +167,11 @@ class Supervisors:
             return
         process = self._processes[supervisor]
         process.send(request)
-        answers: list[CheckAnswer] | None = []
+        answers: list[HostChecked] | None = []
         while answers == []:
             answers = process.read_answers()
         for answer in answers or ():
-            self.requests.deliver(HostChecked(supervisor, answer.request_id, answer.value, answer.error))
+            self.requests.deliver(answer)
 
     def check(self, failures: Mapping[int, LaunchError] | None = None, **changed: Any) -> PreflightReport:
         """Check the hosts of a cluster; a host with a failure has reported, and was lost before the others had."""
@@ -300,10 +300,10 @@ def test_unanswered_check_is_a_failure(supervisors: Supervisors, monkeypatch: py
 def test_checks_that_end_give_their_last_words(tmp_path: Path) -> None:
     """A check that raises ends its process, and its error is the answer; noise on its output is no answer."""
     (tmp_path / "sitecustomize.py").write_text("print('welcome'); print('[9, 2]')\n")
-    process = CheckProcess(os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, tmp_path / "checks.log")
+    process = CheckProcess(0, os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, tmp_path / "checks.log")
     process.send(CheckHost(1, "clock", {}))
     process.send(CheckHost(2, "connect", {"targets": [{}], "timeout_s": 1}))
-    answers: list[CheckAnswer] = []
+    answers: list[HostChecked] = []
     while (found := process.read_answers()) is not None:
         answers += found
     assert [answer.request_id for answer in answers] == [1, 2]
