@@ -21,19 +21,19 @@ from mhnb.cluster import memory, requests, transfer
 from mhnb.cluster.attach import ClusterRecord, write_cluster_record
 from mhnb.cluster.debugging import DebugConsole, SuspendableView, check_debug_arguments, check_stop_ranks
 from mhnb.cluster.event_loop import CellFuture, EventLoop
-from mhnb.cluster.generation import adopt_generation, create_generation, end_hosts, make_cluster_record
+from mhnb.cluster.generation import adopt_generation, create_generation, end_hosts
 from mhnb.cluster.host_monitor import HostMonitor, HostRequests
 from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
 from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.metrics import MetricTable
-from mhnb.cluster.options import StartOptions, check_detachable
+from mhnb.cluster.options import StartRequest, check_detachable
 from mhnb.cluster.preflight import check_hosts, preflight_error
 from mhnb.cluster.shell_control import LongAction, ShellRequests
 from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks, describe_restart
 from mhnb.cluster.trace import TracedCell, collect_trace, make_user_folder
 from mhnb.core.cell_name import NO_PLACE, CellPlace
 from mhnb.core.cell_request import build_cell_request
-from mhnb.core.cluster_spec import ClusterSpec, check_initialize
+from mhnb.core.cluster_spec import check_initialize
 from mhnb.core.debugging import DebugRequest
 from mhnb.core.flight import FlightReport, build_report
 from mhnb.core.guard.value_check import CheckRow
@@ -124,9 +124,7 @@ class Cluster:
     """Ranks that run every cell in the same order. Created by `mhnb.start`.
 
     Args:
-        shape: how many ranks, and where.
-        options: how to start them.
-        source: the profile to start with, or the record of a running cluster to attach to.
+        source: the start, or the record of a running cluster to attach to.
         generation: number of the start.
         origin_pid: id of the process that started generation 1; None: this one.
         restarter: replaces the cluster by the next generation.
@@ -135,22 +133,20 @@ class Cluster:
 
     def __init__(
         self,
-        shape: ClusterSpec,
-        options: StartOptions,
+        source: StartRequest | ClusterRecord,
         *,
-        source: Profile | ClusterRecord,
         generation: int = 1,
         origin_pid: int | None = None,
         restarter: Restarter | None = None,
         answer_shell: AnswerShell | None = None,
     ) -> None:
-        self.shape, self.options, self.generation = shape, options, generation
+        self.shape, self.options, self.generation = source.shape, source.options, generation
         # None: this process has not loaded it, because another one started the cluster.
-        self.profile = source if isinstance(source, Profile) else None
-        self.name, self.cwd = options.name, find_cwd()
+        self.profile = source.profile if isinstance(source, StartRequest) else None
+        self.name, self.cwd = self.options.name, find_cwd()
         self.started_in_s = 0.0
         self.preflight_s: float | None = None
-        self.notes = check_initialize(shape.initialize, shape.process_count)
+        self.notes = check_initialize(self.shape.initialize, self.shape.process_count)
         self._began = time.monotonic()
         self._listener = ClusterListener()
         self.journal = ClusterJournal(
@@ -168,18 +164,21 @@ class Cluster:
         self._is_taken_over, self.left = self.profile is None, False  # left: the cluster continues without this object
         try:
             self._resources = (
-                create_generation(shape, options, source, self.journal, generation=generation, now=self._began)
-                if isinstance(source, Profile)
-                else adopt_generation(source, self.journal, now=self._began)
+                create_generation(source, generation=generation, now=self._began)
+                if isinstance(source, StartRequest)
+                else adopt_generation(source, now=self._began)
             )
         except BaseException:
             self.journal.close()
             raise
         self._state_machine, self.launched = self._resources.state_machine, self._resources.hosts
+        self._state_machine.history = self.journal.records
         try:
             self._listener.enable_shell_requests(self._make_shell_requests())
-            if isinstance(source, Profile):
-                self._launch(source)
+            if self.profile is None:
+                self.journal.records += self.journal.read()[0]
+            else:
+                self._launch(self.profile)
             with SigintHandler():
                 self._serve()
         except BaseException:
@@ -187,6 +186,7 @@ class Cluster:
             run_uninterrupted(
                 self._resources.abort_start if self._ended else self._detach if self._is_taken_over else self._end
             )
+            self.journal.close()
             raise
 
     def _make_shell_requests(self) -> ShellRequests:
@@ -220,7 +220,7 @@ class Cluster:
         return text, {"generation": fresh.generation}
 
     def _launch(self, profile: Profile) -> None:
-        self._resources.launch(self.shape, self.options, profile, self.cwd)
+        self._resources.launch(profile)
 
     def _serve(self) -> None:
         transport, listener, write_record = self._resources.transport, self._listener, self.journal.write
@@ -261,9 +261,9 @@ class Cluster:
         """
         try:
             self.started_in_s = self._listener.wait_ready(on_progress)
-            self._resources.record_owner(self.shape, self.options, self.ranks)
+            self._resources.record_owner(self.ranks)
             if self.options.keep:
-                write_cluster_record(make_cluster_record(self._resources, self.shape, self.options, self.started_in_s))
+                write_cluster_record(self._resources.make_record(self.journal.origin_pid, self.started_in_s))
                 self._host_monitor.make_detachable(lambda: self._event_loop.is_alive)
         except BaseException:
             # Also Ctrl-C.
@@ -308,6 +308,7 @@ class Cluster:
             closed_text = f"this notebook has detached from the cluster\n  Fix: %mhjax attach {self.name}"
             self._event_loop.detach(_STOP_S, closed_text)
             self._resources.close()
+            self.journal.close()
             self._ended = self.left = True
         atexit.unregister(self._at_exit)
 
@@ -694,6 +695,7 @@ class Cluster:
             if self.spare is not None:
                 self.spare.stop()
             self._resources.close_and_remove_keys()
+            self.journal.close()
             # Last, so that the next stop continues one that failed.
             self._ended = True
         atexit.unregister(self._at_exit)

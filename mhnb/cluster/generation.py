@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +12,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from mhnb.cluster.attach import ClusterRecord, OwnerLock
 from mhnb.cluster.interrupts import SigintHandler
-from mhnb.cluster.journal import KERNEL, ClusterJournal
-from mhnb.cluster.options import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
+from mhnb.cluster.journal import KERNEL
+from mhnb.cluster.options import StartOptions, StartRequest
 from mhnb.cluster.status import describe_location
 from mhnb.core.addresses import Address, parse_address
-from mhnb.core.cluster_spec import ClusterSpec
-from mhnb.core.state.host_tracking import StartBarrier
+from mhnb.core.cluster_spec import ClusterSpec, HostAssignment
+from mhnb.core.launch.environment import rank_environment
+from mhnb.core.messages import HostSpec
+from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR, StartBarrier
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.errors import LaunchError
@@ -26,7 +31,7 @@ from mhnb.launchers.base import ADDRESS_FIX, Host
 from mhnb.launchers.local import AdoptedHost, DetachedHosts, LocalHost
 from mhnb.launchers.profiles import Profile
 from mhnb.system.processes import PROCESS_ENDED
-from mhnb.system.run_dir import configure_hub, make_run_dir, remove_keys, write_run_record
+from mhnb.system.run_dir import configure_hub, find_cwd, make_run_dir, remove_keys, write_run_record
 from mhnb.transport.addresses import find_free_port
 from mhnb.transport.server import SocketServer
 from mhnb.types import RankInfo
@@ -40,34 +45,69 @@ _MAX_PARALLEL_ENDS = 64
 class Generation:
     """Resources of one generation of a cluster."""
 
+    shape: ClusterSpec
+    options: StartOptions
     run_dir: Path
     key: bytes = field(repr=False)
     transport: SocketServer
     state_machine: ClusterStateMachine
-    journal: ClusterJournal
-    hosts: list[Host]
-    origin_pid: int
-    """Id of the process that started the cluster first; part of the names of its directory and its journal."""
+    hosts: list[Host] = field(default_factory=list)
     lock: OwnerLock | None = None
 
-    def launch(self, shape: ClusterSpec, options: StartOptions, profile: Profile, cwd: str) -> None:
-        """Start every supervisor, and add each to `hosts` at once, so that it can be ended if a later one fails.
+    def launch(self, profile: Profile) -> None:
+        """Start every supervisor.
 
         Raises:
             LaunchError: a supervisor could not be started.
         """
-        location = GenerationLocation(
-            self.transport.url, self.key, self.state_machine.generation, cwd, str(self.run_dir)
-        )
-        for _ in launch_hosts(shape, options, profile, location, self.hosts):
+        for _ in self.launch_hosts(profile):
             # Now: with `keep` the processes outlive a notebook that is killed during the start, and must be found.
-            self.record_owner(shape, options, ())
+            self.record_owner(())
 
-    def record_owner(self, shape: ClusterSpec, options: StartOptions, ranks: Sequence[RankInfo]) -> None:
+    def launch_hosts(self, profile: Profile) -> Iterator[None]:
+        """Start every supervisor, add each to `hosts` at once, so that it can be ended if a later one fails, and yield.
+
+        Raises:
+            LaunchError: a supervisor could not be started.
+        """
+        launching = _launch_each(self, profile)
+        while True:
+            with SigintHandler():
+                # Ctrl-C takes effect between two hosts: otherwise a process that was just created would have no owner.
+                host = next(launching, None)
+                self.hosts += [] if host is None else [host]
+            if host is None:
+                return
+            yield
+
+    def record_owner(self, ranks: Sequence[RankInfo]) -> None:
         """Record which processes run here, and where, so that a shell can list and stop them. `ranks` is empty until they report."""
-        pids, where_text = [rank.pid for rank in ranks] or [None] * shape.process_count, describe_location(shape, ranks)
+        pids, location = (
+            [rank.pid for rank in ranks] or [None] * self.shape.process_count,
+            describe_location(self.shape, ranks),
+        )
         write_run_record(
-            self.run_dir, options.name, self.hosts[0].pid, pids, is_detachable=options.keep, location=where_text
+            self.run_dir,
+            self.options.name,
+            self.hosts[0].pid,
+            pids,
+            is_detachable=self.options.keep,
+            location=location,
+        )
+
+    def make_record(self, origin_pid: int, started_in_s: float) -> ClusterRecord:
+        """Return the record that another notebook needs to take the cluster over."""
+        local_pids = {k: host.pid for host in self.hosts if not host.is_remote for k in host.supervisors}
+        return ClusterRecord(
+            self.run_dir,
+            self.key,
+            self.transport.url,
+            self.state_machine.generation,
+            origin_pid,
+            self.shape,
+            self.options,
+            local_pids,
+            started_in_s,
         )
 
     def abort_start(self) -> None:
@@ -83,31 +123,29 @@ class Generation:
         remove_keys(self.run_dir)
 
     def close(self) -> None:
-        """Close the transport and the journal, and release the owner lock. The event loop closes the transport too, which is harmless."""
+        """Close the transport, and release the owner lock. The event loop closes the transport too, which is harmless."""
         self.transport.close()
-        self.journal.close()
         if self.lock is not None:
             self.lock.release()
 
 
-def create_generation(
-    shape: ClusterSpec, options: StartOptions, profile: Profile, journal: ClusterJournal, *, generation: int, now: float
-) -> Generation:
+def create_generation(request: StartRequest, *, generation: int, now: float) -> Generation:
     """Create the resources of a new generation: directory, key, open transport. Its hosts are not launched yet."""
+    shape, options = request.shape, request.options
     # With the settings of the hub and the engines.
-    run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=profile.folder)
+    run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=request.profile.folder)
     key = secrets.token_bytes(32)
     with ExitStack() as cleanup:
-        transport = open_transport(shape, options, profile, key, run_dir)
+        cleanup.callback(shutil.rmtree, run_dir, ignore_errors=True)
+        transport = _open_transport(request, key, run_dir)
         cleanup.callback(transport.close)
-        state_machine = create_state_machine(shape, options, run_dir, generation=generation, now=now)
-        state_machine.history = journal.records
+        state_machine = _create_state_machine(shape, options, run_dir, generation=generation, now=now)
         lock = OwnerLock(run_dir, options.name) if options.keep else None
         cleanup.pop_all()
-    return Generation(run_dir, key, transport, state_machine, journal, [], journal.origin_pid, lock)
+    return Generation(shape, options, run_dir, key, transport, state_machine, lock=lock)
 
 
-def adopt_generation(record: ClusterRecord, journal: ClusterJournal, *, now: float) -> Generation:
+def adopt_generation(record: ClusterRecord, *, now: float) -> Generation:
     """Adopt the resources of a detached cluster; its ranks look for the transport at its previous address.
 
     Raises:
@@ -118,10 +156,8 @@ def adopt_generation(record: ClusterRecord, journal: ClusterJournal, *, now: flo
         # After a failure the lock must be free for other notebooks, and for another try.
         cleanup.callback(lock.release)
         shape, options = record.shape, replace(record.options, start_timeout_s=_TAKEOVER_TIMEOUT_S)
-        state_machine = create_state_machine(shape, options, record.run_dir, generation=record.generation, now=now)
+        state_machine = _create_state_machine(shape, options, record.run_dir, generation=record.generation, now=now)
         state_machine.registry.mark_takeover(record.full_name)
-        journal.records += journal.read()[0]
-        state_machine.history = journal.records
         transport = open_detached_transport(record)
         cleanup.callback(transport.close)
         hosts: list[Host] = [_adopt_supervisor(number, pid, record) for number, pid in record.local_supervisors.items()]
@@ -130,11 +166,9 @@ def adopt_generation(record: ClusterRecord, journal: ClusterJournal, *, now: flo
         )
         if remote_supervisors and not shape.is_local:
             hosts.append(DetachedHosts(remote_supervisors))
-        adopted = Generation(
-            record.run_dir, record.key, transport, state_machine, journal, hosts, record.origin_pid, lock
-        )
+        adopted = Generation(shape, record.options, record.run_dir, record.key, transport, state_machine, hosts, lock)
         # Now, because the ranks may run a cell of hours, which is awaited.
-        adopted.record_owner(shape, options, ())
+        adopted.record_owner(())
         cleanup.pop_all()
     return adopted
 
@@ -168,36 +202,16 @@ def _adopt_supervisor(number: int, pid: int, record: ClusterRecord) -> AdoptedHo
         ) from error
 
 
-def make_cluster_record(
-    resources: Generation, shape: ClusterSpec, options: StartOptions, started_in_s: float
-) -> ClusterRecord:
-    """Return the record that another notebook needs to take the cluster over."""
-    local_pids = {k: host.pid for host in resources.hosts if not host.is_remote for k in host.supervisors}
-    generation = resources.state_machine.generation
-    return ClusterRecord(
-        resources.run_dir,
-        resources.key,
-        resources.transport.url,
-        generation,
-        resources.origin_pid,
-        shape,
-        options,
-        local_pids,
-        started_in_s,
-    )
-
-
-def open_transport(
-    shape: ClusterSpec, options: StartOptions, profile: Profile, key: bytes, run_dir: Path
-) -> SocketServer:
+def _open_transport(request: StartRequest, key: bytes, run_dir: Path) -> SocketServer:
     """Open the transport where the hosts look for it: a socket file if all are on this machine, else an address that they reach.
 
     Raises:
         LaunchError: that address cannot be found, or is not this machine's.
     """
+    shape, options = request.shape, request.options
     if shape.is_local:
         return SocketServer(key, path=run_dir / "link")
-    launcher = profile.settings.create_launcher(shape)
+    launcher = request.profile.settings.create_launcher(shape)
     address = options.address or launcher.find_own_address()
     configure_hub(run_dir, address, encrypt=options.encrypt)
     try:
@@ -208,7 +222,7 @@ def open_transport(
         raise LaunchError(f"mhnb cannot listen at {address} ({why}){ADDRESS_FIX}") from error
 
 
-def create_state_machine(
+def _create_state_machine(
     shape: ClusterSpec, options: StartOptions, run_dir: Path, *, generation: int, now: float
 ) -> ClusterStateMachine:
     """Create the state machine of a generation, with every rank on its host."""
@@ -250,35 +264,92 @@ def end_hosts(hosts: Sequence[Host], registry: RankRegistry) -> None:
             end(host)
 
 
-def launch_hosts(
-    shape: ClusterSpec, options: StartOptions, profile: Profile, location: GenerationLocation, hosts: list[Host]
-) -> Iterator[None]:
-    """Start every supervisor, add each to `hosts` as soon as it exists, and yield after each.
-
-    Raises:
-        LaunchError: a supervisor could not be started.
-    """
-    launching = _launch_each(shape, options, profile, location)
-    while True:
-        with SigintHandler():
-            # Ctrl-C takes effect between two hosts: otherwise a process that was just created would have no owner.
-            host = next(launching, None)
-            hosts += [] if host is None else [host]
-        if host is None:
-            return
-        yield
-
-
-def _launch_each(
-    shape: ClusterSpec, options: StartOptions, profile: Profile, location: GenerationLocation
-) -> Iterator[Host]:
+def _launch_each(resources: Generation, profile: Profile) -> Iterator[Host]:
+    shape = resources.shape
     if shape.is_local:
-        spec = local_spec(shape, options, location, os.environ, f"127.0.0.1:{find_free_port()}")
+        spec = local_spec(resources, f"127.0.0.1:{find_free_port()}")
         yield LocalHost(spec, os.environ | spec.environment)
         return
-    hub = hub_spec(shape, options, location, os.environ)
+    hub = _hub_spec(resources)
     yield LocalHost(hub, os.environ | hub.environment)
     shares = shape.assign_hosts()
-    specs = [profile.settings.apply_to(host_spec(shape, options, location, os.environ, share)) for share in shares]
-    launcher = profile.settings.create_launcher(shape)
-    yield from launcher.launch(specs, shares, os.environ, Path(location.run_dir))
+    specs = [profile.settings.apply_to(_host_spec(resources, share)) for share in shares]
+    yield from profile.settings.create_launcher(shape).launch(specs, shares, os.environ, resources.run_dir)
+
+
+# -- what each supervisor is to start
+
+
+def _base_spec(resources: Generation) -> HostSpec:
+    """Return the part of the spec that is the same for every supervisor."""
+    shape, options = resources.shape, resources.options
+    initialize = dict(shape.initialize)
+    for given in ("num_processes", "cluster_detection_method", "coordinator_address"):
+        initialize.pop(given, None)
+    return HostSpec(
+        link_url=resources.transport.url,
+        key=resources.key.hex(),
+        supervisor=0,
+        generation=resources.state_machine.generation,
+        process_count=shape.process_count,
+        ranks=list(range(shape.process_count)),
+        devices=shape.devices,
+        coordinator_address="",
+        initialize=initialize,
+        environment=rank_environment(os.environ, devices=shape.devices, simulated=shape.devices is not None),
+        cwd=find_cwd(),
+        run_dir=str(resources.run_dir),
+        ranks_per_host=shape.ranks_per_host,
+        init=shape.init,
+        starts_hub=not options.connection,
+        has_shared_board=not options.connection,
+        engine_only=bool(options.connection),
+        is_detachable=options.keep,
+        fork=options.fork,
+    )
+
+
+def local_spec(resources: Generation, coordinator: str) -> HostSpec:
+    """Return the spec for the one supervisor of this machine, which starts the hub and every rank of the cluster.
+
+    Args:
+        coordinator: `address:port` for JAX's coordinator, unless the user has named one.
+    """
+    shape = resources.shape
+    return structs.replace(
+        _base_spec(resources),
+        coordinator_address=shape.initialize.get("coordinator_address") or coordinator,
+        # One rank with all GPUs of a machine leaves nothing to share out.
+        share_gpus=not shape.is_simulated and shape.process_count > 1,
+        connection=resources.options.connection,
+    )
+
+
+def _host_spec(resources: Generation, share: HostAssignment) -> HostSpec:
+    """Return the spec for the supervisor of one of several hosts, which starts its share of the ranks once all hosts are up."""
+    return structs.replace(
+        _base_spec(resources),
+        supervisor=share.supervisor,
+        ranks=list(share.ranks),
+        run_dir="",
+        starts_hub=False,
+        has_shared_board=False,
+        staged_start=True,
+        creates_cwd=bool(resources.options.sync),
+        host_timeout_s=HOST_TIMEOUT_FACTOR * resources.options.host_timeout_s,
+    )
+
+
+def _hub_spec(resources: Generation) -> HostSpec:
+    """Return the spec for the supervisor on this machine if every rank is on another: it starts the hub."""
+    options = resources.options
+    return structs.replace(
+        _base_spec(resources),
+        supervisor=len(resources.shape.assign_hosts()),
+        ranks=[],
+        has_shared_board=False,
+        staged_start=True,
+        connection=options.connection,
+        # Without `keep` it is a child process of the notebook, and needs no clock to detect the notebook's end.
+        host_timeout_s=HOST_TIMEOUT_FACTOR * options.host_timeout_s if options.keep else 0.0,
+    )

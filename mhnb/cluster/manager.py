@@ -60,7 +60,7 @@ from mhnb.core.ranks import pluralize
 from mhnb.core.replay import ReplayStep, plan_replay
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
 from mhnb.launchers.local import AdoptedHost, check_platform
-from mhnb.launchers.profiles import Profile, load_profile
+from mhnb.launchers.profiles import load_profile
 from mhnb.launchers.slurm import park_allocation, release_parked_allocation
 from mhnb.system.capacity import check_disk, check_limits, check_loopback, has_memory_limit
 from mhnb.system.processes import PROCESS_ENDED
@@ -110,14 +110,7 @@ def start_standby(cluster: Cluster) -> None:
         return
     try:
         number = next_generation(cluster.name, environment=os.environ)
-        standby_cluster = Cluster(
-            cluster.shape,
-            cluster.options,
-            source=_find_profile(cluster),
-            generation=number,
-            restarter=cluster.restarter,
-            answer_shell=_answer_shell,
-        )
+        standby_cluster = _make_cluster(_repeat_request(cluster), number)
     except (LaunchError, OSError) as error:
         cluster.notes = (*cluster.notes, f"no standby ranks were started: {error}")
         return
@@ -475,16 +468,20 @@ def _start(request: StartRequest, on_progress: Callable[[StartProgress], None] |
     notes += note_forced_devices(os.environ, shape.devices) if shape.is_local else ()
     if previous is not None:
         previous.stop()
-    cluster = Cluster(
-        shape,
-        options,
-        source=request.profile,
-        generation=next_generation(name, environment=os.environ),
+    generation = next_generation(name, environment=os.environ)
+    cluster = _make_cluster(request, generation)
+    cluster.notes = (*cluster.notes, *notes)
+    return _complete_start(cluster, on_progress, replaced=_find_replaced(previous, cluster))
+
+
+def _make_cluster(source: StartRequest | ClusterRecord, generation: int, origin_pid: int | None = None) -> Cluster:
+    return Cluster(
+        source,
+        generation=generation,
+        origin_pid=origin_pid,
         restarter=restart_cluster,
         answer_shell=_answer_shell,
     )
-    cluster.notes = (*cluster.notes, *notes)
-    return _complete_start(cluster, on_progress, replaced=_find_replaced(previous, cluster))
 
 
 def _answer_shell(cluster: Cluster, name: str, arguments: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -589,7 +586,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
     if newest.left:
         raise NotStarted(f"{newest.reason}, then %mhjax restart")
     # Before anything is stopped, because the profile may have become invalid.
-    profile = _find_profile(cluster)
+    request = _repeat_request(cluster)
     standby, newest.spare = newest.spare, None
     try:
         if standby is None:
@@ -609,15 +606,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
             return _activate(promoted, newest, is_restart=True)
         origin = newest.journal.origin_pid
         generation = next_generation(newest.name, environment=os.environ, origin_pid=origin)
-        fresh = Cluster(
-            cluster.shape,
-            cluster.options,
-            source=profile,
-            generation=generation,
-            origin_pid=origin,
-            restarter=restart_cluster,
-            answer_shell=_answer_shell,
-        )
+        fresh = _make_cluster(request, generation, origin)
     finally:
         # If it was not taken.
         release_parked_allocation(newest.name)
@@ -641,9 +630,10 @@ def _report_wait(
     return lambda: on_progress(StartProgress(ranks, time.monotonic() - began, standing=standing))
 
 
-def _find_profile(cluster: Cluster) -> Profile:
-    """Return the profile that a cluster was started with; one that another process started gets it as it is now."""
-    return cluster.profile or load_profile(cluster.shape.profile, cluster.options.reach)
+def _repeat_request(cluster: Cluster) -> StartRequest:
+    """Return the start of a cluster once more. The profile of one that another process started is loaded as it is now."""
+    profile = cluster.profile or load_profile(cluster.shape.profile, cluster.options.reach)
+    return StartRequest(cluster.shape, cluster.options, profile)
 
 
 def current_generation(cluster: Cluster) -> Cluster:
@@ -678,15 +668,7 @@ def _attach(name: str | None, on_progress: Callable[[StartProgress], None] | Non
             raise
         # The requested cluster may be among the records that could not be read.
         raise NotStarted("\n".join([str(error), *faults])) from None
-    cluster = Cluster(
-        record.shape,
-        record.options,
-        generation=record.generation,
-        origin_pid=record.origin_pid,
-        source=record,
-        restarter=restart_cluster,
-        answer_shell=_answer_shell,
-    )
+    cluster = _make_cluster(record, record.generation, record.origin_pid)
     cluster.wait_ready(on_progress)
     make_current(cluster)
     return cluster

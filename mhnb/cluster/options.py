@@ -1,4 +1,4 @@
-"""Options of a start: resolve its arguments and profile into a cluster spec, and derive the spec of each host to start.
+"""Options of a start: resolve its arguments and profile into a cluster spec.
 
 The cluster spec is how many ranks run, on how many hosts, on which machines. `StartOptions` holds everything else.
 `StartRequest` is both, from the arguments of `mhnb.start` or the flags of a command.
@@ -14,26 +14,19 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from msgspec import structs
-
-from mhnb.core.addresses import parse_address
 from mhnb.core.arguments import format_unknown, is_positive_seconds
 from mhnb.core.cell_request import Guard, check_guard
 from mhnb.core.cluster_spec import (
     INITIALIZE_ARGUMENTS,
     ClusterSpec,
-    HostAssignment,
     check_counts,
     check_initialize,
     diff_options,
     format_options_mismatch,
     parse_hosts_argument,
 )
-from mhnb.core.launch.environment import rank_environment
 from mhnb.core.launch.hosts import HostName, parse_hosts
-from mhnb.core.messages import HostSpec
 from mhnb.core.ranks import pluralize
-from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR
 from mhnb.errors import AlreadyStarted, InvalidRequest
 from mhnb.launchers.profiles import KINDS, Profile, is_path, load_profile, ranks_per_host, read_hostfile
 from mhnb.system.processes import require_gpus
@@ -222,115 +215,6 @@ def check_detachable(options: StartOptions) -> None:
             f"cannot detach: cluster {options.name!r} was started without --keep, so it stops with this notebook\n"
             "  Fix: %mhjax stop, then %mhjax start --keep"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationLocation:
-    """Location of one generation, and how its processes reach the notebook."""
-
-    link_url: str
-    key: bytes
-    generation: int
-    cwd: str
-    run_dir: str
-
-    @property
-    def address(self) -> str:
-        """Address of this machine, as hosts on other machines reach it; empty if they use a socket file."""
-        return parse_address(self.link_url).host
-
-
-def _base_spec(
-    shape: ClusterSpec, options: StartOptions, location: GenerationLocation, environment: Mapping[str, str]
-) -> HostSpec:
-    """Return the part of the spec that is the same for every supervisor."""
-    initialize = dict(shape.initialize)
-    for given in ("num_processes", "cluster_detection_method", "coordinator_address"):
-        initialize.pop(given, None)
-    simulated = shape.devices is not None
-    return HostSpec(
-        link_url=location.link_url,
-        key=location.key.hex(),
-        supervisor=0,
-        generation=location.generation,
-        process_count=shape.process_count,
-        ranks=list(range(shape.process_count)),
-        devices=shape.devices,
-        coordinator_address="",
-        initialize=initialize,
-        environment=rank_environment(environment, devices=shape.devices, simulated=simulated),
-        cwd=location.cwd,
-        run_dir=location.run_dir,
-        ranks_per_host=shape.ranks_per_host,
-        init=shape.init,
-        starts_hub=not options.connection,
-        has_shared_board=not options.connection,
-        engine_only=bool(options.connection),
-        is_detachable=options.keep,
-        fork=options.fork,
-    )
-
-
-def local_spec(
-    shape: ClusterSpec,
-    options: StartOptions,
-    location: GenerationLocation,
-    environment: Mapping[str, str],
-    coordinator: str,
-) -> HostSpec:
-    """Return the spec for the one supervisor of this machine, which starts the hub and every rank of the cluster.
-
-    Args:
-        environment: the notebook's.
-        coordinator: `address:port` for JAX's coordinator, unless the user has named one.
-    """
-    coordinator_address = shape.initialize.get("coordinator_address") or coordinator
-    # One rank with all GPUs of a machine leaves nothing to share out.
-    share_gpus = not shape.is_simulated and shape.process_count > 1
-    spec = structs.replace(
-        _base_spec(shape, options, location, environment),
-        coordinator_address=coordinator_address,
-        share_gpus=share_gpus,
-    )
-    return structs.replace(spec, connection=options.connection)
-
-
-def host_spec(
-    shape: ClusterSpec,
-    options: StartOptions,
-    location: GenerationLocation,
-    environment: Mapping[str, str],
-    share: HostAssignment,
-) -> HostSpec:
-    """Return the spec for the supervisor of one of several hosts, which starts its share of the ranks once all hosts are up."""
-    return structs.replace(
-        _base_spec(shape, options, location, environment),
-        supervisor=share.supervisor,
-        ranks=list(share.ranks),
-        run_dir="",
-        starts_hub=False,
-        has_shared_board=False,
-        staged_start=True,
-        creates_cwd=bool(options.sync),
-        host_timeout_s=HOST_TIMEOUT_FACTOR * options.host_timeout_s,
-    )
-
-
-def hub_spec(
-    shape: ClusterSpec, options: StartOptions, location: GenerationLocation, environment: Mapping[str, str]
-) -> HostSpec:
-    """Return the spec for the supervisor on this machine if every rank is on another: it starts the hub."""
-    number = len(shape.assign_hosts())
-    spec = structs.replace(
-        _base_spec(shape, options, location, environment),
-        supervisor=number,
-        ranks=[],
-        has_shared_board=False,
-        staged_start=True,
-    )
-    # Without `keep` it is a child process of the notebook, and needs no clock to detect the notebook's end.
-    limit_s = HOST_TIMEOUT_FACTOR * options.host_timeout_s if options.keep else 0.0
-    return structs.replace(spec, connection=options.connection, host_timeout_s=limit_s)
 
 
 def check_folder(folder: str | os.PathLike[str]) -> Path:

@@ -25,15 +25,10 @@ import psutil
 
 from mhnb.cluster.event_loop import EventLoop
 from mhnb.cluster.flags import start_arguments
-from mhnb.cluster.generation import (
-    create_state_machine,
-    end_hosts,
-    launch_hosts,
-    open_transport,
-)
+from mhnb.cluster.generation import create_generation
 from mhnb.cluster.host_monitor import HostAnswer, HostMonitor, HostRequests
 from mhnb.cluster.interrupts import run_uninterrupted
-from mhnb.cluster.options import GenerationLocation, StartRequest, resolve_start
+from mhnb.cluster.options import StartRequest, resolve_start
 from mhnb.cluster.status import ClusterListener
 from mhnb.core.addresses import Address, parse_address, parse_host_and_port
 from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec
@@ -42,9 +37,7 @@ from mhnb.core.preflight_checks import build_preflight_report
 from mhnb.core.preflight_facts import Endpoint, HostChecks, HostFacts, PreflightReport, Requirements
 from mhnb.core.state.events import RunPreflight
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError, MhnbError, PreflightFailed
-from mhnb.launchers.base import Host
 from mhnb.system.host_checks import CONNECT_S, CONNECTIONS_AT_ONCE, Listener, collect_facts, find_version
-from mhnb.system.run_dir import find_cwd, make_run_dir, remove_keys
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.preflight import build_preflight
 
@@ -277,12 +270,11 @@ def run_doctor(args: argparse.Namespace, on_queue_status: Callable[[str], None] 
         InvalidRequest: an invalid value of a flag.
         LaunchError: no machine could be checked.
     """
-    request = resolve_start(**{"name": "doctor"} | start_arguments(args))
+    request = resolve_start(**{"name": f"doctor-{os.getpid()}"} | start_arguments(args))
     check_cluster_spec(request.shape, available_nbytes=psutil.virtual_memory().available)
     if request.shape.is_local:
         return _check_this_machine(request.shape, args.coordinator_port)
-    with _Doctor(request, args.coordinator_port, on_queue_status) as doctor:
-        return doctor.wait()
+    return _check_launched(request, args.coordinator_port, on_queue_status)
 
 
 def _check_this_machine(
@@ -304,78 +296,53 @@ def _check_this_machine(
     return replace(report, duration_s=clock() - began)
 
 
-class _Doctor:
-    """A start that ends after the checks of its hosts.
+def _check_launched(
+    request: StartRequest, coordinator_port: int, on_queue_status: Callable[[str], None]
+) -> PreflightReport:
+    """Start the supervisors of a cluster, check their hosts, and end them.
 
     Args:
-        request: the cluster that could be started.
         coordinator_port: the port to check for JAX's coordinator; 0 for what a start would use.
         on_queue_status: see `run_doctor`.
     """
+    shares_machines = request.profile.settings.shares_machines
+    reports: queue.SimpleQueue[PreflightReport] = queue.SimpleQueue()
 
-    def __init__(self, request: StartRequest, coordinator_port: int, on_queue_status: Callable[[str], None]) -> None:
-        self._request, self._port, self._on_queue_status = request, coordinator_port, on_queue_status
-        self._hosts: list[Host] = []
-        self._results: queue.SimpleQueue[PreflightReport] = queue.SimpleQueue()
-        self._listener = ClusterListener()
-        self._cleanup = ExitStack()
+    def check(command: RunPreflight, requests: HostRequests) -> MhnbError | None:
+        command = _replace_port(command, coordinator_port)
+        url = resources.transport.url
+        reports.put(check_hosts(request.shape, url, command, requests, shares_machines=shares_machines))
+        return LaunchError("the checks are done")
 
-    def __enter__(self) -> _Doctor:
-        try:
-            self._start()
-        except BaseException:
-            run_uninterrupted(self._cleanup.close)
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        run_uninterrupted(self._cleanup.close)
-
-    def _start(self) -> None:
-        shape, options, profile = self._request.shape, self._request.options, self._request.profile
-        run_dir = make_run_dir(f"doctor-{os.getpid()}", 1, environment=os.environ, profile=profile.folder)
-        self._cleanup.callback(shutil.rmtree, run_dir, ignore_errors=True)
-        self._cleanup.callback(remove_keys, run_dir)
-        key = secrets.token_bytes(32)
-        transport = open_transport(shape, options, profile, key, run_dir)
-        self._cleanup.callback(transport.close)
-        self._machine = create_state_machine(shape, options, run_dir, generation=1, now=time.monotonic())
-        self._cleanup.callback(lambda: end_hosts(self._hosts, self._machine.registry))
-        location = GenerationLocation(transport.url, key, 1, find_cwd(), str(run_dir))
-        for _ in launch_hosts(shape, options, profile, location, self._hosts):
+    listener, cleanup = ClusterListener(), ExitStack()
+    try:
+        resources = create_generation(request, generation=1, now=time.monotonic())
+        cleanup.callback(shutil.rmtree, resources.run_dir, ignore_errors=True)
+        cleanup.callback(resources.abort_start)
+        for _ in resources.launch_hosts(request.profile):
             pass
-
-        def check(command: RunPreflight, requests: HostRequests) -> MhnbError | None:
-            shares_machines = profile.settings.shares_machines
-            self._results.put(
-                check_hosts(shape, transport.url, self._choose_port(command), requests, shares_machines=shares_machines)
-            )
-            return LaunchError("the checks are done")
-
-        monitor = HostMonitor(transport, self._hosts, timeout_s=options.host_timeout_s, run_preflight=check)
-        loop = EventLoop(transport, self._machine, monitor, clock=time.monotonic, listener=self._listener)
+        monitor = HostMonitor(
+            resources.transport, resources.hosts, timeout_s=request.options.host_timeout_s, run_preflight=check
+        )
+        loop = EventLoop(resources.transport, resources.state_machine, monitor, clock=time.monotonic, listener=listener)
         loop.start()
-        self._cleanup.callback(loop.close, _STOP_S)
-
-    def _choose_port(self, command: RunPreflight) -> RunPreflight:
-        if not self._port or not command.coordinator:
-            return command
-        coordinator = parse_host_and_port(command.coordinator, "coordinator_address")
-        return replace(command, coordinator=str(replace(coordinator, port=self._port)))
-
-    def wait(self) -> PreflightReport:
-        """Wait for the result of the checks.
-
-        Raises:
-            LaunchError: no host could be checked.
-        """
+        cleanup.callback(loop.close, _STOP_S)
         shown = ""
         while True:
-            update = self._listener.start_updates.get()
-            if not self._results.empty():
-                return self._results.get()
+            update = listener.start_updates.get()
+            if not reports.empty():
+                return reports.get()
             if isinstance(update, MhnbError):
                 raise update
-            if (position := self._machine.registry.queue_position) not in ("", shown):
+            if (position := resources.state_machine.registry.queue_position) not in ("", shown):
                 shown = position
-                self._on_queue_status(shown)
+                on_queue_status(shown)
+    finally:
+        run_uninterrupted(cleanup.close)
+
+
+def _replace_port(command: RunPreflight, port: int) -> RunPreflight:
+    if not port or not command.coordinator:
+        return command
+    coordinator = parse_host_and_port(command.coordinator, "coordinator_address")
+    return replace(command, coordinator=str(replace(coordinator, port=port)))

@@ -15,7 +15,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from mhnb.cluster.cluster import Cluster
-from mhnb.cluster.options import GenerationLocation, StartOptions, local_spec
+from mhnb.cluster.generation import local_spec
+from mhnb.cluster.options import StartOptions, StartRequest
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import HostSpec
 from mhnb.launchers.local import LocalHost
@@ -44,19 +45,12 @@ class MultiHostCluster(Cluster):
         **options: Any,
     ) -> None:
         self._ranks_by_host, self._route = hosts, way
-        super().__init__(
-            ClusterSpec(sum(map(len, hosts)), devices, True, {}),
-            StartOptions(name=name, **options),
-            source=load_profile("local"),
-        )
+        shape = ClusterSpec(sum(map(len, hosts)), devices, True, {})
+        super().__init__(StartRequest(shape, StartOptions(name=name, **options), load_profile("local")))
 
     def _launch(self, profile: Profile) -> None:
         del profile
-        resources = self._resources
-        location = GenerationLocation(
-            resources.transport.url, resources.key, self.generation, self.cwd, str(resources.run_dir)
-        )
-        spec = local_spec(self.shape, self.options, location, os.environ, f"127.0.0.1:{find_free_port()}")
+        spec = local_spec(self._resources, f"127.0.0.1:{find_free_port()}")
         url = f"tcp:127.0.0.1:{find_free_port()}"
         self._start(replace(spec, ranks=list(self._ranks_by_host[0]), board_url=url))
         for number, ranks in enumerate(self._ranks_by_host[1:], start=1):
@@ -79,7 +73,7 @@ class MultiHostCluster(Cluster):
         for rank in spec.ranks:
             self._state_machine.registry.entries[rank].supervisor = spec.supervisor
         self.launched.append(LocalHost(spec, os.environ | spec.environment))
-        self._resources.record_owner(self.shape, self.options, ())
+        self._resources.record_owner(())
 
     @property
     def pids(self) -> list[int]:

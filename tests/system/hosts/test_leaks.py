@@ -246,12 +246,7 @@ def test_stop_detached_names_unreachable_hosts(net: HostNet, mhnb_home: Path) ->
     net[1].cut_power()
     (record,) = list_cluster_records(os.environ)
     with pytest.raises(LaunchError, match=r"has ended\n  Fix: mhnb stop kept\.\d+"):
-        Cluster(
-            record.shape,
-            record.options,
-            origin_pid=record.origin_pid,
-            source=replace(record, local_supervisors={2: 2**22 + 1}),
-        )
+        Cluster(replace(record, local_supervisors={2: 2**22 + 1}), origin_pid=record.origin_pid)
     assert not OwnerLock.is_held(record.run_dir)
     assert stop_detached(record, wait_s=20) == ("host1 (beta)",)
     wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
