@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mhnb.cli.command import TIMEOUT_STATUS, CommandParser
 from mhnb.cluster.flags import add_start_flags, start_arguments
@@ -107,8 +107,7 @@ def run(args: argparse.Namespace) -> int:
     if args.timeout is not None and not is_positive_seconds(args.timeout):
         # Before a rank is started.
         raise InvalidRequest(f"--timeout {args.timeout:g}: expected a number of seconds above 0")
-    name = args.name if args.name is not None else f"run-{os.getpid()}"
-    arguments: dict[str, Any] = {"name": name, "guard": args.guard} | start_arguments(args)
+    arguments = {"name": f"run-{os.getpid()}"} | start_arguments(args)
     cluster = start(**arguments, on_progress=QueueProgress("run"))
     try:
         return run_script(cluster, args.script, source, args.arguments, timeout_s=args.timeout)

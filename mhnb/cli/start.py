@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mhnb.cli.run import QueueProgress, add_guard_option
 from mhnb.cluster.flags import CLUSTER, GROUPS, add_cluster_start_flags, cluster_start_arguments, flag_group
@@ -33,7 +33,11 @@ def add_start_arguments(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument("--name", default="default", metavar="NAME", help="name of the cluster (default: default)")
     add_guard_option(cluster)
     cluster.add_argument(
-        "--start-timeout", type=seconds_argument, metavar="SECONDS", help="limit for the start (default: 120)"
+        "--start-timeout",
+        dest="start_timeout_s",
+        type=seconds_argument,
+        metavar="SECONDS",
+        help="limit for the start (default: 120)",
     )
 
 
@@ -59,19 +63,8 @@ def start_kept(args: argparse.Namespace) -> int:
             if not sys.stdout.isatty():
                 queue(progress)
 
-        cluster = manager.start(**_read_arguments(args), on_progress=show)
+        cluster = manager.start(**cluster_start_arguments(args), on_progress=show)
         display.finish(summarize_start(cluster))
     cluster.leave()
     print(f"  in a notebook: %mhjax attach {cluster.name}\n  to stop it: mhnb stop {cluster.name}")
     return 0
-
-
-def _read_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    arguments = {
-        "name": args.name,
-        "keep": True,
-        "guard": args.guard,
-    }
-    if args.start_timeout is not None:
-        arguments["start_timeout_s"] = args.start_timeout
-    return arguments | cluster_start_arguments(args)

@@ -1,6 +1,7 @@
 """argparse flags of `%mhjax start`, `mhnb run` and `doctor` for the number of ranks, the hosts, and how they are reached; and of a restart.
 
-A flag that is not given is left to the profile. Settings of a profile that have no flag of their own are given by `--set`.
+A flag whose `dest` is an argument of `mhnb.start` is passed on as it is; one that is not given is left to the profile.
+Settings of a profile that have no flag of their own are given by `--set`.
 """
 
 from __future__ import annotations
@@ -100,11 +101,13 @@ def add_start_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_shape_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-n", type=int_argument, metavar="N", help="number of ranks (default: 4)")
+    group.add_argument("-n", dest="ranks", type=int_argument, metavar="N", help="number of ranks (default: 4)")
     group.add_argument(
         "--devices", type=int_argument, metavar="D", help="simulated CPU devices per rank (default: 2 on this machine)"
     )
-    group.add_argument("--per-host", type=int_argument, metavar="P", help="ranks per host (default: 1)")
+    group.add_argument(
+        "--per-host", dest="ranks_per_host", type=int_argument, metavar="P", help="ranks per host (default: 1)"
+    )
     group.add_argument(
         "--profile",
         metavar="NAME",
@@ -122,7 +125,13 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
         help="override a profile setting (repeatable); mhnb profile show NAME lists them",
     )
     group.add_argument("--address", metavar="ADDRESS", help="address of this machine that the hosts can reach")
-    group.add_argument("--no-encrypt", action="store_true", help="do not encrypt traffic between machines")
+    group.add_argument(
+        "--no-encrypt",
+        dest="encrypt",
+        action="store_false",
+        default=None,
+        help="do not encrypt traffic between machines",
+    )
 
 
 def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
@@ -138,26 +147,20 @@ def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def start_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Return arguments of `mhnb.start` from those flags.
+    """Return arguments of `mhnb.start` from flags: those that have an argument's name, and settings. What was not typed is missing.
 
     Raises:
         InvalidRequest: incompatible flags, invalid names, or a --set without a name or a value.
     """
-    from mhnb.cluster.options import format_host_names
+    from mhnb.cluster.options import ARGUMENT_NAMES, format_host_names
 
     _check_login_files(args.set_key_file, args.set_config_file)
-    options: dict[str, Any] = {"profile": args.profile, "ranks": args.n}
-    hosts, per_host = _read_named_hosts(args), args.per_host
-    if hosts is not None:
-        options |= {"hosts": list(format_host_names(hosts))}
-        per_host = per_host if per_host is not None else ranks_per_host(hosts)
-    optional_values = {"devices": args.devices, "ranks_per_host": per_host, "address": args.address or ""}
-    options |= {name: value for name, value in optional_values.items() if value not in (None, "")}
-    if args.no_encrypt:
-        options["encrypt"] = False
-    if args.sync is not None:
-        options["sync"] = args.sync
-    return {name: value for name, value in options.items() if value is not None} | _profile_settings(args)
+    typed = {name: value for name in ARGUMENT_NAMES if (value := getattr(args, name, None)) is not None}
+    if (hosts := _read_named_hosts(args)) is not None:
+        typed["hosts"] = list(format_host_names(hosts))
+        if "ranks_per_host" not in typed and (per_host := ranks_per_host(hosts)) is not None:
+            typed["ranks_per_host"] = per_host
+    return typed | _profile_settings(args)
 
 
 def add_cluster_start_flags(parser: argparse.ArgumentParser) -> None:
@@ -167,7 +170,13 @@ def add_cluster_start_flags(parser: argparse.ArgumentParser) -> None:
     )
     add_start_flags(parser)
     initialize = flag_group(parser, INITIALIZE)
-    initialize.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
+    initialize.add_argument(
+        "--no-init",
+        dest="init",
+        action="store_false",
+        default=None,
+        help="leave jax.distributed.initialize() to a cell",
+    )
     for name in INITIALIZE_ARGUMENTS:
         flag = f"--{name.replace('_', '-')}"
         initialize.add_argument(flag, metavar="VALUE", help=f"argument {name} of jax.distributed.initialize")
@@ -183,14 +192,14 @@ def cluster_start_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """
     if args.shape is not None:
         typed = "x".join(str(number) for number in args.shape if number is not None)
-        args.n = merge_values(args.shape.ranks, args.n, names=(f"start {typed}", f"-n {args.n}"))
+        args.ranks = merge_values(args.shape.ranks, args.ranks, names=(f"start {typed}", f"-n {args.ranks}"))
         args.devices = merge_values(
             args.shape.devices, args.devices, names=(f"start {typed}", f"--devices {args.devices}")
         )
     initialize = {
         name: _parse_literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None
     }
-    return {"init": not args.no_init, "initialize": initialize} | start_arguments(args)
+    return {"initialize": initialize} | start_arguments(args)
 
 
 def _parse_literal(text: str) -> Any:

@@ -364,33 +364,16 @@ def start(
         AlreadyStarted: a cluster of that name runs with another spec, or was started with other options.
         LaunchError: the processes did not come up; none is left.
     """
+    # Before there is another local variable: each argument under its own name.
+    arguments = {**locals(), **settings}
+    del arguments["settings"], arguments["on_progress"]
     check_argument("on_progress", on_progress)
     if is_rank_shell(get_ipython()):
         raise InvalidRequest(
             "start: this process is a rank of a cluster and cannot start another one; run this in a notebook cell (%%local)"
         )
     # Also if it is already running, because a wrong argument must not be ignored silently.
-    request = resolve_start(
-        name,
-        hosts=hosts,
-        devices=devices,
-        ranks=ranks,
-        ranks_per_host=ranks_per_host,
-        profile=profile,
-        init=init,
-        initialize=initialize,
-        start_timeout_s=start_timeout_s,
-        keep=keep,
-        spare=spare,
-        guard=guard,
-        fork=fork,
-        address=address,
-        encrypt=encrypt,
-        host_timeout_s=host_timeout_s,
-        sync=sync,
-        connection=connection,
-        **settings,
-    )
+    request = resolve_start(**arguments)
     return start_requested(request, on_progress)
 
 

@@ -58,22 +58,20 @@ def _is_optional_mapping(value: object) -> bool:
 
 _COUNT = _Rule(_is_optional_int, "a whole number")
 _SWITCH = _Rule(lambda value: isinstance(value, bool), "True or False")
-_DURATION = _Rule(is_positive_seconds, "a number of seconds above 0")
-_TEXT = _Rule(lambda value: isinstance(value, str), "a string")
+_RULE_OF_TYPE: dict[str, _Rule] = {
+    "bool": _SWITCH,
+    "float": _Rule(is_positive_seconds, "a number of seconds above 0"),
+    "str": _Rule(lambda value: isinstance(value, str), "a string"),
+}
+"""Rules for the fields of `StartOptions` that have no rule of their own below, by type."""
 
 _RULES: dict[str, _Rule] = {
-    "address": _TEXT,
-    "connection": _TEXT,
     "devices": _COUNT,
-    "encrypt": _SWITCH,
-    "fork": _SWITCH,
-    "host_timeout_s": _DURATION,
     "init": _SWITCH,
     "initialize": _Rule(
         _is_optional_mapping,
         "the arguments of jax.distributed.initialize by name, such as {'heartbeat_timeout_seconds': 30}",
     ),
-    "keep": _SWITCH,
     "name": _Rule(lambda value: isinstance(value, str), "a string of letters, digits, - and _"),
     "on_progress": _Rule(lambda value: value is None or callable(value), "a function of one argument"),
     "profile": _Rule(
@@ -81,23 +79,21 @@ _RULES: dict[str, _Rule] = {
     ),
     "ranks": _COUNT,
     "ranks_per_host": _COUNT,
-    "spare": _SWITCH,
-    "start_timeout_s": _DURATION,
     "sync": _Rule(_is_path, "a folder on this machine"),
 }  # fmt: skip
 
 
-def check_argument(name: str, value: object) -> None:
+def check_argument(name: str, value: object, type_name: str = "") -> None:
     """Check the type of an argument of a start, because a wrong one would cause an unrelated error later.
 
     Raises:
         InvalidRequest: it has a wrong type.
 
-    >>> check_argument("keep", True)
+    >>> check_argument("keep", True, "bool")
     """
-    rule = _RULES[name]
+    rule = _RULES.get(name) or _RULE_OF_TYPE[type_name]
     if not rule.is_valid(value):
-        kind = "" if rule is _DURATION and isinstance(value, int | float) else f", got {type(value).__name__}"
+        kind = "" if type_name == "float" and isinstance(value, int | float) else f", got {type(value).__name__}"
         raise InvalidRequest(f"{name}={value!r:.80}: expected {rule.expected}{kind}")
 
 
@@ -135,7 +131,7 @@ class StartOptions:
     def __post_init__(self) -> None:
         for part in fields(self):
             if part.name not in ("guard", "reach"):
-                check_argument(part.name, getattr(self, part.name))
+                check_argument(part.name, getattr(self, part.name), str(part.type))
         check_name(self.name)
         # The class is frozen; the name that describes a cluster, and is compared, is always the same.
         object.__setattr__(self, "guard", check_guard(self.guard))
@@ -145,42 +141,21 @@ class StartOptions:
 
 OPTION_NAMES = frozenset(part.name for part in fields(StartOptions)) - {"name", "reach"}
 """Options that are not settings of a profile."""
-_COMPARED_OPTIONS = OPTION_NAMES - {"connection", "start_timeout_s"}
-"""Options that describe a running cluster, which a later start of that name asks for."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpecArguments:
-    """Arguments of a start that describe the cluster spec. What is None is left to the profile.
-
-    Raises:
-        InvalidRequest: a value has a wrong type.
-    """
-
-    hosts: int | Sequence[str] | None = None
-    """Number of hosts, or their names."""
-    devices: int | None = None
-    ranks: int | None = None
-    """Number of all ranks, an alternative to the number of hosts."""
-    ranks_per_host: int | None = None
-    profile: str | os.PathLike[str] | None = None
-    """Name or directory of a profile; None for ssh if hosts are named, else local."""
-    init: bool = True
-    initialize: Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        for part in fields(self):
-            # `parse_hosts_argument` checks the hosts.
-            if part.name != "hosts":
-                check_argument(part.name, getattr(self, part.name))
-
-
-_SPEC_FIELDS = frozenset(part.name for part in fields(SpecArguments))
+_NOT_COMPARED = ("connection", "name", "start_timeout_s")
+"""Arguments that a start may have, and that are not asked of the running cluster of its name."""
+ARGUMENT_NAMES = (
+    *("hosts", "devices", "name", "ranks_per_host", "init", "initialize", "profile", "ranks"),
+    *sorted(OPTION_NAMES),
+)
+"""Arguments of a start that are not settings of a profile."""
+_SHAPE_ARGUMENTS = frozenset(ARGUMENT_NAMES) - OPTION_NAMES - {"name"}
+_DEFAULT_ARGUMENTS = {"init": True, "initialize": {}}
+"""Of other arguments, None is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """What a start asks for.
+    """What a start asks for: the arguments of `mhnb.start`, resolved with the profile.
 
     Raises:
         InvalidRequest: an option is incompatible with an argument of jax.distributed.initialize.
@@ -191,9 +166,7 @@ class StartRequest:
     profile: Profile
     """How the hosts are reached, with the settings of `options`."""
     given: tuple[str, ...] = ()
-    """Names of the options that were given and describe a cluster. The others have their defaults, and are not compared."""
-    names_shape: bool = True
-    """Whether a shape, hosts or a profile was given. If not, a running cluster of that name is used, whatever its shape."""
+    """Names of the arguments that were given and describe a cluster. The others have their defaults, and are not compared."""
 
     def __post_init__(self) -> None:
         initialize = self.shape.initialize
@@ -202,6 +175,11 @@ class StartRequest:
             raise InvalidRequest(
                 f"--spare cannot be combined with {fixed[0]}={initialize[fixed[0]]!r}: standby ranks need an address of their own"
             )
+
+    @property
+    def names_shape(self) -> bool:
+        """Whether a shape, hosts or a profile was given. If not, a running cluster of that name is used, whatever its shape."""
+        return any(name not in OPTION_NAMES for name in self.given)
 
 
 def check_detachable(options: StartOptions) -> None:
@@ -233,9 +211,6 @@ def check_folder(folder: str | os.PathLike[str]) -> Path:
 # -- resolve the arguments of a start
 
 
-_START_ARGUMENTS = ("hosts", "devices", "name", "ranks_per_host")
-"""Arguments of a start, given by position or by name, that are not options."""
-_SPEC_ARGUMENTS = ("init", "initialize", "profile", "ranks")
 _DEFAULT_RANKS = 4
 _DEFAULT_DEVICES = 2
 
@@ -252,37 +227,51 @@ def resolve_start(name: str = "default", **arguments: Any) -> StartRequest:
 
     >>> request = resolve_start(hosts=["a", "b"], keep=True, spare=None, user="me")
     >>> request.shape.describe(), request.given, request.options.reach
-    ('2 hosts (a, b), profile ssh', ('keep',), {'user': 'me'})
+    ('2 hosts (a, b), profile ssh', ('hosts', 'keep', 'user'), {'user': 'me'})
     """
-    spec_arguments = {key: value for key, value in arguments.items() if key in _SPEC_FIELDS}
-    given = {key: value for key, value in arguments.items() if key in _COMPARED_OPTIONS and value is not None}
-    others = {key: value for key, value in arguments.items() if key in OPTION_NAMES - _COMPARED_OPTIONS}
-    settings = {key: value for key, value in arguments.items() if key not in OPTION_NAMES | _SPEC_FIELDS}
-    options = StartOptions(name=name, **given, **others, reach=settings)
+    settings = {key: value for key, value in arguments.items() if key not in ARGUMENT_NAMES}
+    values = {key: value for key, value in arguments.items() if key in OPTION_NAMES and value is not None}
+    options = StartOptions(name=name, **values, reach=settings)
     if options.sync:
         options = replace(options, sync=str(check_folder(options.sync)))
-    spec = SpecArguments(**spec_arguments)
-    profile = _load_profile(spec, settings)
-    shape = resolve_spec(spec, profile)
+    counts = {key: value for key, value in arguments.items() if key in _SHAPE_ARGUMENTS}
+    for key, value in counts.items():
+        # `parse_hosts_argument` checks the hosts.
+        if key != "hosts":
+            check_argument(key, value)
+    init, initialize = counts.pop("init", True), counts.pop("initialize", None)
+    profile = _load_profile(counts.get("hosts"), counts.pop("profile", None), settings)
+    shape = replace(_resolve_shape(profile, **counts), init=init, initialize=dict(initialize or {}))
     check_initialize(shape.initialize, shape.process_count)
-    names_shape = bool(settings) or spec != SpecArguments(initialize=spec.initialize) or bool(spec.initialize)
-    return StartRequest(shape, options, profile, tuple(given), names_shape)
+    given = (
+        key
+        for key, value in arguments.items()
+        if key not in _NOT_COMPARED and value is not None and value != _DEFAULT_ARGUMENTS.get(key)
+    )
+    return StartRequest(shape, options, profile, tuple(given))
 
 
-def resolve_spec(arguments: SpecArguments, profile: Profile) -> ClusterSpec:
-    """Return the spec that the arguments of a start describe, with the profile that they name.
+def _resolve_shape(
+    profile: Profile,
+    *,
+    hosts: int | Sequence[str] | None = None,
+    devices: int | None = None,
+    ranks: int | None = None,
+    ranks_per_host: int | None = None,
+) -> ClusterSpec:
+    """Return the spec that these arguments describe with the profile. What is None is left to the profile.
+
+    Args:
+        hosts: number of hosts, or their names.
+        ranks: number of all ranks, an alternative to the number of hosts.
 
     Raises:
         InvalidRequest: hosts that are neither a number nor names, or inconsistent numbers.
-
-    >>> resolve_spec(SpecArguments(hosts=["a", "b"], ranks_per_host=1), load_profile("ssh")).describe()
-    '2 hosts (a, b), profile ssh'
     """
-    hosts, ranks, ranks_per_host = arguments.hosts, arguments.ranks, arguments.ranks_per_host
     name, kind = profile.name, profile.kind
     count, machines = (None, ()) if hosts is None else parse_hosts_argument(hosts)
     machines, ranks_per_host = _find_machines(profile, machines, ranks_per_host)
-    devices = _default_devices(profile, arguments.devices)
+    devices = _default_devices(profile, devices)
     if machines and kind not in ("mpi", "slurm", "ssh"):
         # Other kinds would silently ignore the names.
         raise InvalidRequest(
@@ -300,8 +289,6 @@ def resolve_spec(arguments: SpecArguments, profile: Profile) -> ClusterSpec:
     shape = ClusterSpec(
         hosts_count,
         devices,
-        arguments.init,
-        dict(arguments.initialize or {}),
         ranks_per_host=per_host,
         profile=str(profile.folder) if is_path(name) else name,
         machines=machines,
@@ -323,7 +310,7 @@ def check_same_options(name: str, running: StartOptions, profile: Profile, reque
     Raises:
         AlreadyStarted: an option differs; the message names it.
     """
-    wanted = {key: getattr(request.options, key) for key in request.given}
+    wanted = {key: getattr(request.options, key) for key in request.given if key in OPTION_NAMES}
     running_values: dict[str, Any] = {key: getattr(running, key) for key in wanted}
     for key in request.options.reach:
         # As the profile reads them: a port that was typed is a text.
@@ -333,15 +320,16 @@ def check_same_options(name: str, running: StartOptions, profile: Profile, reque
         raise AlreadyStarted(format_options_mismatch(name, differing), name=name)
 
 
-def _load_profile(arguments: SpecArguments, settings: Mapping[str, Any]) -> Profile:
-    """Load the profile that the arguments name, with settings of this start.
+def _load_profile(
+    hosts: int | Sequence[str] | None, profile_name: str | os.PathLike[str] | None, settings: Mapping[str, Any]
+) -> Profile:
+    """Load the profile, with settings of this start. Without a name it is ssh if hosts are named, or else local.
 
     Raises:
         InvalidRequest: hosts that are neither a number nor names, or an option that neither mhnb nor the profile has.
     """
-    hosts = arguments.hosts
     default = "ssh" if hosts is not None and parse_hosts_argument(hosts)[1] else "local"
-    name = default if arguments.profile is None else str(arguments.profile)
+    name = default if profile_name is None else str(profile_name)
     profile = load_profile(name)
     known = profile.settings.class_trait_names(config=True)
     if unknown := sorted(set(settings) - set(known)):
@@ -366,7 +354,7 @@ def _describe_unknown_option(option: str, value: object, profile: str, known: Se
         return (
             f"{option!r} is a setting of profile {' or '.join(kinds)}, not of {profile}\n  Fix: --profile {suggested}"
         )
-    return format_unknown("option", option, (*_START_ARGUMENTS, *_SPEC_ARGUMENTS, *sorted(OPTION_NAMES), *known))
+    return format_unknown("option", option, (*ARGUMENT_NAMES, *known))
 
 
 def _find_machines(

@@ -45,10 +45,15 @@ def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
         "--keep",
         "--persist",
         action="store_true",
+        default=None,
         help="keep the ranks running after this notebook exits; mhnb stop NAME stops them",
     )
     group.add_argument(
-        "--spare", "--standby", action="store_true", help="keep a second set of ranks on standby, for a quick restart"
+        "--spare",
+        "--standby",
+        action="store_true",
+        default=None,
+        help="keep a second set of ranks on standby, for a quick restart",
     )
     group.add_argument(
         "--guard",
@@ -59,6 +64,7 @@ def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--start-timeout",
+        dest="start_timeout_s",
         type=seconds_argument,
         default=START_TIMEOUT_S,
         metavar="SECONDS",
@@ -71,7 +77,7 @@ def _start(session: Session, args: argparse.Namespace) -> None:
     if args.panel is not None:
         # Without the flag the setting stays, so running a `%mhjax start` cell again changes nothing.
         session.has_persistent_panels = args.panel in ("keep", "stay")
-    arguments = _read_start_arguments(args)
+    arguments = flags.cluster_start_arguments(args)
     request = resolve_start(**arguments)
     if (running := manager.find_running(request)) is not None:
         manager.make_current(running)
@@ -90,29 +96,13 @@ def _apply_settings(request: StartRequest, arguments: dict[str, Any], settings: 
     What is compared with a running cluster stays what was typed.
     """
     defaults: dict[str, Any] = {}
-    if arguments["guard"] is None and settings.guard is not None:
+    if arguments.get("guard") is None and settings.guard is not None:
         defaults["guard"] = settings.guard
     if not request.names_shape and (shape := settings.start_shape) is not None:
         defaults |= {"ranks": shape.ranks, "devices": shape.devices}
     if not defaults:
         return request
-    return replace(resolve_start(**arguments | defaults), given=request.given, names_shape=request.names_shape)
-
-
-def _read_start_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Return arguments of `mhnb.start` from the flags of `%mhjax start`.
-
-    Raises:
-        InvalidRequest: the shape contradicts a flag, or flags are invalid.
-    """
-    # Flags that were not typed are None, so they are not compared with the options of a running cluster.
-    return {
-        "name": args.name,
-        "start_timeout_s": args.start_timeout,
-        "keep": args.keep or None,
-        "spare": args.spare or None,
-        "guard": args.guard,
-    } | flags.cluster_start_arguments(args)
+    return replace(resolve_start(**arguments | defaults), given=request.given)
 
 
 # -- commands for the lifecycle of clusters

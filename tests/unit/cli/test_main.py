@@ -15,11 +15,11 @@ import pytest
 
 import mhnb
 from mhnb import errors
-from mhnb.cli import start
 from mhnb.cli.doctor import report_values
 from mhnb.cli.help import find_topic
 from mhnb.cli.main import COMMANDS, build_parser, find_commands, main, parse_arguments
 from mhnb.cli.run_script import read_script
+from mhnb.cluster.flags import cluster_start_arguments
 from mhnb.core.cell_request import check_guard
 from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
 from mhnb.system.help_topics import list_topics
@@ -90,7 +90,7 @@ def test_unknown_option_of_other_commands_is_refused(
 def test_script_options_follow_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     """Options after `--` go to the script, even if `run` has the same ones; the error for one without `--` says so."""
     args = parse_arguments(["run", "a.py", "-n", "2", "--", "-n", "3", "--", "x"])
-    assert (args.script, args.n, args.arguments) == ("a.py", 2, ["-n", "3", "--", "x"])
+    assert (args.script, args.ranks, args.arguments) == ("a.py", 2, ["-n", "3", "--", "x"])
     with pytest.raises(SystemExit):
         parse_arguments(["run", "a.py", "--lr", "3"])
     expected = (
@@ -120,7 +120,7 @@ def test_position_of_the_script_decides_whose_a_word_is(
 ) -> None:
     """What follows the script is the script's, unless the script comes first or the line has `--`."""
     args = parse_arguments(["run", *line.split()])
-    assert (args.n, args.script, args.arguments) == (ranks, script, arguments.split())
+    assert (args.ranks, args.script, args.arguments) == (ranks, script, arguments.split())
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_each_error_names_an_existing_topic(name: str) -> None:
 
 def test_shape_of_a_start_may_be_one_word(capsys: pytest.CaptureFixture[str]) -> None:
     """`mhnb start --keep 4x2` requests 4 ranks with 2 devices; a flag that contradicts it is refused, with both."""
-    values = start._read_arguments(parse_arguments(["start", "--keep", "4x2", "--heartbeat-timeout-seconds", "30"]))
+    values = cluster_start_arguments(parse_arguments(["start", "--keep", "4x2", "--heartbeat-timeout-seconds", "30"]))
     assert (values["ranks"], values["devices"], values["keep"]) == (4, 2, True)
     assert values["initialize"] == {"heartbeat_timeout_seconds": 30}
     assert main(["start", "--keep", "4x2", "-n", "3"]) == 1

@@ -14,7 +14,7 @@ import pytest
 import mhnb
 from mhnb.cluster import manager
 from mhnb.cluster.export import export_notebook
-from mhnb.cluster.options import SpecArguments, StartOptions, resolve_start
+from mhnb.cluster.options import ARGUMENT_NAMES, StartOptions, resolve_start
 from mhnb.cluster.requests import check_names
 from mhnb.core.cell_request import build_cell_request
 from mhnb.core.ranks import resolve_ranks
@@ -55,7 +55,7 @@ def test_argument_of_wrong_type_is_named(name: str, value: Any, expected: str) -
     assert expected in str(error.value)
 
 
-_OPTION_FIELDS = [part for part in (*fields(SpecArguments), *fields(StartOptions)) if part.name != "reach"]
+_OPTION_FIELDS = [part for part in fields(StartOptions) if part.name != "reach"]
 """The settings of a profile, `reach`, are the other keywords of `start`."""
 
 
@@ -72,6 +72,7 @@ def test_start_has_a_parameter_for_each_option() -> None:
         )
         assert parameter.annotation == (f"{base} | None" if parameter.default is None else base)
         assert parameter.default in (None, part.default)
+    assert parameters.keys() - {"on_progress", "settings"} == set(ARGUMENT_NAMES)
     open_ended = [p.name for p in parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
     assert open_ended == ["settings"]
     for name, parameter in parameters.items():
@@ -80,7 +81,7 @@ def test_start_has_a_parameter_for_each_option() -> None:
         assert f"{name}: " in text.partition("Start ranks")[0]
 
 
-@pytest.mark.parametrize("name", [part.name for part in _OPTION_FIELDS])
+@pytest.mark.parametrize("name", ARGUMENT_NAMES)
 def test_each_option_reaches_its_check(name: str) -> None:
     """`start` hands each option on under its own name, and no type of an option is left unchecked."""
     value: Any = object()
