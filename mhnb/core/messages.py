@@ -146,7 +146,7 @@ class StopHost(_Message, frozen=True):
 
 
 class CheckHost(_Message, frozen=True):
-    """Answer a question about this host. Before its ranks start: `check` names a function of `system/host_checks.py`.
+    """Answer a question about this host. Before its ranks start: `check` names a check of `system/host_checks.py`.
 
     At any time: `flight`, for the file of a rank's flight recorder (`rank/flight.py`).
     """

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -295,41 +295,31 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 # -- answer requests
 
 
-class _Requests:
-    """The checks by name, and the listeners that are open."""
+def _listen(sockets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Listen on sockets, each with `name`, `address`, `port` (0: any free one) and `word`, until this process ends."""
+    answers: dict[str, Any] = {}
+    for each in sockets:
+        try:
+            # Its thread keeps the listener.
+            answers[each["name"]] = {"port": Listener(each["address"], each["port"], each["word"]).port}
+        except OSError as error:
+            answers[each["name"]] = {"error": error.strerror or str(error)}
+    return answers
 
-    def __init__(self) -> None:
-        self._listeners: list[Listener] = []
 
-    def facts(self) -> Any:
-        return msgspec.to_builtins(collect_facts(is_notebooks=False))
-
-    def clock(self) -> float:
-        return time.time()
-
-    def listen(self, sockets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Listen on sockets, each with `name`, `address`, `port` (0: any free one) and `word`, until this process ends."""
-        answers: dict[str, Any] = {}
-        for each in sockets:
-            try:
-                listener = Listener(each["address"], each["port"], each["word"])
-            except OSError as error:
-                answers[each["name"]] = {"error": error.strerror or str(error)}
-                continue
-            self._listeners.append(listener)
-            answers[each["name"]] = {"port": listener.port}
-        return answers
-
-    def connect(self, targets: Sequence[Mapping[str, Any]], timeout_s: float) -> dict[str, str]:
-        return connect(targets, timeout_s)
+_CHECKS: Mapping[str, Callable[..., Any]] = {
+    "facts": lambda: msgspec.to_builtins(collect_facts(is_notebooks=False)),
+    "clock": time.time,
+    "listen": _listen,
+    "connect": connect,
+}
 
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    requests = _Requests()
     for line in sys.stdin.buffer:
         request_id, check, arguments = msgspec.json.decode(line, type=tuple[int, str, dict[str, Any]])
-        value = getattr(requests, check)(**arguments)
+        value = _CHECKS[check](**arguments)
         sys.stdout.buffer.write(msgspec.json.encode((request_id, value)) + b"\n")
         sys.stdout.buffer.flush()
 
