@@ -28,8 +28,6 @@ MAX_REPORTED = 2000
 MAX_FAILURE_ARRAYS = 200
 """The same for a report that is sent with an error."""
 MAX_ALIASES = 8
-IN_FUNCTION = " in function "
-"""What follows the name of a local variable, before the name of its function."""
 SHARES_MEMORY = " (shares its memory)"
 """What follows the name of an array that has a part of another one's buffers."""
 NO_STATISTICS = "CPU devices report no memory statistics: in use is the sum of the live shards on each device"
@@ -452,7 +450,7 @@ class ShardingAdvice:
     """An array that has replicas along an axis of its mesh that divides one of its dims."""
 
     name: str
-    """An expression of the notebook, or of a function."""
+    """An expression of the notebook."""
     aliases: tuple[str, ...]
     """Other names of it."""
     place: str

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import dis
 import importlib
 import itertools
 import linecache
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from inspect import CO_OPTIMIZED
-from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
 
 import jax
@@ -31,7 +26,6 @@ from msgspec.structs import replace
 from mhnb.adapters.variables import type_name, user_names
 from mhnb.core.guard.provenance import HOST_DATA, SHARDED_HOST_DATA
 from mhnb.core.memory import (
-    IN_FUNCTION,
     MAX_ALIASES,
     MAX_FAILURE_ARRAYS,
     MAX_REPORTED,
@@ -43,9 +37,8 @@ from mhnb.core.memory import (
     parse_requested_nbytes,
 )
 from mhnb.core.messages import shorten_text
-from mhnb.rank.execution.cell_names import CELL_FILE, CELL_NAMES, cell_file
-from mhnb.rank.execution.exceptions import is_a, list_chain, name_of, text_of, traceback_of
-from mhnb.rank.execution.tracebacks import is_library_file
+from mhnb.rank.execution.cell_names import CELL_NAMES, cell_file
+from mhnb.rank.execution.exceptions import is_a, name_of, text_of
 from mhnb.rank.guard.programs import forbid_launches
 from mhnb.rank.guard.provenance import read_tags
 from mhnb.rank.jax_private import backend_is_initialized, list_arrays, list_buffers, unwrap_array
@@ -60,7 +53,6 @@ _MAX_NODES, _MAX_NAME_NODES = 100_000, 10_000
 _MAX_DEPTH = 16
 _MAX_VISITS = 3
 """How often a container is entered that several names lead to. Without a limit, shared containers within shared ones take forever."""
-_MAX_FRAMES = 64
 _MAX_KEY_LENGTH = 8
 _NVML = "pynvml"
 """The module of nvidia-ml-py, which need not be installed."""
@@ -68,10 +60,7 @@ _MAX_CELLS = 200
 """Most cells, the latest ones, that are searched for the assignment of a name."""
 _MAX_CELL_CHARS, _MAX_CELLS_CHARS = 64 * 1024, 512 * 1024
 """Characters of one cell, and of all cells, that are parsed for that."""
-_CODE_TYPES = (ModuleType, type, FunctionType, BuiltinFunctionType, MethodType)
 _PLAIN_TYPES = (str, bytes, bytearray, int, float, complex, bool, type(None), range, slice)
-_CLOSED_MODULES = sys.stdlib_module_names | {"jax", "jaxlib", "numpy", "IPython", "ipykernel", "traitlets", "mhnb"}
-"""Top-level modules whose objects are not searched: some lead to everything, such as IPython's shell."""
 _OUT, _LAST_VALUES = "_oh", ("_", "__", "___")
 _IPYTHON_NAME = re.compile(r"_i?\d+|_i{1,3}")
 """Names that IPython gives to earlier inputs and outputs."""
@@ -91,19 +80,16 @@ def describe_memory(
     finder = _ArrayFinder()
     with forbid_launches(_NO_LAUNCH):
         _visit_namespace(finder, namespace, hidden or {})
-        if (error := _last_error()) is not None:
-            _visit_frames(finder, ", kept by the last error", error)
     return _describe(finder, seq=seq, limit=limit)
 
 
 def describe_failure(
-    error: BaseException, cause: BaseException, namespace: dict[str, Any], hidden: dict[str, Any], *, seq: int
+    cause: BaseException, namespace: dict[str, Any], hidden: dict[str, Any], *, seq: int
 ) -> AllocationFailure:
     """Describe what the memory holds when an allocation has failed, while the frames of the error still hold their arrays.
 
     Args:
-        error: what the cell raised.
-        cause: the failed allocation: the error itself, or one that led to it.
+        cause: the failed allocation: what the cell raised, or an error that led to it.
         namespace: the user's.
         hidden: names that IPython added to it.
         seq: the number of the cell.
@@ -114,8 +100,6 @@ def describe_failure(
         finder = _ArrayFinder()
         with forbid_launches(_NO_LAUNCH):
             _visit_namespace(finder, namespace, hidden)
-            # The cause by itself, because it may be in a group.
-            _visit_frames(finder, "", cause, error)
         memory = _describe(finder, seq=seq, limit=MAX_FAILURE_ARRAYS)
         if not is_host and not any(device.is_sum for device in memory.devices):
             # Of no use where the device has a memory of its own.
@@ -162,8 +146,6 @@ class _Held:
     plain: Any
     """The plain array behind an array of keys; else the same."""
     names: list[str] = dataclasses.field(default_factory=list)
-    place: str = ""
-    """Where a function assigned it to a local name; empty if that is unknown."""
     is_part: bool = False
     """Whether all of its buffers are also those of larger arrays in the list."""
 
@@ -190,17 +172,17 @@ class _ArrayFinder:
         """Begin with the values that another name of the user leads to."""
         self._name_end = min(_MAX_NODES, self._nodes + _MAX_NAME_NODES)
 
-    def visit(self, value: Any, name: str, suffix: str, depth: int) -> None:
-        """Record the arrays that a value holds. Its containers are entered, and so are the attributes of its objects."""
+    def visit(self, value: Any, name: str, depth: int = 0) -> None:
+        """Record the arrays that a value holds. Containers and pytrees are entered."""
         kind = type(value)
         self._nodes += 1
-        if issubclass(kind, _PLAIN_TYPES + _CODE_TYPES) or depth > _MAX_DEPTH:
+        if issubclass(kind, _PLAIN_TYPES) or depth > _MAX_DEPTH:
             return
         if issubclass(kind, np.ndarray):
-            self._add_host_array(value, name + suffix)
+            self._add_host_array(value, name)
         elif issubclass(kind, jax.Array):
             if not issubclass(kind, jax.core.Tracer):
-                self.add(value, name + suffix)
+                self.add(value, name)
         elif id(value) not in self._on_path and self._visits.get(id(value), 0) < _MAX_VISITS:
             self._visits[id(value)] = self._visits.get(id(value), 0) + 1
             self._on_path.add(id(value))
@@ -215,20 +197,11 @@ class _ArrayFinder:
                             else f"only the first {_MAX_NODES:,} values were searched for arrays, so some arrays have no name here"
                         )
                         return
-                    self.visit(child, name + key, suffix, depth + 1)
+                    self.visit(child, name + key, depth + 1)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's class may do anything when JAX flattens it
                 self.add_problem(f"{_format_text(name)} could not be searched for arrays: {_describe_error(error)}")
             finally:
                 self._on_path.discard(id(value))
-
-    def visit_local(self, value: Any, name: str, suffix: str, code: CodeType) -> None:
-        """Record the arrays that a local name of a function holds, and where it was assigned."""
-        before = len(self.held)
-        self.begin_name()
-        self.visit(value, name, suffix, 0)
-        if len(self.held) > before and (place := _find_local_place(code, name)):
-            for held in self.held[before:]:
-                held.place = place
 
     def add(self, array: Any, name: str = "") -> None:
         """Record an array, or one more name of it. Deleted arrays are left out."""
@@ -302,15 +275,14 @@ class _ArrayFinder:
         if row.place or not names:
             return row
         found = places.find(names)
-        place = held.place if found is None else _format_place(*found)
-        return replace(row, place=place, is_assignment=bool(place))
+        return row if found is None else replace(row, place=_format_place(*found), is_assignment=True)
 
 
-def _name_order(name: str) -> tuple[bool, bool, bool, int, int, str]:
-    """Return a sort key: variables of the notebook before outputs, locals of functions and parts of arrays; short paths first."""
+def _name_order(name: str) -> tuple[bool, bool, int, int, str]:
+    """Return a sort key: variables before outputs and parts of arrays; short paths first."""
     is_hidden = name.startswith(("Out[", "_"))
     depth = name.count("[") + name.count(".")
-    return name.endswith(SHARES_MEMORY), IN_FUNCTION in name, is_hidden, depth, len(name), name
+    return name.endswith(SHARES_MEMORY), is_hidden, depth, len(name), name
 
 
 _BASE_OF, _NBYTES_OF = np.ndarray.base.__get__, np.ndarray.nbytes.__get__
@@ -334,28 +306,14 @@ def _visit_namespace(finder: _ArrayFinder, namespace: dict[str, Any], hidden: Ma
     values.sort(key=lambda item: not issubclass(type(item[1]), jax.Array | np.ndarray))
     for name, value in values:
         finder.begin_name()
-        finder.visit(value, name, "", 0)
-
-
-def _visit_frames(finder: _ArrayFinder, kept: str, *errors: BaseException) -> None:
-    """Record the arrays in the local variables of the user's functions that errors left.
-
-    Args:
-        finder: records them.
-        kept: follows the name of a function.
-        errors: the errors.
-    """
-    for frame in _user_frames(errors):
-        suffix = f"{IN_FUNCTION}{_format_text(frame.f_code.co_name)}{kept}"
-        for name, value in _iterate_dict(frame.f_locals):
-            finder.visit_local(value, name, suffix, frame.f_code)
+        finder.visit(value, name)
 
 
 def _iterate_children(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a container or an object holds, each with the text that follows the name of the container."""
+    """Yield what a container or a pytree holds, each with the text that follows the name of the container."""
     kind = type(value)
     if issubclass(kind, dict):
-        for key, child in _iterate_dict(value):
+        for key, child in list(dict.items(value)):
             yield f"[{_format_key(key)}]", child
     elif issubclass(kind, tuple) and isinstance(fields := kind.__dict__.get("_fields"), tuple):
         for name, child in zip(fields, tuple.__iter__(value), strict=False):
@@ -373,25 +331,6 @@ def _iterate_children(value: Any) -> Iterator[tuple[str, Any]]:
         found, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda _: next(asked) > 0)
         for path, child in found:
             yield jax.tree_util.keystr(path), child
-    else:
-        yield from _iterate_attributes(value)
-
-
-def _iterate_attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes that an object stores in its own dict; no property is run."""
-    try:
-        stored = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return
-    module = type(value).__module__
-    if type(stored) is dict and type(module) is str and module.partition(".")[0] not in _CLOSED_MODULES:
-        for name, child in _iterate_dict(stored):
-            yield f".{name}", child
-
-
-def _iterate_dict(values: Any) -> list[tuple[Any, Any]]:
-    """Return the items of a dict, or of a frame's locals, as the interpreter stores them."""
-    return list(dict.items(values)) if issubclass(type(values), dict) else list(values.items())
 
 
 def _format_key(key: Any) -> str:
@@ -507,7 +446,7 @@ class _AssignedPlaces:
     def find(self, names: Sequence[str]) -> tuple[int, int | None] | None:
         """Return the cell and the line that assigned one of the names last, or what it is in; None if that is unknown."""
         for name in names:
-            if IN_FUNCTION in name or name.startswith("Out["):
+            if name.startswith("Out["):
                 continue
             targets = _list_targets(name)
             for seq, lines in self._iterate_cells():
@@ -564,53 +503,6 @@ def _find_assignments(source: str) -> dict[str, int]:
             found[target] = max(found.get(target, 0), node.lineno)
         pending.extend(ast.iter_child_nodes(node))
     return found
-
-
-# -- frames of an error
-
-
-def _last_error() -> BaseException | None:
-    """Return the error that IPython keeps, with its frames and their arrays."""
-    error = getattr(sys, "last_value", None)
-    return error if is_a(error, BaseException) else None
-
-
-def _user_frames(errors: Iterable[BaseException]) -> Iterator[FrameType]:
-    """Yield the frames of the user's functions that errors left, the innermost of the first error first."""
-    parts: list[TracebackType] = []
-    for each in reversed([each for error in errors for each in list_chain(error)[:_MAX_FRAMES]]):
-        part = traceback_of(each)
-        while part is not None and len(parts) < 100 * _MAX_FRAMES:
-            parts.append(part)
-            part = part.tb_next
-    seen: set[int] = set()
-    for part in reversed(parts):
-        frame = part.tb_frame
-        code = frame.f_code
-        # Names of a function are optimised. Those of a class may be in a mapping of the user's.
-        is_function = code.co_name != "<module>" and code.co_flags & CO_OPTIMIZED
-        if id(frame) in seen or not is_function or len(seen) >= _MAX_FRAMES:
-            continue
-        if CELL_FILE.fullmatch(code.co_filename) or not is_library_file(code.co_filename):
-            seen.add(id(frame))
-            yield frame
-
-
-def _find_local_place(code: CodeType, name: str) -> str:
-    """Return the last line of a function that assigns a local name, as `In [3], line 2` or `data.py:31`; empty if none does."""
-    lines = [
-        step.positions.lineno
-        for step in dis.get_instructions(code)
-        if step.opname.startswith(("STORE_FAST", "STORE_DEREF"))
-        and (step.argval == name or (type(step.argval) is tuple and name in step.argval))
-        and step.positions is not None
-    ]
-    line = max(filter(None, lines), default=None)
-    if line is None:
-        return ""
-    named = CELL_FILE.fullmatch(code.co_filename)
-    file = _format_text(Path(code.co_filename).name)
-    return _format_place(int(named[1]), line) if named else f"{file}:{line}"
 
 
 # -- devices, and the process

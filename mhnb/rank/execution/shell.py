@@ -520,7 +520,7 @@ class RankShell(PublicShell):
             from mhnb.rank.memory import describe_failure
 
             seq = 0 if self.cell is None else self.cell.seq
-            return describe_failure(error, cause, self.user_ns, self.user_ns_hidden, seq=seq)
+            return describe_failure(cause, self.user_ns, self.user_ns_hidden, seq=seq)
         except BaseException as broken:  # noqa: BLE001 - memory may be short for this, too; an interrupt ends only the card
             why = f"{name_of(broken)}: {text_of(broken)}".removesuffix(": ")
             return AllocationFailure(problem=f"the arrays in memory could not be listed: {why}")

@@ -221,11 +221,11 @@ def test_array_that_cannot_be_sharded_further_is_not_suggested(fields: dict[str,
 
 
 def test_array_that_would_save_most_is_suggested() -> None:
-    """A local variable of a function is named without the function, because the line stands there."""
-    large = array("h in function grow", nbytes_per_device=800)
+    """The size of one array does not matter, only what sharding it would save."""
+    large = array("t[0]", nbytes_per_device=800)
     advice = suggest_sharding([array(), large])
     assert advice is not None
-    assert (advice.name, advice.code, advice.saved) == ("h in function grow", "", 600)
+    assert (advice.name, advice.code, advice.saved) == ("t[0]", "", 600)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_array_that_would_save_most_is_suggested() -> None:
     ],
 )
 def test_code_assigns_only_where_a_cell_can(names: tuple[str, ...], targets: str, keepers: tuple[str, ...]) -> None:
-    """An item of a tuple, an attribute, an output and a local name get no line of code; what still holds the array is named."""
+    """An item of a tuple, an attribute and an output get no line of code; what still holds the array is named."""
     advice = suggest_sharding([array(names=names)])
     assert advice is not None
     assert advice.code.partition(" = jax.")[0] == targets
@@ -247,7 +247,7 @@ def test_code_assigns_only_where_a_cell_can(names: tuple[str, ...], targets: str
 
 
 def test_arrays_of_one_name_are_all_there() -> None:
-    """The locals of a function that calls itself have one name; they are merged in their order."""
+    """Keys of a dict that have no text share one name; their arrays are merged in order."""
     rows = merge_arrays({rank: [array(nbytes=9), array(nbytes=5)] for rank in (0, 1)})
     assert [(row.array.nbytes, row.missing) for row in rows] == [(9, ()), (5, ())]
 

@@ -24,12 +24,6 @@ TOO_LARGE = 1 << 46
 """Bytes, which no machine has."""
 
 
-@pytest.fixture(autouse=True)
-def no_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start without the error that an earlier test may have left."""
-    monkeypatch.delattr(sys, "last_value", raising=False)
-
-
 @pytest.fixture
 def cell_7() -> Iterator[int]:
     """The number of a cell whose text is known."""
@@ -60,15 +54,10 @@ class State:
 
 
 class Model:
-    """An object that JAX does not know."""
+    """An object that JAX does not know, and that raises when it is looked at."""
 
     def __init__(self, weights: Any) -> None:
-        self.weights, self.itself = weights, self
-
-    @property
-    def never(self) -> Any:
-        """Fail, because the search runs no code of the user's."""
-        raise AssertionError
+        self.weights = weights
 
     def __repr__(self) -> str:
         raise AssertionError
@@ -78,7 +67,7 @@ class Model:
 
 
 def test_arrays_have_the_names_of_the_notebook() -> None:
-    """Names lead through containers, pytrees and objects, and are written as the user would type them."""
+    """Names lead through containers and pytrees, not into other objects, and are written as the user would type them."""
     arrays = [jnp.full(2 + at, 1.0) for at in range(8)]
     namespace = {
         "x": arrays[0],
@@ -96,7 +85,6 @@ def test_arrays_have_the_names_of_the_notebook() -> None:
         "pair.left": (5,),
         "pair.right[0]": (6,),
         "state.weights['b']": (7,),
-        "model.weights": (8,),
         "_own": (9,),
     }
 
@@ -178,11 +166,9 @@ def test_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_that_no_parser_accepts_are_made_printable() -> None:
-    """A terminal must not act on the name of an attribute."""
-    model = Model(None)
-    vars(model)["\x1b[31m"] = jnp.ones(37)
-    (name,) = [array.names[0] for array in describe_memory({"m": model}).arrays if array.shape == (37,)]
-    assert name == "m.�[31m"
+    """A terminal must not act on a name that code of the user's has set."""
+    (name,) = [array.names[0] for array in describe_memory({"\x1b[31m": jnp.ones(37)}).arrays if array.shape == (37,)]
+    assert name == "�[31m"
 
 
 def test_array_that_is_computed_is_not_awaited() -> None:
@@ -241,25 +227,15 @@ def describe(error: BaseException, **namespace: Any) -> Any:
     """Describe what memory held at an error."""
     cause = find_failed_allocation(error)
     assert cause is not None
-    return describe_failure(error, cause, namespace, {}, seq=0)
+    return describe_failure(cause, namespace, {}, seq=0)
 
 
-def test_local_variables_of_the_failed_function_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error's frames still hold their arrays: these have the function's name, and the line that assigned them."""
-    monkeypatch.setattr(memory, "is_library_file", lambda file: "site-packages" in file)
+def test_arrays_of_the_failed_function_are_listed() -> None:
+    """The error's frames still hold their arrays, which have no name."""
     failure = describe(fail(), x=jnp.ones(43))
     assert (failure.requested, failure.is_host, failure.problem) == (TOO_LARGE, False, "")
-    found = named(failure.memory)
-    assert found["held in function grow"].shape == (41, 8)
-    assert found["held in function grow"].place == f"test_memory.py:{grow.__code__.co_firstlineno + 2}"
-    assert "x" in found
-
-
-def test_arrays_that_the_last_error_keeps_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """IPython keeps an error, which keeps its frames: a later report says what holds their arrays."""
-    monkeypatch.setattr(memory, "is_library_file", lambda file: "site-packages" in file)
-    monkeypatch.setattr(sys, "last_value", fail(), raising=False)
-    assert "held in function grow, kept by the last error" in named(describe_memory({}))
+    assert [array.names for array in failure.memory.arrays if array.shape == (41, 8)] == [()]
+    assert "x" in named(failure.memory)
 
 
 def test_failed_allocation_that_led_to_an_error_is_found() -> None:
@@ -273,14 +249,6 @@ def test_failed_allocation_that_led_to_an_error_is_found() -> None:
     assert find_failed_allocation(ExceptionGroup("two", [KeyError(1), caused])) is failure
     assert find_failed_allocation(hidden) is None
     assert find_failed_allocation(RuntimeError("RESOURCE_EXHAUSTED: Out of memory")) is None
-
-
-def test_locals_of_a_failure_in_a_group_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks that fail together raise a group; the frames are those of the failed allocation in it."""
-    monkeypatch.setattr(memory, "is_library_file", lambda file: "site-packages" in file)
-    failure = fail()
-    found = describe_failure(BaseExceptionGroup("two", [failure]), failure, {}, {}, seq=0)
-    assert "held in function grow" in named(found.memory)
 
 
 def test_limit_of_a_kernel_is_no_failed_allocation() -> None:

@@ -30,9 +30,7 @@ W = ArrayMemory(
     "jit(f)",
     "In [3], line 2",
 )
-H = ArrayMemory(
-    ("h in function f",), (64,), "float32", "local", 256, 256, 1, place="In [4], line 1", is_assignment=True
-)
+H = ArrayMemory(("h[0]",), (64,), "float32", "local", 256, 256, 1, place="In [4], line 1", is_assignment=True)
 LOOSE = ArrayMemory((), (8,), "float32", "local", 32, 32, 1, count=3)
 DATA = ArrayMemory(("data",), (1 << 18,), "float64", "host", 2 << 20, 2 << 20, 0)
 CARD = DeviceMemory(0, "H100", 5 << 30, 6 << 30, 80 << 30, card_used=7 << 30, card_total=81 << 30)
@@ -66,7 +64,7 @@ def test_text_has_devices_then_arrays(report: MemoryReport) -> None:
     rows = rows_of(text)
     assert "w (also params['w'])" in text
     assert " ".join(rows["w"][3:]) == "f32[512,512] 1.0 MiB 1.0 MiB P() 1.0 MiB jit(f) In [3], line 2"
-    assert " ".join(rows["h"][4:]) == "f32[64] 256 B 256 B 1 device assigned In [4], line 1 missing on rank 2"
+    assert " ".join(rows["h[0]"][1:]) == "f32[64] 256 B 256 B 1 device assigned In [4], line 1 missing on rank 2"
     assert " ".join(rows["3"]) == "3 unnamed f32[8] 96 B 96 B 1 device"
     assert " ".join(rows["data"]) == "data f64[262144] 2.0 MiB NumPy, host memory"
 
@@ -92,7 +90,7 @@ def test_smaller_arrays_are_one_line(report: MemoryReport) -> None:
     """`--top` limits the rows; the rest is counted, with what the ranks did not list."""
     text = print_text(build_memory(report, 2))
     assert "4 more arrays, 352 B in all on a device" in text
-    assert "h in function f" not in text
+    assert "h[0]" not in text
     longer = MemoryReport("main", {0: structs.replace(report.ranks[0], more_count=10, more_nbytes=1000)})
     assert "14 more arrays, 1.3 KiB in all on a device" in print_text(build_memory(longer, 2))
     assert "more array" not in print_text(build_memory(report, 4))
@@ -125,7 +123,7 @@ def test_card_is_below_the_failure() -> None:
     assert lines[at].strip() == "device memory when the allocation failed on ranks 0-1 · 1.0 TiB was asked for"
     assert any("cannot reshape" in line for line in lines[:at])
     below = "\n".join(lines[at:])
-    assert below.count("h in function f") == 1
+    assert below.count("h[0]") == 1
     assert (
         "w = params['w'] = jax.device_put(w, jax.sharding.NamedSharding(w.sharding.mesh, jax.sharding.PartitionSpec('data')))"
         in below
