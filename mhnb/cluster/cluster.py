@@ -83,21 +83,6 @@ class StandbyCluster(Protocol):
         """End its processes."""
 
 
-class Restarter(Protocol):
-    """Replaces the processes of a cluster by those of a later generation."""
-
-    def __call__(
-        self,
-        cluster: Cluster,
-        *,
-        replay: bool,
-        to: int | str | None,
-        this_generation: bool,
-        on_step: Callable[[ReplayStep], None] | None,
-    ) -> Cluster:
-        """Return the new cluster, ready; `restart` has the arguments."""
-
-
 class FrontEnd(TypedDict, total=False):
     """What a front end passes to `Cluster.run` about a cell that it shows."""
 
@@ -127,7 +112,7 @@ class Cluster:
         source: the start, or the record of a running cluster to attach to.
         generation: number of the start.
         origin_pid: id of the process that started generation 1; None: this one.
-        restarter: replaces the cluster by the next generation.
+        restarter: replaces the cluster by the next generation; called with it and the arguments of `restart`.
         answer_shell: returns a report for a shell, as text or as values.
     """
 
@@ -137,7 +122,7 @@ class Cluster:
         *,
         generation: int = 1,
         origin_pid: int | None = None,
-        restarter: Restarter | None = None,
+        restarter: Callable[..., Cluster] | None = None,
         answer_shell: AnswerShell | None = None,
     ) -> None:
         self.shape, self.options, self.generation = source.shape, source.options, generation

@@ -47,7 +47,8 @@ from mhnb.core.state.events import (
 from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR, HeartbeatMonitor, SuspendDetector
 from mhnb.core.state.rank_registry import RankEntry, RankRegistry
 from mhnb.errors import LaunchError, MhnbError
-from mhnb.launchers.base import FailureReporter, Host, QueuedHost, ReportObserver
+from mhnb.launchers.base import FailureReporter, Host, QueuedHost
+from mhnb.launchers.remote_command import TaskHosts
 from mhnb.rank.guard.shared_board import SharedBoard
 from mhnb.system.flight import flight_path, read_flight, read_last_event, write_flight_copy
 from mhnb.system.processes import find_exit_status, is_stopped
@@ -349,7 +350,7 @@ class HostMonitor:
                 )
             self._connected_remote |= {message.supervisor} & self._all_remote
             for host in self._hosts:
-                if isinstance(host, ReportObserver):
+                if isinstance(host, TaskHosts):
                     host.record_report(message.supervisor)
         if isinstance(message, HostUp | Heartbeat) and message.supervisor in self._monitored_remote:
             # The allowance holds from the first report on, because the order to start the ranks may follow at once.

@@ -56,45 +56,6 @@ class FailureReporter(Protocol):
         """Return why supervisors did not start, by their numbers; the others may still report."""
 
 
-class Allocation(Protocol):
-    """Machines that a scheduler has granted, which may outlive one generation of a cluster."""
-
-    name: str
-    """The name of the job."""
-    file: Path
-    """Holds the number of the job."""
-    requested: object
-    """The request. A different request needs another allocation."""
-
-    def has_ended(self) -> bool:
-        """Whether the job is over, or was refused."""
-
-    def is_usable(self) -> bool:
-        """Whether the scheduler reports that the job is running."""
-
-    def explain(self) -> str:
-        """Describe why the job ended."""
-
-    def release(self) -> None:
-        """Return the machines, and wait until the scheduler has them. A second call does nothing."""
-
-
-@runtime_checkable
-class AllocatedHost(Protocol):
-    """A host whose machines were allocated by a scheduler."""
-
-    def detach_allocation(self) -> Allocation | None:
-        """Return the allocation for the next generation, so that the host's end does not release it; None if it has none."""
-
-
-@runtime_checkable
-class ReportObserver(Protocol):
-    """A host that must be notified when its supervisors report."""
-
-    def record_report(self, supervisor: int) -> None:
-        """Record that a supervisor, of this or another host, has reported."""
-
-
 class Launcher(Protocol):
     """Starts the supervisors of one kind of profile."""
 

@@ -31,7 +31,7 @@ from mhnb.core.launch.slurm import (
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.launchers.base import ADDRESS_FIX, AllocatedHost, Allocation, Host
+from mhnb.launchers.base import ADDRESS_FIX, Host
 from mhnb.launchers.remote_command import (
     CommandHosts,
     CommandSpec,
@@ -90,18 +90,18 @@ class SallocAllocation:
         self._holder.wait(())
 
 
-_parked: dict[str, Allocation] = {}
+_parked: dict[str, SallocAllocation] = {}
 """Allocations parked for the next generation, by the cluster's name."""
 
 
 def park_allocation(cluster: str, hosts: Sequence[Host]) -> None:
     """Park the allocation of these hosts, if they have one, for the next start of that cluster."""
     for host in hosts:
-        if isinstance(host, AllocatedHost) and (allocation := host.detach_allocation()) is not None:
+        if isinstance(host, SlurmHosts) and (allocation := host.detach_allocation()) is not None:
             _parked[cluster] = allocation
 
 
-def claim_allocation(cluster: str, requested: object) -> Allocation | None:
+def claim_allocation(cluster: str, requested: object) -> SallocAllocation | None:
     """Return the parked allocation of a cluster; None if it does not exist, has ended, or was requested differently.
 
     An allocation that cannot be used is released.
@@ -143,7 +143,7 @@ class SlurmHosts(TaskHosts):
         supervisors: Sequence[int],
         remote_options: SshOptions,
         name: str,
-        allocation: Allocation | None = None,
+        allocation: SallocAllocation | None = None,
     ) -> None:
         super().__init__(command_spec, supervisors, remote_options)
         self._queue_status, self._name, self._allocation = "", name, allocation
@@ -192,12 +192,12 @@ class SlurmHosts(TaskHosts):
         pending = self._find_pending_allocation()
         return super().explain() if pending is None else pending.explain()
 
-    def _find_pending_allocation(self) -> Allocation | None:
+    def _find_pending_allocation(self) -> SallocAllocation | None:
         """Return the own job that the step still waits for. Several threads call it while another one hands the job over."""
         allocation = self._allocation
         return None if allocation is None or allocation.file.exists() else allocation
 
-    def detach_allocation(self) -> Allocation | None:
+    def detach_allocation(self) -> SallocAllocation | None:
         """Return the job for the next generation; None if it has none of its own."""
         allocation, self._allocation = self._allocation, None
         return allocation
@@ -295,7 +295,7 @@ class SlurmLauncher:
         yield hosts
 
 
-def _request_allocation(run_dir: Path, name: str, requested: tuple[SlurmOptions, int, int]) -> Allocation:
+def _request_allocation(run_dir: Path, name: str, requested: tuple[SlurmOptions, int, int]) -> SallocAllocation:
     """Request machines, and hold them.
 
     Raises:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from IPython.core.getipython import get_ipython
 
@@ -25,7 +25,6 @@ from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_f
 from mhnb.rank.network_abort import CollectiveSockets
 from mhnb.system.flight import flight_path
 from mhnb.transport.addresses import wait_for_port
-from mhnb.types import Phase
 
 _HEARTBEAT_S = 60
 _LISTENER_WAIT_S = 5.0
@@ -40,24 +39,19 @@ _SHUTDOWN_NOTE = (
 )
 
 
-class Progress(Protocol):
-    """Callback that records a phase."""
-
-    def __call__(self, phase: Phase, **facts: Any) -> None:
-        """Record that `phase` was reached."""
-
-
 class Bootstrap:
     """Starts JAX in a rank, and keeps the facts that are known about it then.
 
     Args:
         spec: the host and its cluster.
         rank: this rank.
-        progress: records each phase.
+        progress: records a phase, with facts by name.
         send: sends a message to the notebook.
     """
 
-    def __init__(self, spec: HostSpec, rank: int, progress: Progress, send: Callable[[Message], None]) -> None:
+    def __init__(
+        self, spec: HostSpec, rank: int, progress: Callable[..., None], send: Callable[[Message], None]
+    ) -> None:
         self._spec, self._rank, self._progress = spec, rank, progress
         self.recorder: LaunchRecorder
         """Made by `run`, once JAX is imported."""

@@ -10,21 +10,15 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import psutil
+
+from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard
 
 _Address = tuple[str, int]
 _Made = TypeVar("_Made")
 _MAPPED = "::ffff:"
-
-
-class AbortFlag(Protocol):
-    """Where requests to close arrive: the board, or the interrupt word of a host without one."""
-
-    @property
-    def close_count(self) -> int:
-        """How often closing was requested."""
 
 
 class CollectiveSockets:
@@ -37,7 +31,7 @@ class CollectiveSockets:
         abort_flag: where requests arrive; None if this host has no such place.
     """
 
-    def __init__(self, abort_flag: AbortFlag | None) -> None:
+    def __init__(self, abort_flag: SharedBoard | InterruptFlag | None) -> None:
         self._abort_flag = abort_flag
         self._listen_addresses: set[_Address] = set()
         self._handled_count = 0

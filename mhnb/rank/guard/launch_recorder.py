@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from types import CodeType, FrameType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from mhnb.core.flight import format_cell_begin
 from mhnb.core.guard.agreement import MAX_LINES
@@ -37,14 +37,6 @@ from mhnb.types import Outcome
 
 _MOST_TRACKED = 8
 """Only this many outputs are tracked, the last ones: tracking each of a thousand would take as long as the launch."""
-
-
-class _Output(Protocol):
-    """The part of a `jax.Array` that is used here."""
-
-    def is_ready(self) -> bool: ...
-    def is_deleted(self) -> bool: ...
-    def block_until_ready(self) -> object: ...
 
 
 class Launch:
@@ -133,11 +125,11 @@ class Launch:
             # The cell's thread has donated the array in between; waiting for a donated array is of no use.
             return False
 
-    def _find_live_output(self) -> _Output | None:
+    def _find_live_output(self) -> Any:
         # The smallest output is polled first: a training step returns its loss there, while the parameters are donated
         # to the next step, and a donated array cannot be polled. Then the last output that the cell still holds.
-        for output in (self._smallest_output, *(ref() for ref in reversed(self._other_outputs))):
-            array = cast(_Output | None, output)
+        array: Any
+        for array in (self._smallest_output, *(ref() for ref in reversed(self._other_outputs))):
             if array is not None and not array.is_deleted():
                 return array
         return None
@@ -245,13 +237,6 @@ class NoJax:
         raise NotImplementedError(f"without JAX no value is read, and {value!r} was given as {dtype}")
 
 
-class CellPart(Protocol):
-    """A part of the record that starts over in each cell."""
-
-    def begin_cell(self, cell: RunCell) -> None:
-        """Forget the last cell."""
-
-
 _NO_JAX = NoJax()
 _BEFORE_CELLS = RunCell(0, 0, "", "lockstep")
 """Stands for a cell while the rank starts."""
@@ -336,13 +321,9 @@ class LaunchRecorder:
         self.ended_rows: list[LaunchRow] = []
         self.ended_programs: dict[str, Any] = {}
         """The programs by fingerprint."""
-        self._parts: tuple[CellPart, ...] = (
-            self.mismatches,
-            self.local_arrays,
-            self.host_data,
-            self.abandoned,
-            self.gate,
-        )
+        parts = (self.mismatches, self.local_arrays, self.host_data, self.abandoned, self.gate)
+        self._begin_parts: list[Callable[[RunCell], None]] = [part.begin_cell for part in parts]
+        """Start the parts of the record over in each cell."""
 
     def begin_cell(self, cell: RunCell = _BEFORE_CELLS) -> None:
         """Forget which files were the last cell's; launches from now on belong to this cell."""
@@ -353,8 +334,8 @@ class LaunchRecorder:
         self._cell = RunningCell(cell.seq, cell.source, self._clock(), cell.first_line)
         self.flight.record("cell", cell.seq, program=format_cell_begin(cell.execution_count, cell.guard))
         self._is_cell_by_file.clear()
-        for part in self._parts:
-            part.begin_cell(cell)
+        for begin in self._begin_parts:
+            begin(cell)
 
     def select_dispatch(self, guard: str, *, is_direct: bool) -> None:
         """Select whether JAX launches alone from now on, or launches are brought here first."""

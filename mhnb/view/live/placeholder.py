@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import Any
 
 from mhnb.core.cell_name import format_cell_argument
 from mhnb.core.metrics import NO_METRICS
@@ -30,6 +30,7 @@ from mhnb.view.live.frame import (
     format_running_text,
     frame_to_html,
 )
+from mhnb.view.live.screen import Screen, placeholder_id
 
 WIDGET_TEXT = "mhjax · the panel needs a running kernel"
 """The text of the widget's own display."""
@@ -91,25 +92,6 @@ It is limited because the placeholder is formatted in the thread that waits for 
 """
 
 
-class DisplayTarget(Protocol):
-    """The part of a screen that a placeholder needs."""
-
-    def show(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Create a display in the current cell."""
-
-    def replace(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Replace a display."""
-
-
-def placeholder_id(uid: str) -> str:
-    """Return the id of the placeholder's display. It is also the class of its HTML, by which an open widget hides it.
-
-    >>> placeholder_id("mhnb-7")
-    'mhnb-7-draft'
-    """
-    return f"{uid}-draft"
-
-
 class PlaceholderDisplay:
     """Keeps the placeholder of one cell up to date: the last lines twice a second, and below them, now and then, all of them.
 
@@ -117,7 +99,7 @@ class PlaceholderDisplay:
     has a display of its own.
     """
 
-    def __init__(self, screen: DisplayTarget, uid: str, locations: RankLocations) -> None:
+    def __init__(self, screen: Screen, uid: str, locations: RankLocations) -> None:
         self._screen, self._uid, self._locations = screen, uid, locations
         self._next_last_lines_s, self._next_all_s = BUTTONS_AFTER_S, PLACEHOLDER_AFTER_S
         self._last_lines: object = None

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeAlias
 from mhnb.view.document import Document
 from mhnb.view.html import new_uid
 from mhnb.view.live.frame import ByteBudget, LiveFrame, changed_parts, frame_parts, frame_to_html
-from mhnb.view.live.placeholder import placeholder_id
 from mhnb.view.live.widget import handle_messages_while_blocked, make_live_widget
 from mhnb.view.print_html import print_html
 from mhnb.view.print_text import print_text
@@ -81,6 +80,15 @@ _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 ButtonHandler: TypeAlias = Callable[[str], None]
 """Handles a button: interrupt, where, all or fold; and `end`, by which a page asks for the end of a cell."""
+
+
+def placeholder_id(uid: str) -> str:
+    """Return the id of the placeholder's display. It is also the class of its HTML, by which an open widget hides it.
+
+    >>> placeholder_id("mhnb-7")
+    'mhnb-7-draft'
+    """
+    return f"{uid}-draft"
 
 
 class LiveWidget(Protocol):

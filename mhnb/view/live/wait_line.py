@@ -2,33 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
-
 from mhnb.view.document import Line
+from mhnb.view.live.screen import Region, Screen
 from mhnb.view.print_html import print_html
-
-
-class _Region(Protocol):
-    def show(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class WaitScreen(Protocol):
-    """The part of a screen that the line needs."""
-
-    rich: bool
-    """Whether it shows HTML."""
-
-    def show(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Create a display in the current cell."""
-
-    def replace(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Replace a display."""
-
-    def open_region(self) -> _Region | None:
-        """Open an area for text that is replaced repeatedly; return None if text cannot be replaced."""
 
 
 class WaitLine:
@@ -39,9 +15,9 @@ class WaitLine:
         uid: of the cell's display.
     """
 
-    def __init__(self, screen: WaitScreen, uid: str) -> None:
+    def __init__(self, screen: Screen, uid: str) -> None:
         self._screen, self._display_id = screen, f"{uid}-wait"
-        self._region: _Region | None = None
+        self._region: Region | None = None
         self._is_shown = False
 
     def show(self, text: str) -> None:
