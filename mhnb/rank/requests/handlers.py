@@ -109,17 +109,12 @@ def _inspect(context: RequestContext) -> HandlerResult:
 
 
 def _collectives(context: RequestContext) -> HandlerResult:
-    # Imported only here: the modules that read programs take 0.02 s to import, and most clusters never need them.
-    from mhnb.rank.requests import sharding
-
     return sharding.describe_call(
         context.arguments["call"], context.namespace, user_names(context.namespace, context.hidden)
     ), ()
 
 
 def _launched(context: RequestContext) -> HandlerResult:
-    from mhnb.rank.requests import sharding
-
     return sharding.describe_launched(context.arguments["seq"]), ()
 
 
