@@ -10,7 +10,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from mhnb.core.ranks import resolve_ranks
 from mhnb.system.run_dir import RunRecord
@@ -21,14 +21,6 @@ DEFAULT_LINES = 50
 _BLOCK_NBYTES = 64 * 1024
 _MAX_NBYTES = 16 * 1024 * 1024
 """A longer tail is cut, because one line may be huge."""
-
-
-class HasRanks(Protocol):
-    """A cluster of this notebook."""
-
-    @property
-    def ranks(self) -> tuple[RankInfo, ...]:
-        """Every rank, with the path of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +35,11 @@ class RankLog:
     """Its last lines, without line ends; None if the log is on another machine, or does not exist."""
 
 
-def find_rank_logs(source: HasRanks | RunRecord, ranks: str | Sequence[int] | None = None) -> list[RankLog]:
+def find_rank_logs(source: Sequence[RankInfo] | RunRecord, ranks: str | Sequence[int] | None = None) -> list[RankLog]:
     """Return where the logs of some ranks are, without reading them.
 
     Args:
-        source: a cluster of this notebook, or the record of one on this machine.
+        source: the ranks of a cluster of this notebook, or the record of one on this machine.
         ranks: such as `0,2-3`; None for all.
 
     Raises:
@@ -61,7 +53,7 @@ def find_rank_logs(source: HasRanks | RunRecord, ranks: str | Sequence[int] | No
             for rank in range(len(source.rank_pids))
         ]
     else:
-        all_logs = [_locate_log(rank) for rank in source.ranks]
+        all_logs = [_locate_log(rank) for rank in source]
     chosen = resolve_ranks(ranks, len(all_logs))
     return [log for log in all_logs if chosen is None or log.rank in chosen]
 
@@ -79,12 +71,12 @@ def _locate_log(rank: RankInfo) -> RankLog:
 
 
 def read_rank_logs(
-    source: HasRanks | RunRecord, ranks: str | Sequence[int] | None = None, lines: int = DEFAULT_LINES
+    source: Sequence[RankInfo] | RunRecord, ranks: str | Sequence[int] | None = None, lines: int = DEFAULT_LINES
 ) -> list[RankLog]:
     """Return the last lines of the logs of some ranks.
 
     Args:
-        source: a cluster of this notebook, or the record of one on this machine.
+        source: the ranks of a cluster of this notebook, or the record of one on this machine.
         ranks: such as `0,2-3`; None for all.
         lines: how many lines of each.
 

@@ -154,10 +154,15 @@ def _report_metrics(cluster: Cluster, names: Sequence[str], cell: str | None, cs
     return Report(build_metrics(table.metrics, each=bool(names)), table=table)
 
 
-def _report_logs(cluster: Cluster | RunRecord, ranks: str | None, lines: int) -> Report:
+def _report_logs(cluster: Cluster, ranks: str | None, lines: int) -> Report:
+    return read_logs(cluster.ranks, ranks, lines)
+
+
+def read_logs(source: Sequence[RankInfo] | RunRecord, ranks: str | None, lines: int) -> Report:
+    """Return the report of `logs`; also without the notebook's process, from the record of a cluster on this machine."""
     if lines < 1:
         raise InvalidRequest(f"-n {lines}: expected a number of lines from 1")
-    return Report([Code("\n".join(logs.format_rank_logs(logs.read_rank_logs(cluster, ranks, lines))))])
+    return Report([Code("\n".join(logs.format_rank_logs(logs.read_rank_logs(source, ranks, lines))))])
 
 
 # -- what the ranks recorded
@@ -272,8 +277,3 @@ def _read_trace(name: str, what: Sequence[str]) -> Report:
 
 RECORDED: Mapping[str, Callable[..., Report]] = {"flight": _read_flight, "trace": _read_trace}
 """Reports from the files of this machine, even of a cluster that has ended: take its name, and the command's arguments."""
-
-
-def read_logs(record: RunRecord, ranks: str | None, lines: int) -> Report:
-    """Return the report of `logs` from the files of a cluster that runs on this machine."""
-    return _report_logs(record, ranks, lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,20 +13,11 @@ from mhnb.system.run_dir import RunRecord
 from mhnb.types import RankInfo
 
 
-@dataclass(frozen=True)
-class FakeCluster:
-    """A cluster that only has ranks."""
-
-    ranks: tuple[RankInfo, ...]
-
-
-def make_cluster(folder: Path, *, count: int = 3) -> FakeCluster:
-    """Return a cluster whose ranks have written ten lines each."""
+def make_ranks(folder: Path, *, count: int = 3) -> list[RankInfo]:
+    """Return ranks that have written ten lines each."""
     for rank in range(count):
         (folder / f"rank{rank}.log").write_text("".join(f"line {line} of {rank}\n" for line in range(10)))
-    return FakeCluster(
-        tuple(RankInfo(rank, f"host{rank}", log_path=folder / f"rank{rank}.log") for rank in range(count))
-    )
+    return [RankInfo(rank, f"host{rank}", log_path=folder / f"rank{rank}.log") for rank in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, 3, 10_000])
@@ -48,34 +38,34 @@ def test_line_without_an_end_is_included(tmp_path: Path) -> None:
 
 def test_chosen_ranks_are_read(tmp_path: Path) -> None:
     """Only the chosen ranks are read, in rank order, and only so many lines."""
-    logs = read_rank_logs(make_cluster(tmp_path), "0,2", 1)
+    logs = read_rank_logs(make_ranks(tmp_path), "0,2", 1)
     assert [(log.rank, log.lines) for log in logs] == [(0, ("line 9 of 0",)), (2, ("line 9 of 2",))]
 
 
 def test_unknown_rank_is_refused(tmp_path: Path) -> None:
     """A rank that does not exist is an error."""
     with pytest.raises(InvalidRequest, match="rank 7"):
-        read_rank_logs(make_cluster(tmp_path), "7")
+        read_rank_logs(make_ranks(tmp_path), "7")
 
 
 def test_log_of_another_machine_is_named(tmp_path: Path) -> None:
     """The log of a rank on another machine is not read; its machine and path are shown instead."""
-    cluster = FakeCluster((RankInfo(0, "a", log_path=Path("far:/tmp/rank0.log")),))
-    assert read_rank_logs(cluster) == [RankLog(0, "far", Path("/tmp/rank0.log"), None)]
-    assert format_rank_logs(read_rank_logs(cluster)) == ["rank 0 │ log on far: /tmp/rank0.log"]
+    ranks = [RankInfo(0, "a", log_path=Path("far:/tmp/rank0.log"))]
+    assert read_rank_logs(ranks) == [RankLog(0, "far", Path("/tmp/rank0.log"), None)]
+    assert format_rank_logs(read_rank_logs(ranks)) == ["rank 0 │ log on far: /tmp/rank0.log"]
 
 
 def test_log_of_this_machine_is_read_by_its_name(tmp_path: Path) -> None:
     """A log that is named with this machine's own name is read."""
-    make_cluster(tmp_path, count=1)
-    cluster = FakeCluster((RankInfo(0, "a", log_path=Path(f"{platform.node()}:{tmp_path}/rank0.log")),))
-    assert format_rank_logs(read_rank_logs(cluster, None, 1)) == ["rank 0 │ line 9 of 0"]
+    make_ranks(tmp_path, count=1)
+    ranks = [RankInfo(0, "a", log_path=Path(f"{platform.node()}:{tmp_path}/rank0.log"))]
+    assert format_rank_logs(read_rank_logs(ranks, None, 1)) == ["rank 0 │ line 9 of 0"]
 
 
 def test_record_of_another_notebook(tmp_path: Path) -> None:
     """The record of a cluster on this machine is enough to read the logs; a rank without a file is elsewhere."""
     (tmp_path / "log").mkdir()
-    make_cluster(tmp_path / "log", count=1)
+    make_ranks(tmp_path / "log", count=1)
     record = RunRecord(
         run_dir=str(tmp_path),
         name="a",
