@@ -11,7 +11,7 @@ participants. Stacks cannot show this: those of a rank that waits and of one tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -412,8 +412,10 @@ _WAITING_FUNCTIONS: dict[str, Activity] = {
 
 _WRAPPERS = ("reraise_with_filtered_traceback", "cache_miss", "wrapper")
 """JAX functions that wrap a function of the user or of JAX's interface."""
-OWN_WAITS = ("_outwait", "_outlast")
-"""Functions of the rank that wait in Python, where a signal ends the wait."""
+OwnWait: TypeAlias = Literal["agreement", "earlier cell", "end of cell"]
+"""What a function of the rank waits for in Python, where a signal ends the wait: the decision on a launch, collectives of an earlier
+cell, or what the cell has launched.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,6 +425,8 @@ class Frame:
     file: str
     line: int
     function: str
+    own_wait: OwnWait | None = None
+    """Set for a function of the rank that waits in Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,7 +493,8 @@ def classify_stack(sample: StackSample, stdlib: str) -> RankActivity:
     origins = [_classify_file(frame.file, sample.cell_file, stdlib) for frame in sample.frames]
     depth = next((i for i, origin in enumerate(origins) if origin in ("cell", "user")), len(origins))
     library = [(frame.function, home) for frame, home in zip(sample.frames[:depth], origins, strict=False)]
-    activity, what = _classify_activity(sample, library, is_compiling=_is_compiling(sample.frames, origins))
+    own_waits = {frame.own_wait for frame in sample.frames[:depth]}
+    activity, what = _classify_activity(sample, library, own_waits, is_compiling=_is_compiling(sample.frames, origins))
     lines = [frame.line for frame, home in zip(sample.frames, origins, strict=True) if home == "cell"]
     line = lines[0] if lines else sample.pending_launch.line if sample.pending_launch else None
     user_frame = ""
@@ -521,19 +526,22 @@ def _is_compiling(frames: Sequence[Frame], origins: Sequence[str]) -> bool:
 
 
 def _classify_activity(
-    sample: StackSample, library: Sequence[tuple[str, str]], *, is_compiling: bool
+    sample: StackSample,
+    library: Sequence[tuple[str, str]],
+    own_waits: Collection[OwnWait | None],
+    *,
+    is_compiling: bool,
 ) -> tuple[Activity, str]:
-    own_functions = {function for function, origin in library if origin == "mhnb"}
-    if "agree" in own_functions:
+    if "agreement" in own_waits:
         return "agreement", _name_launch(library, sample.pending_launch) or "the next launch"
-    if "_outlast" in own_functions:
+    if "earlier cell" in own_waits:
         return "blocked", "a collective of an earlier cell, which may still be waiting"
     blocked = _find_blocked(sample, library)
     if blocked is not None:
         return blocked
     if is_compiling:
         return "compiling", ""
-    if sample.pending_launch is not None and (own_functions or any(home == "jax" for _, home in library)):
+    if sample.pending_launch is not None and any(home in ("jax", "mhnb") for _, home in library):
         busy = sample.compute_cpus >= _BUSY_CPUS
         return "computing" if busy else "launch", _name_launch(library, sample.pending_launch)
     if sample.is_awaiting:
@@ -543,8 +551,8 @@ def _classify_activity(
     if sample.pending_launch is not None:
         # A method of an array that is written in C: `x.block_until_ready()`.
         return "launch", _name_launch(library, sample.pending_launch)
-    if "_outwait" in own_functions:
-        # The end of the cell, without a recorded launch.
+    if "end of cell" in own_waits:
+        # Without a recorded launch.
         return "blocked", "an array that is not ready"
     api = [function for function, home in library if home == "jax" and function not in _WRAPPERS]
     return "blocked", api[-1] if api else sample.c_function

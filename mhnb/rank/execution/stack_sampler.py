@@ -21,11 +21,11 @@ from concurrent.futures import thread as pool_threads
 from itertools import islice, takewhile
 from pathlib import Path
 from types import CodeType, CoroutineType, FrameType, GeneratorType
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
-from mhnb.core.hang_report import OWN_WAITS, Frame, PendingLaunch, RankActivity, StackSample, classify_stack
+from mhnb.core.hang_report import Frame, OwnWait, PendingLaunch, RankActivity, StackSample, classify_stack
 from mhnb.core.messages import LaunchCount, RankStatus, ThreadStatus
 from mhnb.rank.execution.callbacks import CALL_CODES, CallbackThread
 from mhnb.rank.execution.cell_names import CELL_NAMES
@@ -50,6 +50,23 @@ _OPEN, _CLOSE = ("(", "[", "{"), (")", "]", "}")
 _LAYOUT_TOKENS = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
 
 _Counts = dict[tuple[int, ...], int]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_own_waits: list[tuple[CodeType, OwnWait]] = []
+
+
+def own_wait(awaited: OwnWait) -> Callable[[_Function], _Function]:
+    """Mark a function of the rank that waits in Python, so that samples of its stack report the wait."""
+
+    def mark(function: _Function) -> _Function:
+        _own_waits.append((function.__code__, awaited))
+        return function
+
+    return mark
+
+
+def _find_own_wait(code: CodeType) -> OwnWait | None:
+    return next((awaited for waiting, awaited in _own_waits if waiting is code), None)
 
 
 class StackSampler:
@@ -142,7 +159,7 @@ class StackSampler:
         )
         doing = self._locate_callback(cell_file, flight) or classify_stack(sight, _STDLIB)
         threads = self._describe_threads(flight) if doing.activity in _WAIT_ACTIVITIES else []
-        is_own_wait = any(frame.function in OWN_WAITS for frame in sight.frames)
+        is_own_wait = any(frame.own_wait for frame in sight.frames)
         awaited = self._list_awaited() if doing.activity == "blocked" and not is_own_wait else None
         return RankStatus(
             self._rank,
@@ -209,7 +226,7 @@ class StackSampler:
         if self._is_cell_file(file):
             return Frame(cell_file, frame.f_lineno, name)
         # An earlier cell, if it is one.
-        return Frame(CELL_NAMES.format_file(file), frame.f_lineno, name)
+        return Frame(CELL_NAMES.format_file(file), frame.f_lineno, name, _find_own_wait(frame.f_code))
 
     # -- sampling the stack
 

@@ -52,6 +52,7 @@ from mhnb.errors import BreakpointRefused, MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.execution.cell_names import CELL_NAMES
 from mhnb.rank.execution.exceptions import cause_of, is_a, members_of
 from mhnb.rank.execution.interrupts import InterruptDelivery
+from mhnb.rank.execution.stack_sampler import own_wait
 from mhnb.rank.execution.streams import current_cell, current_thread, weak_callback
 from mhnb.rank.flight import ArrivalRecorder, LaunchId
 from mhnb.rank.guard.hashing import sample_of
@@ -511,6 +512,7 @@ class LaunchGate:
         if interrupts.is_pending and (has_failed or not interrupts.is_requested()):
             raise self._make_unsynchronized_interrupt()
 
+    @own_wait("agreement")
     def agree(
         self,
         fingerprint: str,
@@ -522,8 +524,6 @@ class LaunchGate:
         uncompared_mask: int = 0,
     ) -> OutputProvenance:
         """Propose a launch, wait for the decision, and follow it, as `acquire` describes.
-
-        Stack samples recognise the wait by this function's name.
 
         Args:
             uncompared_mask: mask of the arrays that cannot be compared on some rank: all ranks propose again, and compare the others.

@@ -26,6 +26,7 @@ from mhnb.core.guard.programs import pack_outline
 from mhnb.core.hang_report import PendingLaunch, count_launches
 from mhnb.core.messages import RunCell
 from mhnb.rank.execution.interrupts import InterruptDelivery
+from mhnb.rank.execution.stack_sampler import own_wait
 from mhnb.rank.execution.tracebacks import RunningCell
 from mhnb.rank.flight import LaunchId
 from mhnb.rank.guard.hashing import ArrayBytes
@@ -633,6 +634,7 @@ class LaunchRecorder:
         rows.append(row)
         return row
 
+    @own_wait("end of cell")
     def _outwait(self, limit_s: float | None) -> bool:
         """Poll until nothing runs; return False if the limit is reached."""
         pauses, began_s = poll_pauses_s(), self._clock()

@@ -23,6 +23,7 @@ from mhnb.core.guard.launches import STILL_ABANDONED
 from mhnb.core.messages import RunCell
 from mhnb.errors import OrderMismatch
 from mhnb.rank.execution.cell_names import CELL_NAMES
+from mhnb.rank.execution.stack_sampler import own_wait
 
 _SHORT_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
 """Pauses between two polls. Short ones come first, because most launches end within 1 ms."""
@@ -112,6 +113,7 @@ class LocalArrays:
         abandoned_ids = {id(array) for ref in self._abandoned if (array := ref()) is not None}
         return [array for array in arrays if id(array) not in abandoned_ids]
 
+    @own_wait("end of cell")
     def _outwait(self, waiting: list[Any], limit_s: float | None) -> Exception | None:
         failure: Exception | None = None
         pauses, began_s = poll_pauses_s(), self._clock()
@@ -237,8 +239,9 @@ class AbandonedLaunches:
                     result=None,
                 )
 
+    @own_wait("earlier cell")
     def _outlast(self, participants: Collection[int]) -> None:
-        """Wait for the expected launches of these participants. Stack samples recognise the wait by this function's name.
+        """Wait for the expected launches of these participants.
 
         An interrupt gives them up: they may never end, and launches that would meet them are refused from then on.
         """

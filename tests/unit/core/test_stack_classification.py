@@ -32,6 +32,10 @@ COMPILE = (
     ("jax/pjit.py", "_run_python_pjit"),
 )
 
+GUARD = "/src/mhnb/rank/guard"
+POLL = Frame(f"{GUARD}/local_agreement.py", 160, "back_off")
+END_OF_CELL = Frame(f"{GUARD}/pending_work.py", 90, "any", "end of cell")
+
 STACKS: dict[str, tuple[StackSample, Activity, str]] = {
     "float": (
         StackSample(frames(("jax/array.py", "_value"), ("jax/array.py", "__float__")), CELL, pending_launch=STEP),
@@ -55,25 +59,27 @@ STACKS: dict[str, tuple[StackSample, Activity, str]] = {
     ),
     "coordination barrier": (StackSample((MODULE,), CELL, c_function="wait_at_barrier"), "barrier", "wait_at_barrier"),
     "the cell's end": (
-        StackSample((Frame("/src/mhnb/rank/guard/launch_recorder.py", 212, "_outwait"),), CELL, pending_launch=STEP), "launch", "jit(step)",
+        StackSample((END_OF_CELL,), CELL, pending_launch=STEP), "launch", "jit(step)",
     ),
     "the cell's end, with a callback of this rank that waits": (
-        StackSample((Frame("/src/mhnb/rank/guard/pending_work.py", 90, "_outwait"),), CELL, c_function="_sleep"),
+        StackSample((END_OF_CELL,), CELL, c_function="_sleep"),
         "blocked", "an array that is not ready",
     ),
     "the cell's end, with a program of this rank that computes": (
-        StackSample((Frame("/src/mhnb/rank/guard/pending_work.py", 90, "_outwait"),), CELL, c_function="_sleep", compute_cpus=1.0),
+        StackSample((END_OF_CELL,), CELL, c_function="_sleep", compute_cpus=1.0),
         "computing", "",
     ),
     "busy in a launch": (
         StackSample(frames(("jax/array.py", "_value")), CELL, compute_cpus=0.8, pending_launch=STEP), "computing", "jit(step)",
     ),
     "left": (
-        StackSample(frames(("rank/guard/local_agreement.py", "pause"), ("rank/guard/pending_work.py", "_outlast")), CELL, compute_cpus=0.5),
+        StackSample((POLL, Frame(f"{GUARD}/pending_work.py", 150, "any", "earlier cell"), MODULE), CELL, compute_cpus=0.5),
         "blocked", "a collective of an earlier cell, which may still be waiting",
     ),
     "agreement": (
-        StackSample(frames(("rank/guard/launch_gate.py", "agree"), ("jax/pjit.py", "cache_miss")), CELL, compute_cpus=0.5),
+        StackSample(
+            (POLL, Frame(f"{GUARD}/launch_gate.py", 540, "any", "agreement"), *frames(("jax/pjit.py", "cache_miss"))),
+            CELL, compute_cpus=0.5),
         "agreement", "the next launch",
     ),
     "local program": (StackSample(frames(("jax/api.py", "block_until_ready")), CELL, compute_cpus=1.9), "computing", ""),
@@ -132,7 +138,7 @@ def test_line_is_the_innermost_of_the_cell() -> None:
 
 def test_line_of_pending_launch_is_used_at_the_cells_end() -> None:
     """A cell that waits at its end has no frame of its own any more."""
-    stack = StackSample((Frame("/src/mhnb/rank/guard/launch_recorder.py", 212, "_outwait"),), CELL, pending_launch=STEP)
+    stack = StackSample((END_OF_CELL,), CELL, pending_launch=STEP)
     assert classify_stack(stack, STDLIB).line == 2
 
 
