@@ -253,8 +253,6 @@ class LaunchGate:
         self._backend, self._interrupts, self._count_launches = backend, interrupts, count_launches
         self.arrivals = ArrivalRecorder()
         """When this rank came to each launch of the cell."""
-        self._arrived_ns = 0
-        """When it first proposed the launch that it proposes now."""
         self._main = threading.main_thread()
         self._turn_lock = threading.Lock()
         self._seq = 1
@@ -273,7 +271,8 @@ class LaunchGate:
         self._retry_counts = Counter[tuple[int, ...]]()
         """How many second rounds of agreement this cell had, by participants."""
         self._refused_inputs: list[InputRow] = []
-        self._deferred_error: BaseException | None = None
+        self._late_errors: dict[int, BaseException] = {}
+        """By thread, the exception that came when it was too late not to launch; raised once the launch is made."""
         self._turn_holder = 0
         self._forked = False
         self._agreed_seq, self._agreed_counts = 0, Counter[tuple[int, ...]]()
@@ -281,12 +280,10 @@ class LaunchGate:
         self.signals = DeferredSignals(interrupts.record_raised)
         self._launching_threads: set[int] = set()
         """Threads other than the main one that are about to launch."""
-        self.undecided_launch: tuple[str, tuple[int, ...], int | None] | None = None
-        """The proposal that is posted and not yet decided: name, participants, line of the cell."""
-        self._pending_proposal: LaunchProposal | None = None
-        """The proposal that was pending when the main thread was interrupted, and that other participants had not reached."""
+        self.undecided_launch: LaunchProposal | None = None
+        """The proposal that is posted and not yet decided. Set by the thread that has the turn; any thread may read it."""
         self.pending_launch: PendingPlace | None = None
-        """Number and line of its launch, or None."""
+        """The launch that the main thread proposed when it was interrupted, and that other participants had not reached."""
         self._stopped_before = 0
         """Number of the launch before which the ranks first stopped together; 0 if they did not."""
 
@@ -303,7 +300,7 @@ class LaunchGate:
         self._seq, self._guard = cell.seq, cell.guard
         self._source = number_lines(cell.source, cell.first_line)
         self._cell_ranks = None if cell.ranks is None else tuple(cell.ranks)
-        self._pending_proposal, self.pending_launch, self._stopped_before = None, None, 0
+        self.pending_launch, self._stopped_before = None, 0
         self._thread_failure, self._refused_inputs = None, []
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
@@ -383,7 +380,7 @@ class LaunchGate:
         interrupts.is_launching = True
         try:
             with _TurnHold(self._turn_lock) as turn:
-                provenance = self.agree(fingerprint, name, participants, lines, inputs)
+                provenance = self._agree(fingerprint, name, participants, lines, inputs)
                 turn.keep_locked()
                 self._turn_holder = threading.get_ident()
         except BaseException as error:
@@ -425,7 +422,7 @@ class LaunchGate:
         self._launching_threads.add(threading.get_ident())
         try:
             with _TurnHold(self._turn_lock) as turn:
-                provenance = self.agree(fingerprint, name, participants, lines, inputs)
+                provenance = self._agree(fingerprint, name, participants, lines, inputs)
                 turn.keep_locked()
                 self._turn_holder = threading.get_ident()
         except BaseException as error:
@@ -445,15 +442,14 @@ class LaunchGate:
         if self._turn_holder != me:
             return
         self._turn_holder = 0
-        deferred_error, self._deferred_error = (
-            (self._deferred_error, None)
-            if threading.current_thread() is not self._main
-            else (None, self._deferred_error)
-        )
         self._turn_lock.release()
         self._launching_threads.discard(me)
-        if deferred_error is not None:
-            raise deferred_error
+        if threading.current_thread() is not self._main:
+            self._raise_late_error()
+
+    def _raise_late_error(self) -> None:
+        if (error := self._late_errors.pop(threading.get_ident(), None)) is not None:
+            raise error
 
     def has_launching_threads(self) -> bool:
         """Return whether a user's thread is about to launch."""
@@ -506,38 +502,61 @@ class LaunchGate:
         if not interrupts.is_launching:
             return
         interrupts.is_launching = False
-        deferred_error, self._deferred_error = self._deferred_error, None
-        if deferred_error is not None:
-            raise deferred_error
+        self._raise_late_error()
         if interrupts.is_pending and (has_failed or not interrupts.is_requested()):
             raise self._make_unsynchronized_interrupt()
 
     @own_wait("agreement")
-    def agree(
+    def _agree(
         self,
         fingerprint: str,
         name: str,
         participants: tuple[int, ...],
         lines: tuple[int, ...],
         inputs: Sequence[object],
-        *,
-        uncompared_mask: int = 0,
     ) -> OutputProvenance:
-        """Propose a launch, wait for the decision, and follow it, as `acquire` describes.
-
-        Args:
-            uncompared_mask: mask of the arrays that cannot be compared on some rank: all ranks propose again, and compare the others.
-        """
-        if self._interrupts.is_pending and not uncompared_mask:
+        """Propose a launch, wait for the decision, and follow it, as `acquire` describes."""
+        if self._interrupts.is_pending:
             raise self._make_unsynchronized_interrupt()
-        backend, tags = self._backend, read_tags(inputs)
-        proposal = self._make_proposal(fingerprint, name, participants, lines, combine_tags(tags, uncompared_mask))
-        deferred_error: BaseException | None = None
-        if not uncompared_mask:
-            self._arrived_ns = self._record_step("proposal", proposal)
+        tags = read_tags(inputs)
+        proposal = self._make_proposal(fingerprint, name, participants, lines, combine_tags(tags))
+        arrived_ns = self._record_step("proposal", proposal)
+        late_error: BaseException | None = None
+        try:
+            while True:
+                error = self._propose(proposal)
+                late_error = error if late_error is None else late_error
+                decision = self._backend.take_decision()
+                if decision.kind != "again":
+                    break
+                # Some arrays cannot be compared on some rank: all ranks propose again, and compare the others.
+                self._retry_counts[participants] += 1
+                uncompared_mask = join_uncompared_blocks(vote.provenance for vote in decision.votes)
+                proposal = proposal._replace(provenance=combine_tags(tags, uncompared_mask))
+            self._record_decision(decision, proposal, arrived_ns)
+            self._follow_decision(decision, proposal, inputs)
+        except BaseException as refusal:
+            if late_error is not None:
+                raise late_error from refusal
+            raise
+        if late_error is not None:
+            self._late_errors[threading.get_ident()] = late_error
+        self._uncompared.record(inputs, tags, proposal.line)
+        return self._record_agreed(proposal)
+
+    def _propose(self, proposal: LaunchProposal) -> BaseException | None:
+        """Propose a launch, and wait until it is decided.
+
+        Returns:
+            The exception that ended the wait when it was too late to withdraw the proposal, so that the decision must be followed.
+
+        Raises:
+            BaseException: the exception that ended the wait; the proposal is withdrawn.
+        """
+        backend = self._backend
         try:
             backend.propose(proposal)
-            self.undecided_launch = name, participants, proposal.line
+            self.undecided_launch = proposal
             backend.wait(self._is_interrupted)
             self._defer_signals()
         except BaseException as error:
@@ -545,27 +564,11 @@ class LaunchGate:
             # A user's signal handler, for example. No rank may launch because of a proposal whose rank has gone away.
             if backend.withdraw():
                 raise
-            deferred_error = error
+            return error
         finally:
             self.undecided_launch = None
             backend.stop_waiting()
-        try:
-            decision = backend.take_decision()
-            self._record_decision(decision, proposal)
-            if decision.kind == "again":
-                self._retry_counts[participants] += 1
-                uncompared_mask = join_uncompared_blocks(stand.provenance for stand in decision.votes)
-                provenance = self.agree(fingerprint, name, participants, lines, inputs, uncompared_mask=uncompared_mask)
-                self._deferred_error = deferred_error or self._deferred_error
-                return provenance
-            self._follow_decision(decision, proposal, inputs)
-        except BaseException as refusal:
-            if deferred_error is not None:
-                raise deferred_error from refusal
-            raise
-        self._deferred_error = deferred_error
-        self._uncompared.record(inputs, tags, proposal.line)
-        return self._record_agreed(proposal)
+        return None
 
     def _make_proposal(
         self, fingerprint: str, name: str, participants: tuple[int, ...], lines: tuple[int, ...], provenance: int
@@ -602,11 +605,11 @@ class LaunchGate:
         launch = LaunchId(proposal.participants, self._count_agreed(proposal) + 1, proposal.fingerprint)
         return self._interrupts.flight.record(kind, proposal.seq, proposal.line, proposal.name, launch)
 
-    def _record_decision(self, decision: Decision, proposal: LaunchProposal) -> None:
+    def _record_decision(self, decision: Decision, proposal: LaunchProposal, arrived_ns: int) -> None:
         if decision.kind == "launch":
-            times_ns = self._arrived_ns, self._record_step("agreement", proposal)
+            times_ns = arrived_ns, self._record_step("agreement", proposal)
             self.arrivals.add(proposal.seq, proposal.participants, self._count_agreed(proposal) + 1, times_ns)
-        elif decision.kind not in ("again", "interrupt"):
+        elif decision.kind != "interrupt":
             self._record_step("refusal", proposal)
 
     def _count_agreed(self, proposal: LaunchProposal) -> int:
@@ -641,9 +644,7 @@ class LaunchGate:
             case "launch":
                 return
             case "interrupt":
-                if not decision.is_agreed and threading.current_thread() is self._main:
-                    self._pending_proposal = self._pending_proposal or proposal
-                raise self._stop_together(frozenset(proposal.participants if decision.is_agreed else ()))
+                raise self._stop_together(proposal, is_agreed=decision.is_agreed)
             case "mismatch":
                 votes, number = decision.votes, decision.launch_number - self._retry_counts[proposal.participants]
                 text = format_mismatch(
@@ -680,29 +681,29 @@ class LaunchGate:
         first = self._first_mismatch
         return first[2] if first is not None and first[0] == seq and first[1] != threading.get_ident() else ""
 
-    def _stop_together(self, participants: frozenset[int]) -> BaseException:
-        """Record which ranks stop with this one, and make the exception that stops it; a repeated stop explains why it is repeated."""
-        if threading.current_thread() is not self._main:
-            return self._make_interrupt()
+    def _stop_together(self, proposal: LaunchProposal, *, is_agreed: bool) -> BaseException:
+        """Record the stop before a launch, and make the exception; a repeated stop explains why it is repeated.
+
+        Args:
+            is_agreed: whether all participants stop with this rank; otherwise some had not reached the launch.
+        """
         interrupts = self._interrupts
-        is_repeated, stopped_ranks = interrupts.is_handled(), interrupts.stopped_ranks
-        interrupts.stopped_ranks = participants if stopped_ranks is None else stopped_ranks & participants
-        interrupt = self._make_interrupt()
+        if threading.current_thread() is not self._main:
+            return interrupts.make_exception()
+        number, is_repeated = self._count_launches() + 1, interrupts.is_handled()
+        before, stopped_ranks = interrupts.stopped_ranks, frozenset(proposal.participants if is_agreed else ())
+        interrupts.stopped_ranks = stopped_ranks if before is None else before & stopped_ranks
+        if self.agreed_stop_number() == 0:
+            self._stopped_before = number
+        if not is_agreed and self.pending_launch is None:
+            self.pending_launch = PendingPlace(number, proposal.line)
+        interrupt = interrupts.make_exception()
         if is_repeated:
             interrupt.args = (_NOT_HANDLED,)
         return interrupt
 
     def _make_unsynchronized_interrupt(self) -> BaseException:
         self._interrupts.mark_unsynchronized()
-        return self._make_interrupt()
-
-    def _make_interrupt(self) -> BaseException:
-        """Make the exception that stops the code, and record before which launch that is."""
-        number = self._count_launches() + 1
-        if self.agreed_stop_number() == 0:
-            self._stopped_before = number
-        if self._pending_proposal is not None and self.pending_launch is None:
-            self.pending_launch = PendingPlace(number, self._pending_proposal.line)
         return self._interrupts.make_exception()
 
     def agreed_stop_number(self) -> int | None:

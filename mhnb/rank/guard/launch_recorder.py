@@ -599,9 +599,9 @@ class LaunchRecorder:
                     return counts, PendingLaunch(row.name, row.participants, row.line, number)
             if (pending := self.gate.undecided_launch) is not None:
                 # This rank has come as far, though the launch is not made before all participants have.
-                name, key, line = pending
+                key = pending.participants
                 counts[key] = counts.get(key, 0) + 1
-                return counts, PendingLaunch(name, key, line, counts[key], is_launched=False)
+                return counts, PendingLaunch(pending.name, key, pending.line, counts[key], is_launched=False)
         return counts, None
 
     def list_awaited(self) -> list[int] | None:

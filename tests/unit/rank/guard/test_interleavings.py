@@ -338,17 +338,17 @@ class Rank:
         return own, self.seq, self.turn, self.interrupted
 
     def launch(self, fingerprint: int = 5, set_index: int = 0, *, gives_up: bool = False) -> Iterator[bool]:
-        """Agree on a launch as `LaunchGate.agree` does; with `gives_up`, an exception comes right after the post."""
+        """Agree on a launch as `LaunchGate` does; with `gives_up`, an exception comes right after the post."""
         participants = self.run.board.participants_of(set_index)
         while self.turn:
             yield True
         self.turn = True
         # A launch after the last cell belongs to a cell that has not begun.
-        attempts, uncompared = 0, 0
-        while self.seq <= self.run.cells and (uncompared or not attempts):
+        attempts, uncompared, seq = 0, 0, self.seq
+        while seq <= self.run.cells and (uncompared or not attempts):
             attempts += 1
             provenance = combine_values(self.arrays, uncompared)
-            proposal = LaunchProposal(self.seq, fingerprint, "jit(f)", participants, (), provenance=provenance)
+            proposal = LaunchProposal(seq, fingerprint, "jit(f)", participants, (), provenance=provenance)
             uncompared = yield from self._agree(proposal, attempts, gives_up=gives_up)
         self.turn = False
 

@@ -6,18 +6,23 @@ import asyncio
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from mhnb.core.guard.agreement import LAUNCH_DECISION, Decision, LaunchProposal, Vote
 from mhnb.core.guard.launch_report import PendingPlace
-from mhnb.core.messages import RunCell
+from mhnb.core.messages import RankStatus, RunCell
 from mhnb.errors import BreakpointRefused, OrderMismatch
 from mhnb.rank.execution.interrupts import InterruptDelivery
+from mhnb.rank.execution.stack_sampler import StackSampler
 from mhnb.rank.execution.streams import CELL_NUMBER
 from mhnb.rank.guard.launch_gate import DeferredSignals, LaunchGate
-from mhnb.rank.guard.local_agreement import AgreementBackend
+from mhnb.rank.guard.local_agreement import AgreementBackend, Participant
+from mhnb.rank.guard.shared_board import SharedBoard, create_board
 
 
 class HandlerError(Exception):
@@ -262,6 +267,80 @@ class ScriptedBackend(QuietBackend):
     def take_decision(self) -> Decision:
         """Return the next decision."""
         return self._decisions.pop(0)
+
+
+def test_late_exception_survives_a_second_round() -> None:
+    """Other threads see the proposal of each round; what interrupted the first round is raised at the end."""
+    seen: list[LaunchProposal | None] = []
+    backend = ScriptedBackend(Decision("again", votes=(_make_vote(0, 5, 0), _make_vote(1, 5, 0))), LAUNCH_DECISION)
+    gate = make_gate(backend)
+
+    def wait(interrupted: Callable[[], bool]) -> None:
+        assert not interrupted()
+        seen.append(gate.undecided_launch)
+        if len(seen) == 1:
+            raise HandlerError
+
+    backend.wait = wait  # type: ignore[method-assign]
+    gate.begin_cell(RunCell(1, 1, "", "lockstep"))
+    gate.acquire("5", "jit(f)", (0, 1), (2,), [])
+    gate.release()
+    assert seen == backend.proposals
+    assert (len(seen), gate.undecided_launch) == (2, None)
+    with pytest.raises(HandlerError):
+        gate.deliver_deferred()
+    gate.deliver_deferred()
+
+
+def test_late_exception_is_not_lost_to_the_launch_of_a_thread() -> None:
+    """A thread may launch between a launch of the main thread and the delivery of what came too late for it."""
+    gate = agree_on_launch(LAUNCH_DECISION)
+    gate._backend = QuietBackend(LAUNCH_DECISION)
+
+    def launch() -> None:
+        gate.acquire("7", "jit(g)", (0, 1), (3,), [])
+        gate.release()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(launch).result()
+    with pytest.raises(HandlerError):
+        gate.deliver_deferred()
+
+
+def test_stack_sample_shows_the_wait_of_the_gate(tmp_path: Path) -> None:
+    """A sample recognises the wait for other ranks by a mark on the function that waits, so that any name will do."""
+    create_board(tmp_path, 2)
+    boards = [SharedBoard(tmp_path, 2) for _ in range(2)]
+    gate, other = make_gate(Participant(boards[0], 0)), Participant(boards[1], 1)
+    gate.begin_cell(RunCell(1, 1, "", "lockstep"))
+    sampler = StackSampler(
+        0,
+        (),
+        is_cell_file=lambda file: file == __file__,
+        read_launches=lambda: ({}, None),
+        list_awaited=lambda: None,
+        find_awaited=lambda: None,
+    )
+
+    def sample_and_come() -> RankStatus | None:
+        while (proposal := gate.undecided_launch) is None:
+            time.sleep(0.001)
+        try:
+            return sampler.sample(1, 2.0)
+        finally:
+            other.propose(proposal)
+            other.wait(lambda: False)
+            other.take_decision()
+
+    with ThreadPoolExecutor(1) as pool:
+        sampled = pool.submit(sample_and_come)
+        gate.acquire("5", "jit(f)", (0, 1), (2,), [])
+        gate.release()
+        status = sampled.result()
+    for board in boards:
+        board.close()
+    assert status is not None
+    assert (status.activity, status.what) == ("agreement", "the next launch")
 
 
 def _make_vote(rank: int, fingerprint: int, provenance: int) -> Vote:
