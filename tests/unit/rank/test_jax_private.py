@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -446,6 +446,7 @@ print(statuses[0].reason)
         ("del __import__('jax')._src.api._nan_check_posthook", "_nan_check_posthook"),
         ("pxla.MeshExecutable.unsafe_call = None", "MeshExecutable.unsafe_call"),
         ("before[0] = pxla.UnloadedMeshExecutable.load = lambda self, more: None", "UnloadedMeshExecutable.load()"),
+        ("pxla.ExecuteReplicated.__call__ = lambda self, *a: self.xla_executable.run(a)", "has no attribute 'run'"),
     ],
 )
 @pytest.mark.sample(2)
@@ -454,6 +455,25 @@ def test_incompatible_jax_stays_unchanged(change: str, reason: str) -> None:
     first, second = _run_bare(change)
     assert first == "True False True False"
     assert reason in second
+
+
+def test_probe_makes_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe launches through JAX's own call object, and names each step that does not pass its values on."""
+    from jax._src.interpreters import pxla
+
+    def probe(launch: Callable[[Any, object], object]) -> list[str]:
+        monkeypatch.setattr(pxla.ExecuteReplicated, "__call__", launch)
+        return [name.rpartition(" with ")[2] for name in jax_private._missing_launch_steps(pxla)]
+
+    original: Any = pxla.ExecuteReplicated.__call__
+    assert probe(original) == []
+    assert probe(lambda call, argument: original(call, argument)[1:]) == ["these outputs"]
+    assert probe(lambda call, argument: call.xla_executable.execute_sharded([argument]).outputs) == [
+        "consume_with_handlers(handlers)"
+    ]
+    assert probe(lambda call, _: call.xla_executable.consume_with_handlers(call.out_handler.handlers)) == [
+        "execute_sharded(inputs)"
+    ]
 
 
 def test_install_initialises_no_backend() -> None:
