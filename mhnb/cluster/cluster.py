@@ -544,11 +544,11 @@ class Cluster:
 
         The points are in this process: after a detach they are gone, so write them with `to_csv` before.
         """
-        return MetricTable(self._state_machine.read_metrics())
+        return MetricTable(self._state_machine.added_parts.metrics.snapshot())
 
     def adopt_metrics(self, earlier: Cluster) -> None:
         """Take over what the cells of an earlier generation have logged."""
-        self._state_machine.metrics.adopt(earlier._state_machine.metrics)
+        self._state_machine.added_parts.metrics.adopt(earlier._state_machine.added_parts.metrics)
 
     def adopt_history(self, earlier: Cluster) -> None:
         """Continue the journal of an earlier generation, and the numbers of its cells unless this one has begun afresh."""

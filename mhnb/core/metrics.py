@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -389,6 +389,8 @@ class CellMetrics:
         self._differences: dict[str, Difference] = {}
         """The first difference of a metric, from before points of it were left out here."""
         self.count = 0
+        self.is_done = False
+        """Whether the cell has ended, so that a step which a rank has not logged is missing."""
 
     @property
     def is_empty(self) -> bool:
@@ -561,13 +563,9 @@ class MetricStore:
         last = max((generation for generation, number in self._cells if number == cell), default=0)
         self._cells.pop((last, cell), None)
 
-    def snapshot(self, is_done: Callable[[CellMetrics], bool]) -> Metrics:
-        """Return the points of all cells.
-
-        Args:
-            is_done: returns whether a cell has ended.
-        """
-        found = [cell.snapshot(done=is_done(cell)) for cell in list(self._cells.values())]
+    def snapshot(self) -> Metrics:
+        """Return the points of all cells."""
+        found = [cell.snapshot(done=cell.is_done) for cell in list(self._cells.values())]
         return Metrics(
             tuple(series for each in found for series in each.series),
             tuple(difference for each in found for difference in each.differences),

@@ -62,4 +62,4 @@ def training_cell(count: int, *, done: bool = True) -> CellResult:
         metrics.add(rank, send(point for point in points if point[0] != "lr"))
         metrics.add(rank, send((point for point in points if point[0] == "lr"), same=True))
     result = cell(*[[] for _ in range(count)], done=done, wall_s=21.0)
-    return replace(result, metrics=metrics.snapshot(done=done))
+    return replace(result, added=(metrics.snapshot(done=done),))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mhnb.core.cell_name import format_cell_name
 from mhnb.core.hang_report import HangReport
@@ -18,6 +19,8 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.core.trace import TraceReport
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
 from mhnb.types import ClusterState, Outcome, Output, RankError
+
+_Added = TypeVar("_Added")
 
 MAX_RESULTS = 16
 """How many results a notebook keeps so that a panel can be opened on them."""
@@ -131,8 +134,17 @@ class CellResult:
     """What the cell waits for, if its turn has not come: then it has no ranks yet."""
     trace: TraceReport | None = None
     """The timeline of a cell that ran with `--trace`."""
-    metrics: Metrics = NO_METRICS
-    """The points that its ranks have logged with `mhnb.log`."""
+    added: tuple[object, ...] = ()
+    """What features have added, at most one value of each class: `find` returns it."""
+
+    def find(self, kind: type[_Added]) -> _Added | None:
+        """Return what a feature has added to the result, by its class; None if it has added nothing."""
+        return next((value for value in self.added if isinstance(value, kind)), None)
+
+    @property
+    def metrics(self) -> Metrics:
+        """The points that its ranks have logged with `mhnb.log`."""
+        return self.find(Metrics) or NO_METRICS
 
     @property
     def name(self) -> str:
@@ -173,7 +185,7 @@ class CellResult:
             self.ok
             and not self.notes
             and self.carried is None
-            and not self.metrics
+            and not any(self.added)
             and not any(r.outputs or r.error or r.noise or r.omitted_nbytes for r in self.ranks)
         )
 

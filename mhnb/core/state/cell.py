@@ -6,7 +6,7 @@ Finished cells are retained because late output, or an update of a display that 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -24,13 +24,12 @@ from mhnb.core.hints import find_hint, find_printed_hint, shorten_values
 from mhnb.core.journal import CellRecord, trace_launches
 from mhnb.core.memory import AllocationFailure
 from mhnb.core.messages import CallbackFailed, CellEnded, DebugPrompt, DebugResumed, InterruptDelivered, RankStatus
-from mhnb.core.metrics import CellMetrics
 from mhnb.core.missing_names import find_missing_name
 from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import LEFT_WAITING, CarriedNote, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, ranks_by_key
-from mhnb.core.state.events import CellRequest, Command
+from mhnb.core.state.events import CellRequest, Command, Event
 from mhnb.core.state.interrupt import INTERRUPT_KILL_S, InterruptEscalation
 from mhnb.types import ClusterState, Outcome, RankError
 
@@ -247,6 +246,25 @@ RankReport: TypeAlias = RankStatus | InterruptDelivered | CallbackFailed | Debug
 """What a rank reports in the middle of a cell."""
 
 
+# -- what features add to a cell
+
+
+class CellPart:
+    """What a feature adds to one cell, from its send until long after its end. Each method may stay as it is here."""
+
+    def handle(self, _event: Event, _now: float, /) -> Sequence[Command]:
+        """Record what the feature needs of an event, which the cell itself has recorded already; return commands."""
+        return ()
+
+    def end(self) -> Sequence[str]:
+        """Return notes for the user at the end of the cell. Output may still arrive."""
+        return ()
+
+    def result(self) -> object | None:
+        """Return what the result of the cell has under this value's class; None for nothing."""
+        return None
+
+
 # -- one cell in flight
 
 
@@ -305,7 +323,8 @@ class Cell:
         self._stopped_s = 0.0
         shown = seq if request.place.execution_count is None else request.place.execution_count
         self.parts = {rank: RankCell(OutputAccumulator(execution_count=shown)) for rank in ranks}
-        self.metrics = CellMetrics(seq, ranks, execution_count=request.place.execution_count)
+        self.added_parts: Sequence[CellPart] = ()
+        """What features add to it."""
 
     @property
     def name(self) -> str:
@@ -626,17 +645,18 @@ class Cell:
     def end_rank(self, ended: CellEnded) -> None:
         """Record a rank's final reply."""
         self.parts[ended.rank].record_end(ended)
-        self.metrics.add(ended.rank, ended.events)
 
     def add_output(self, rank: int, events: list[OutputEvent]) -> None:
         """Record a rank's output while the cell runs."""
         self.parts[rank].add_output(events)
-        self.metrics.add(rank, events)
 
     def add_late_output(self, rank: int, events: list[OutputEvent]) -> None:
         """Record output after the cell's end. An error there did not end the cell."""
         self.parts[rank].accumulator.add(events)
-        self.metrics.add(rank, events)
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Pass an event to the parts that features have added; return the resulting commands."""
+        return [command for part in self.added_parts for command in part.handle(event, now)]
 
     def mark_rank_lost(self, rank: int, outcome: Outcome, error: RankError) -> None:
         """Record that a rank's process ended before the cell did."""
@@ -714,7 +734,7 @@ class Cell:
             handling=self._long_handling_ranks(now),
             where=self.build_hang_report(now, process_count) if self._is_sampled() else None,
             execution_count=self.request.place.execution_count,
-            metrics=self.metrics.snapshot(done=self.wall_s is not None),
+            added=tuple(value for part in self.added_parts if (value := part.result()) is not None),
         )
 
 

@@ -44,12 +44,12 @@ from mhnb.core.messages import (
     SkipCell,
     StartFailed,
 )
-from mhnb.core.metrics import Metrics, MetricStore
 from mhnb.core.missing_names import describe_missing_name
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, describe_ranks_short, format_ranks, ranks_by_key
 from mhnb.core.replay import find_last_number, format_recovery, format_recovery_before
 from mhnb.core.state.cell import Cell, FinishedCells, RankReport, record_cell
+from mhnb.core.state.cell_parts import ClusterParts
 from mhnb.core.state.events import (
     Accepted,
     CellRequest,
@@ -301,8 +301,8 @@ class ClusterStateMachine:
         self._requests = PendingRequests()
         self._next_seq = self._first_new_seq = 1
         self._finished_cells = FinishedCells()
-        self.metrics = MetricStore()
-        """What the cells have logged."""
+        self.added_parts = ClusterParts(generation)
+        """What features keep of all cells."""
         self._next_cell_note: CarriedNote | None = None
         self._state_before: tuple[ClusterState, str] = ("clean", "")
         """State and reason before the running cell."""
@@ -459,13 +459,11 @@ class ClusterStateMachine:
         self.current = Cell(
             submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now, name_cell=self.cell_names.format_name
         )
-        self.current.metrics.generation = self.generation
+        self.current.added_parts = self.added_parts.begin_cell(self.current)
         if submitted.request.guard != "lockstep" and self.guard_available:
             # Without agreement the other ranks would launch, and wait for the rank that refuses.
             self.current.abandoned_by = self.registry.ranks_with_abandoned()
         is_replay = submitted.request.replayed_seq is not None
-        if is_replay:
-            self.metrics.replace_earlier(seq)
         self._state_before = (self.state, self.reason)
         self.state = "running"
         chosen = None if submitted.request.ranks is None else list(ranks)
@@ -531,10 +529,10 @@ class ClusterStateMachine:
         if cell is None or ended.seq != cell.seq or ended.rank not in cell.parts:
             return []
         cell.end_rank(ended)
-        self._keep_metrics(cell)
+        added = cell.handle(ended, now)
         self.registry.record_cell_end(ended)
         late = self._apply_display_updates(cell, ended.rank, now)
-        return [*late, *self._finish_if_done(now), *self._update_debugger(now)]
+        return [*late, *added, *self._finish_if_done(now), *self._update_debugger(now)]
 
     def _on_cell_refused(self, refused: CellRefused, now: float) -> list[Command]:
         cell = self.current
@@ -590,7 +588,8 @@ class ClusterStateMachine:
         if any(MAY_DIFFER in note for note in rank_notes):
             # The note on the interrupt says the same, with the reason.
             notes = tuple(note for note in notes if note != IN_SYNC_NOTE)
-        cell.notes = (*notes, *rank_notes, *self._note_straggler(cell))
+        added_notes = (note for part in cell.added_parts for note in part.end())
+        cell.notes = (*notes, *rank_notes, *added_notes, *self._note_straggler(cell))
         if state != "clean":
             for part in cell.parts.values():
                 part.remove_cluster_state()
@@ -636,27 +635,16 @@ class ClusterStateMachine:
         cell = self.current
         if cell is not None and produced.seq == cell.seq and produced.rank in cell.parts:
             cell.add_output(produced.rank, produced.events)
-            self._keep_metrics(cell)
-            return self._apply_display_updates(cell, produced.rank, now)
+            return [*cell.handle(produced, now), *self._apply_display_updates(cell, produced.rank, now)]
         old = self._finished_cells.find(produced.seq, produced.rank)
         if old is None:
             return []
         old.add_late_output(produced.rank, produced.events)
-        self._keep_metrics(old)
         return [
+            *old.handle(produced, now),
             *self._apply_display_updates(old, produced.rank, now),
             ShowLateOutput(old.result(now, self.process_count)),
         ]
-
-    def _keep_metrics(self, cell: Cell) -> None:
-        if not cell.metrics.is_empty:
-            self.metrics.add(cell.metrics)
-
-    def read_metrics(self) -> Metrics:
-        """Return the points that the cells have logged. Works from any thread."""
-        cell = self.current
-        running = None if cell is None else cell.metrics
-        return self.metrics.snapshot(lambda each: each is not running)
 
     def _apply_display_updates(self, cell: Cell, rank: int, now: float) -> list[Command]:
         return [

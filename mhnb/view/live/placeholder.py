@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import Any
 
 from mhnb.core.cell_name import format_cell_argument
-from mhnb.core.metrics import NO_METRICS
+from mhnb.core.metrics import Metrics
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.summary import CellSummary, clip_outputs, format_heading, summarise_cell
@@ -259,7 +259,7 @@ def clip_snapshot(snapshot: CellResult, locations: RankLocations) -> CellResult:
     return replace(
         snapshot,
         # The last lines above have the charts.
-        metrics=NO_METRICS,
+        added=tuple(value for value in snapshot.added if not isinstance(value, Metrics)),
         ranks=tuple(
             replace(r, outputs=clip_outputs(r.outputs, limit, where=locations.logs.get(r.rank) or "the log file"))
             for r in snapshot.ranks

@@ -155,7 +155,7 @@ def test_replay_replaces_the_run_that_it_repeats() -> None:
         own.generation = generation
         store.add(own)
     store.replace_earlier(3)
-    assert [series.generation for series in store.snapshot(lambda _: True).series] == [1]
+    assert [series.generation for series in store.snapshot().series] == [1]
 
 
 def test_notes_go_with_their_metric() -> None:
@@ -220,11 +220,11 @@ def test_store_drops_the_oldest_cells() -> None:
     store = MetricStore(limit=30)
     for seq in (1, 2, 3):
         store.add(cell_metrics(lambda _: [("a", step, 1.0) for step in range(14)], 1, seq=seq))
-    metrics = store.snapshot(lambda _: True)
+    metrics = store.snapshot()
     assert [series.cell for series in metrics.series] == [2, 3]
     assert metrics.all_notes == ("14 points of older cells are not kept: a cluster keeps 2,000,000",)
     store.add(cell_metrics(lambda _: [("a", step, 1.0) for step in range(100)], 1, seq=4))
-    metrics = store.snapshot(lambda _: True)
+    metrics = store.snapshot()
     assert ([series.cell for series in metrics.series], len(metrics), metrics.omitted_count) == ([4], 25, 75)
 
 
@@ -238,7 +238,7 @@ def test_replayed_cell_replaces_its_earlier_points() -> None:
     again = CellMetrics(2, (0,), 2)
     again.add(0, send([("a", 1, 5.0)]))
     fresh.add(again)
-    found = [(point.generation, point.cell, point.value) for point in fresh.snapshot(lambda _: True)]
+    found = [(point.generation, point.cell, point.value) for point in fresh.snapshot()]
     assert found == [(1, 1, 1.0), (2, 2, 5.0)]
 
 

@@ -41,7 +41,7 @@ def _text(metrics: Metrics) -> list[str]:
 
 
 def _with_metrics(metrics: Metrics, *, ranks: int = 4, done: bool = True) -> CellResult:
-    return replace(cell(*[[] for _ in range(ranks)], done=done), metrics=metrics)
+    return replace(cell(*[[] for _ in range(ranks)], done=done), added=(metrics,))
 
 
 def test_text_has_a_line_per_metric() -> None:
@@ -281,7 +281,7 @@ def test_a_cell_with_metrics_only_is_shown() -> None:
 
 def test_a_cell_that_failed_keeps_its_points() -> None:
     """The charts follow the failure report, and the output stays above them."""
-    result = replace(cell([out("begun\n")], failed(1, said=[out("begun\n")])), metrics=log_curve([[1.0, 2.0]] * 2))
+    result = replace(cell([out("begun\n")], failed(1, said=[out("begun\n")])), added=(log_curve([[1.0, 2.0]] * 2),))
     text = format_cell_text(result)
     assert text.index("ValueError") < text.index("begun") < text.index("loss")
     page = StrictPage(format_cell_html(result))
@@ -291,7 +291,7 @@ def test_a_cell_that_failed_keeps_its_points() -> None:
 @pytest.mark.parametrize("view", ["tabs", "grid"])
 def test_other_views_have_the_charts(view: str) -> None:
     """Also if each rank has a tab or a card."""
-    result = replace(cell([out("a\n")], [out("b\n")]), metrics=log_curve([[1.0, 2.0]] * 2))
+    result = replace(cell([out("a\n")], [out("b\n")]), added=(log_curve([[1.0, 2.0]] * 2),))
     assert "loss of each rank" in StrictPage(format_cell_html(result, view=view)).text  # type: ignore[arg-type]
 
 
