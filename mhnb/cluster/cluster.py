@@ -452,7 +452,7 @@ class Cluster:
             partial(self._host_monitor.read_flights, self._state_machine.registry),
             self._state_machine.align_clocks,
         )
-        return replace(result, trace=collect_trace(self, cell, self._resources.run_dir, folder))
+        return replace(result, added=(*result.added, collect_trace(self, cell, self._resources.run_dir, folder)))
 
     def _run_cell(
         self,

@@ -132,8 +132,6 @@ class CellResult:
     """What the cell before left behind; None if it left nothing."""
     waiting: str = ""
     """What the cell waits for, if its turn has not come: then it has no ranks yet."""
-    trace: TraceReport | None = None
-    """The timeline of a cell that ran with `--trace`."""
     added: tuple[object, ...] = ()
     """What features have added, at most one value of each class: `find` returns it."""
 
@@ -145,6 +143,11 @@ class CellResult:
     def metrics(self) -> Metrics:
         """The points that its ranks have logged with `mhnb.log`."""
         return self.find(Metrics) or NO_METRICS
+
+    @property
+    def trace(self) -> TraceReport | None:
+        """The timeline of a cell that ran with `--trace`."""
+        return self.find(TraceReport)
 
     @property
     def name(self) -> str:
