@@ -130,6 +130,10 @@ class AllocationFailure(Struct, frozen=True, array_like=True, forbid_unknown_fie
     """Why there is no report; empty if there is one."""
 
 
+class FailedAllocations(dict[int, AllocationFailure]):
+    """The allocations that failed in a cell, by rank, if they caused the rank's latest error."""
+
+
 # -- the bytes that a message names
 
 

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from mhnb.core.cell_name import format_cell_name
 from mhnb.core.hang_report import HangReport
-from mhnb.core.memory import AllocationFailure
 from mhnb.core.metrics import NO_METRICS, Metrics
 from mhnb.core.output.folding import normalize_output
 from mhnb.core.ranks import describe_ranks
@@ -45,8 +44,6 @@ class RankResult:
     """Bytes of text that are only in the log file."""
     noise: str = ""
     """Log lines by C++ libraries, such as Gloo's greeting; they are in none of the streams."""
-    allocation: AllocationFailure | None = None
-    """What the memory held, if `error` is a failed allocation."""
 
     @property
     def failure(self) -> RankError | None:

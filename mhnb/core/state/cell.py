@@ -22,7 +22,6 @@ from mhnb.core.guard.provenance import describe_divergence, find_divergence
 from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
 from mhnb.core.hints import find_hint, find_printed_hint, shorten_values
 from mhnb.core.journal import CellRecord, trace_launches
-from mhnb.core.memory import AllocationFailure
 from mhnb.core.messages import CallbackFailed, CellEnded, DebugPrompt, DebugResumed, InterruptDelivered, RankStatus
 from mhnb.core.missing_names import find_missing_name
 from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
@@ -68,8 +67,6 @@ class RankCell:
     accumulator: OutputAccumulator
     outcome: Outcome = "running"
     error: RankError | None = None
-    allocation: AllocationFailure | None = None
-    """What the memory held, if that error is a failed allocation."""
     report: LaunchReport = field(default_factory=LaunchReport)
     launches: list[LaunchRow] = field(default_factory=list)
     """The launches of its report, in order."""
@@ -208,7 +205,7 @@ class RankCell:
         """Record output."""
         for event in events:
             if isinstance(event, ErrorRaised):
-                self.error, self.allocation = _explain_error(event), event.memory
+                self.error = _explain_error(event)
             elif isinstance(event, Stream):
                 self._printed = (self._printed + event.text)[-_SEARCHED_CHARS:]
         self._output_flags = (self._output_flags[0], self._output_flags[1] or bool(events))
@@ -715,7 +712,6 @@ class Cell:
                 wall_s=p.wall_s,
                 omitted_nbytes=p.accumulator.omitted_nbytes,
                 noise=p.accumulator.noise,
-                allocation=p.allocation,
             )
             for rank, p in self.parts.items()
         )

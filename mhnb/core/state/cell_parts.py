@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mhnb.core.memory import FailedAllocations
 from mhnb.core.messages import CellEnded, OutputProduced
 from mhnb.core.metrics import CellMetrics, Metrics, MetricStore
+from mhnb.core.output.events import ErrorRaised
 from mhnb.core.state.cell import Cell, CellPart
 from mhnb.core.state.events import Command, Event
 
@@ -28,7 +30,7 @@ class ClusterParts:
 
     def begin_cell(self, cell: Cell) -> Sequence[CellPart]:
         """Return the parts that features add to a cell."""
-        return (_MetricPart(cell, self.metrics, self._generation),)
+        return _MetricPart(cell, self.metrics, self._generation), _AllocationPart()
 
 
 class _MetricPart(CellPart):
@@ -51,3 +53,27 @@ class _MetricPart(CellPart):
 
     def result(self) -> Metrics | None:
         return self._metrics.snapshot(done=self._metrics.is_done) or None
+
+
+class _AllocationPart(CellPart):
+    """What the memory of a rank held when an allocation failed."""
+
+    def __init__(self) -> None:
+        self._found = FailedAllocations()
+        self._is_done = False
+
+    def handle(self, event: Event, _now: float, /) -> Sequence[Command]:
+        # An error in late output did not end the cell.
+        if isinstance(event, CellEnded | OutputProduced) and not self._is_done:
+            for error in event.events:
+                if isinstance(error, ErrorRaised):
+                    self._found.pop(event.rank, None)
+                    self._found.update({} if error.memory is None else {event.rank: error.memory})
+        return ()
+
+    def end(self) -> Sequence[str]:
+        self._is_done = True
+        return ()
+
+    def result(self) -> FailedAllocations | None:
+        return FailedAllocations(self._found) or None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mhnb.core.memory import FailureGroup, group_failures
+from mhnb.core.memory import FailedAllocations, FailureGroup, group_failures
 from mhnb.core.output.diff import DiffRow, compare_lines
 from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_majority, group_outputs, is_text
 from mhnb.core.output.outputs import GAP_LINE
@@ -210,8 +210,8 @@ def summarise_cell(result: CellResult) -> CellSummary:
 
 def _group_shortages(result: CellResult) -> tuple[FailureGroup, ...]:
     """Group the ranks on which an allocation failed and ended the cell."""
-    found = {r.rank: r.allocation for r in result.failed if r.allocation is not None}
-    return group_failures(found) if found else ()
+    found = result.find(FailedAllocations) or FailedAllocations()
+    return group_failures({r.rank: found[r.rank] for r in result.failed if r.rank in found})
 
 
 def _format_compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[str, ...]:

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from mhnb.core.memory import AllocationFailure, ArrayMemory, DeviceMemory, MemoryReport, RankMemory, group_failures
+from mhnb.core.memory import (
+    AllocationFailure,
+    ArrayMemory,
+    DeviceMemory,
+    FailedAllocations,
+    MemoryReport,
+    RankMemory,
+    group_failures,
+)
 from mhnb.core.output.results import CellResult
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
@@ -108,8 +116,8 @@ def test_empty_report_says_so() -> None:
 
 def failed_cell(*failures: AllocationFailure) -> CellResult:
     """Return a cell in which the allocation of rank 0 failed, of rank 1, and so on."""
-    ranks = [replace(failed(rank, "JaxRuntimeError"), allocation=failure) for rank, failure in enumerate(failures)]
-    return cell(*ranks)
+    ranks = [failed(rank, "JaxRuntimeError") for rank in range(len(failures))]
+    return replace(cell(*ranks), added=(FailedAllocations(enumerate(failures)),))
 
 
 FAILURE = AllocationFailure(1 << 40, memory=rank_memory(W, H))
