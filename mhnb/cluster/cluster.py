@@ -450,7 +450,7 @@ class Cluster:
             front_end.get("place", NO_PLACE).first_line,
             lambda: self.ranks,
             partial(self._host_monitor.read_flights, self._state_machine.registry),
-            self._state_machine.align_clocks,
+            self._state_machine.added_parts.stragglers.align_clocks,
         )
         return replace(result, added=(*result.added, collect_trace(self, cell, self._resources.run_dir, folder)))
 
@@ -526,7 +526,7 @@ class Cluster:
 
     def stragglers(self) -> Lateness | None:
         """Return how late each rank came to the launches of the last cell that had any under lockstep; None without such a cell."""
-        return self._state_machine.measure_lateness()
+        return self._state_machine.added_parts.stragglers.measure()
 
     def memory(self, *, ranks: str | Sequence[int] | None = None) -> MemoryReport:
         """Return what the memory of the ranks' devices holds: bytes in use, and the live arrays by the notebook's names.

@@ -247,13 +247,16 @@ RankReport: TypeAlias = RankStatus | InterruptDelivered | CallbackFailed | Debug
 
 
 class CellPart:
-    """What a feature adds to one cell, from its send until long after its end. Each method may stay as it is here."""
+    """What a feature adds to one cell, from its send until long after its end. Each method may stay as it is here.
 
-    def handle(self, _event: Event, _now: float, /) -> Sequence[Command]:
+    A part gets its cell as an argument and keeps no reference, so that a cell with much output is freed at once.
+    """
+
+    def handle(self, _cell: Cell, _event: Event, _now: float, /) -> Sequence[Command]:
         """Record what the feature needs of an event, which the cell itself has recorded already; return commands."""
         return ()
 
-    def end(self) -> Sequence[str]:
+    def end(self, _cell: Cell, /) -> Sequence[str]:
         """Return notes for the user at the end of the cell. Output may still arrive."""
         return ()
 
@@ -653,7 +656,7 @@ class Cell:
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Pass an event to the parts that features have added; return the resulting commands."""
-        return [command for part in self.added_parts for command in part.handle(event, now)]
+        return [command for part in self.added_parts for command in part.handle(self, event, now)]
 
     def mark_rank_lost(self, rank: int, outcome: Outcome, error: RankError) -> None:
         """Record that a rank's process ended before the cell did."""

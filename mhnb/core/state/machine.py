@@ -79,14 +79,6 @@ from mhnb.core.state.events import (
 from mhnb.core.state.interrupt import PendingRequests
 from mhnb.core.state.rank_registry import RankRegistry, ended_the_same
 from mhnb.core.state.verdict import classify_death, judge_cell
-from mhnb.core.stragglers import (
-    CellArrivals,
-    ClockBounds,
-    ClockOffsets,
-    Lateness,
-    align_clocks,
-    describe_standing_out,
-)
 from mhnb.core.waiting import format_cell_wait
 from mhnb.errors import BreakpointRefused, CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.types import ClusterState, RankError
@@ -293,15 +285,11 @@ class ClusterStateMachine:
         self.current: Cell | None = None
         self._judging: Cell | None = None
         self.guard_available = True
-        self.arrivals: CellArrivals | None = None
-        """When the ranks came to the launches of the last cell that had any on which they agreed."""
-        self._clock_bounds: ClockBounds = {}
-        """What the launches of all cells say about the clocks of the hosts."""
         self._queued: deque[CellSubmitted] = deque()
         self._requests = PendingRequests()
         self._next_seq = self._first_new_seq = 1
         self._finished_cells = FinishedCells()
-        self.added_parts = ClusterParts(generation)
+        self.added_parts = ClusterParts(registry, generation)
         """What features keep of all cells."""
         self._next_cell_note: CarriedNote | None = None
         self._state_before: tuple[ClusterState, str] = ("clean", "")
@@ -588,46 +576,11 @@ class ClusterStateMachine:
         if any(MAY_DIFFER in note for note in rank_notes):
             # The note on the interrupt says the same, with the reason.
             notes = tuple(note for note in notes if note != IN_SYNC_NOTE)
-        added_notes = (note for part in cell.added_parts for note in part.end())
-        cell.notes = (*notes, *rank_notes, *added_notes, *self._note_straggler(cell))
+        added_notes = (note for part in cell.added_parts for note in part.end(cell))
+        cell.notes = (*notes, *rank_notes, *added_notes)
         if state != "clean":
             for part in cell.parts.values():
                 part.remove_cluster_state()
-
-    def _note_straggler(self, cell: Cell) -> tuple[str, ...]:
-        """Return a note on a rank that came to the launches of a cell so late that it stands out."""
-        logs = {rank: part.report.arrivals for rank, part in cell.parts.items() if part.report.arrivals.packed}
-        if not logs:
-            return ()
-        arrivals = CellArrivals(cell.seq, logs)
-        clocks = self._identify_clocks()
-        if len(set(clocks.values())) > 1:
-            self._clock_bounds = arrivals.bound_clocks(clocks, self._clock_bounds)
-        self.arrivals = arrivals
-        lateness = self.measure_lateness() if arrivals.may_stand_out() else None
-        text = "" if lateness is None else describe_standing_out(lateness)
-        return (f"{text} · %mhjax flight",) if text else ()
-
-    def align_clocks(self) -> tuple[dict[int, int], ClockOffsets]:
-        """Return how far the clock of each rank is ahead, in ns, and what that is from; from the launches so far, from any thread."""
-        clocks = self._identify_clocks()
-        offsets = align_clocks(self._clock_bounds, clocks)
-        return {rank: offsets.by_clock[clock] for rank, clock in clocks.items()}, offsets
-
-    def _identify_clocks(self) -> dict[int, str]:
-        return {entry.rank: str(entry.facts.get("clock", entry.host)) for entry in self.registry.entries}
-
-    def measure_lateness(self) -> Lateness | None:
-        """Measure how late the ranks came to the launches of the last cell that had any; None without such a cell.
-
-        Works from any thread.
-        """
-        arrivals, bounds = self.arrivals, self._clock_bounds
-        if arrivals is None:
-            return None
-        hosts = {entry.rank: str(entry.facts.get("hostname", entry.host)) for entry in self.registry.entries}
-        lateness = arrivals.measure(self._identify_clocks(), hosts, bounds)
-        return None if lateness is None else replace(lateness, cell_name=self.cell_names.format_name(arrivals.cell))
 
     # -- output
 
