@@ -61,7 +61,7 @@ def _describe_rank(state_machine: ClusterStateMachine, entry: RankEntry) -> Rank
 def _describe_last_cell(state_machine: ClusterStateMachine, entry: RankEntry) -> str:
     cell = state_machine.current
     if cell is not None and entry.rank in cell.running_ranks:
-        what = "running" if cell.parts[entry.rank].stop is None else "stopped in the debugger"
+        what = "stopped in the debugger" if cell.parts[entry.rank].is_stopped else "running"
         return f"{_number_cell(state_machine, cell.seq)} {what}"
     if not entry.last_cell:
         return ""

@@ -13,7 +13,6 @@ from typing import TypeAlias
 from msgspec import structs
 
 from mhnb.core.cell_name import format_cell_name
-from mhnb.core.debugging import DebugUpdate, RankDebugState
 from mhnb.core.flight import FlightEvent
 from mhnb.core.guard.agreement import remove_cluster_state
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
@@ -22,7 +21,7 @@ from mhnb.core.guard.provenance import describe_divergence, find_divergence
 from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
 from mhnb.core.hints import find_hint, find_printed_hint, shorten_values
 from mhnb.core.journal import CellRecord, trace_launches
-from mhnb.core.messages import CallbackFailed, CellEnded, DebugPrompt, DebugResumed, InterruptDelivered, RankStatus
+from mhnb.core.messages import CallbackFailed, CellEnded, InterruptDelivered, RankStatus
 from mhnb.core.missing_names import find_missing_name
 from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import OutputAccumulator
@@ -88,35 +87,12 @@ class RankCell:
     failed_program: str = ""
     """The name of that program, if other ranks have a part in it: they may hang, too."""
     callback_failed_at: float = 0.0
-    stop: DebugPrompt | None = None
-    """Its latest prompt while it has stopped in the debugger; None while it runs."""
-    is_prompting: bool = False
-    """Whether it waits for a line at that prompt; if not, it works on the last one."""
-    resumed_text: str | None = None
-    """What the debugger printed when it last left a prompt; None if it never has."""
-    resumed_at: float = 0.0
-    debug_report_count: int = 0
-    """How many prompts and ends of prompts it has reported. A prompt may be equal to the one before."""
-
-    def record_prompt(self, prompt: DebugPrompt) -> None:
-        """Record that the rank waits for a line."""
-        self.stop, self.is_prompting = prompt, True
-        self.debug_report_count += 1
-
-    def record_resumed(self, resumed: DebugResumed, now: float) -> None:
-        """Record that the rank has left the debugger's prompt."""
-        self.stop, self.is_prompting = None, False
-        self.resumed_text, self.resumed_at = resumed.text, now
-        self.debug_report_count += 1
-
-    def debug_state(self) -> RankDebugState:
-        """Return what the rank does while others are in the debugger."""
-        if self.outcome != "running":
-            return "done"
-        if self.stop is not None:
-            return "stopped"
-        waits = bool(self.samples) and self.sampled_at > self.resumed_at and self.samples[-1].activity == "agreement"
-        return "waiting" if waits else "running"
+    is_stopped: bool = False
+    """Whether its code has stopped for the user, and comes to no launch until the user lets it run on."""
+    stop_line: int | None = None
+    """The line before which it last stopped."""
+    resumed_at: float | None = None
+    """When it last ran on; None if it never has."""
 
     def record_sample(self, status: RankStatus, now: float) -> None:
         """Record a sample of where the rank is."""
@@ -224,7 +200,7 @@ class RankCell:
         if self.error is not None and self.error.hint is None:
             self.error = replace(self.error, hint=find_printed_hint(self.error.ename, self._printed))
         self.outcome, self.wall_s, self.notes = ended.outcome, ended.wall_s, ended.notes
-        self.stop = None
+        self.is_stopped = False
         self.report, self.launches = ended.launches, ended.launches.list_launches()
 
 
@@ -239,7 +215,7 @@ def _explain_error(event: ErrorRaised) -> RankError:
     )
 
 
-RankReport: TypeAlias = RankStatus | InterruptDelivered | CallbackFailed | DebugPrompt | DebugResumed
+RankReport: TypeAlias = RankStatus | InterruptDelivered | CallbackFailed
 """What a rank reports in the middle of a cell."""
 
 
@@ -317,8 +293,6 @@ class Cell:
         """Ranks with an abandoned collective of an earlier cell: because of them the cell runs in lockstep, whatever guard was
         requested.
         """
-        self.debug_update: DebugUpdate | None = None
-        """The latest update about the debugger; None if no rank has stopped in it."""
         self._stopped_since: float | None = None
         self._stopped_s = 0.0
         shown = seq if request.place.execution_count is None else request.place.execution_count
@@ -336,8 +310,8 @@ class Cell:
         return self._name_cell(seq)
 
     def _is_sampled(self) -> bool:
-        # A rank that stops in the debugger in its first second has no sample yet.
-        return self.wall_s is None and any(part.samples or part.stop is not None for part in self.parts.values())
+        # A rank that stops in its first second has no sample yet.
+        return self.wall_s is None and any(part.samples or part.is_stopped for part in self.parts.values())
 
     @property
     def running_ranks(self) -> tuple[int, ...]:
@@ -362,62 +336,30 @@ class Cell:
             case CallbackFailed():
                 part.callback_error, part.callback_failed_at = _explain_error(report.error), now
                 part.failed_program = report.shared_program
-            case DebugPrompt():
-                part.record_prompt(report)
-                self.debug_update = self.debug_update or DebugUpdate({})
-            case DebugResumed():
-                part.record_resumed(report, now)
 
     def is_overdue(self, now: float) -> bool:
-        """Check whether its time limit has passed. The time in which ranks were stopped in the debugger does not count."""
+        """Check whether its time limit has passed. The time in which ranks were stopped does not count."""
         if self.request.timeout_s is None:
             return False
         stopped_s = self._stopped_s + (0.0 if self._stopped_since is None else now - self._stopped_since)
         return now - self.started_at - stopped_s > self.request.timeout_s
 
-    # -- the debugger
-
-    def take_debug_update(self, now: float) -> DebugUpdate | None:
-        """Return an update about the debugger if anything in it has changed since the last one."""
-        if self.debug_update is None:
-            return None
-        self._count_stopped_time(now)
-        states = {rank: part.debug_state() for rank, part in self.parts.items()}
-        update = DebugUpdate(
-            states,
-            {r: part.stop for r, part in self.parts.items() if part.stop is not None and part.is_prompting},
-            {rank: _format_wait(self.parts[rank].samples[-1]) for rank, state in states.items() if state == "waiting"},
-            {rank: part.resumed_text for rank, part in self.parts.items() if part.resumed_text is not None},
-            {rank: part.debug_report_count for rank, part in self.parts.items() if part.debug_report_count},
-        )
-        if update == self.debug_update:
-            return None
-        self.debug_update = update
-        return update
-
-    def _count_stopped_time(self, now: float) -> None:
-        is_stopped = any(part.stop is not None for part in self.parts.values())
+    def count_stopped_time(self, now: float) -> None:
+        """Count the time in which ranks are stopped, after one has stopped or run on."""
+        is_stopped = any(part.is_stopped for part in self.parts.values())
         if is_stopped and self._stopped_since is None:
             self._stopped_since = now
         elif not is_stopped and self._stopped_since is not None:
             self._stopped_s += now - self._stopped_since
             self._stopped_since = None
 
-    def take_prompt(self, rank: int) -> int | None:
-        """Record that a line is sent to a rank, and return the number of its stop; None if it waits for no line."""
-        part = self.parts.get(rank)
-        if part is None or part.stop is None or not part.is_prompting:
-            return None
-        part.is_prompting = False
-        return part.stop.stop
-
     def interrupt(self, now: float, reason: str, *, guard_available: bool, can_disconnect: bool) -> None:
         """Stop the cell; a second request, or the time limit, gives its interrupt handlers no more time."""
         if self.escalation is not None and self.escalation.is_automatic:
             self.escalation.started_at, self.escalation.is_automatic, self.end_reason = now, False, reason
         elif self.escalation is None:
-            # A rank that has stopped in the debugger comes to no launch at which it could agree to stop.
-            is_stopped = any(part.stop is not None for part in self.parts.values())
+            # A rank that has stopped comes to no launch at which it could agree to end the cell.
+            is_stopped = any(part.is_stopped for part in self.parts.values())
             can_agree = guard_available and self.guard == "lockstep" and not is_stopped
             self.escalation, self.end_reason = (
                 InterruptEscalation.begin(self.seq, now, can_agree=can_agree, can_disconnect=can_disconnect),
@@ -662,7 +604,7 @@ class Cell:
         """Record that a rank's process ended before the cell did."""
         part = self.parts[rank]
         part.outcome, part.error = outcome, part.error or error
-        part.stop = None
+        part.is_stopped = False
 
     def explain_missing_names(self, describe: Callable[[str], str | None]) -> None:
         """Add a hint to each NameError that has none; `describe` returns it for a name."""
@@ -699,9 +641,9 @@ class Cell:
             now - part.sampled_at,
             part.launches,
             has_output=part.has_new_output,
-            is_stopped=part.stop is not None,
-            stop_line=None if part.stop is None else part.stop.line,
-            resumed_s=None if part.resumed_text is None else now - part.resumed_at,
+            is_stopped=part.is_stopped,
+            stop_line=part.stop_line if part.is_stopped else None,
+            resumed_s=None if part.resumed_at is None else now - part.resumed_at,
         )
 
     def result(self, now: float, process_count: int) -> CellResult:
@@ -735,11 +677,6 @@ class Cell:
             execution_count=self.request.place.execution_count,
             added=tuple(value for part in self.added_parts if (value := part.result()) is not None),
         )
-
-
-def _format_wait(sample: RankStatus) -> str:
-    what = sample.what.partition(" ")[0]
-    return what if sample.line is None else f"line {sample.line}, {what}"
 
 
 def record_cell(cell: Cell, generation: int, *, recorded: bool, kernel: str = "") -> CellRecord:

@@ -7,15 +7,17 @@ by its class.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from mhnb.core.debugging import DebugUpdate, RankDebugState
 from mhnb.core.memory import FailedAllocations
-from mhnb.core.messages import CellEnded, OutputProduced
+from mhnb.core.messages import CellEnded, DebugInput, DebugPrompt, DebugResumed, OutputProduced, RankStatus
 from mhnb.core.metrics import CellMetrics, Metrics, MetricStore
 from mhnb.core.output.events import ErrorRaised
-from mhnb.core.state.cell import Cell, CellPart
-from mhnb.core.state.events import Command, Event
+from mhnb.core.state.cell import Cell, CellPart, RankCell
+from mhnb.core.state.events import Command, DebugLineTyped, Event, SendToRank, ShowDebugger
 from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.core.stragglers import (
     CellArrivals,
@@ -47,6 +49,7 @@ class ClusterParts:
             _MetricPart(cell, self.metrics, self._generation),
             _AllocationPart(),
             _ArrivalPart(self.stragglers),
+            DebuggerPart(),
         )
 
 
@@ -147,3 +150,92 @@ class _ArrivalPart(CellPart):
         lateness = self._stragglers.measure() if arrivals.may_stand_out() else None
         text = "" if lateness is None else describe_standing_out(lateness)
         return (f"{text} · %mhjax flight",) if text else ()
+
+
+@dataclass(slots=True)
+class _RankConsole:
+    """What a rank that has stopped in the debugger has reported."""
+
+    prompt: DebugPrompt
+    """Its latest prompt."""
+    is_prompting: bool = False
+    """Whether it waits for a line at that prompt; if not, it works on the last one, or runs."""
+    resumed_text: str | None = None
+    """What the debugger printed when it last left a prompt; None if it never has."""
+    report_count: int = 0
+    """How many prompts and ends of prompts it has reported. A prompt may be equal to the one before."""
+
+
+class DebuggerPart(CellPart):
+    """Which ranks have stopped in the debugger, what they printed there, and what the others do."""
+
+    def __init__(self) -> None:
+        self._consoles: dict[int, _RankConsole] = {}
+        self._update = DebugUpdate({})
+        """The latest."""
+
+    def handle(self, cell: Cell, event: Event, now: float, /) -> Sequence[Command]:
+        """Record a prompt or the end of one, send a typed line, or report what has changed."""
+        match event:
+            case DebugPrompt() | DebugResumed() if event.seq == cell.seq and event.rank in cell.parts:
+                self._record(cell.parts[event.rank], event, now)
+            case DebugLineTyped(cell.ticket, rank, line):
+                return self._send_line(cell, rank, line)
+            case RankStatus() | CellEnded():
+                pass
+            case _:
+                return ()
+        return self._update_caller(cell, now) if self._consoles and cell.is_running else ()
+
+    def _record(self, part: RankCell, report: DebugPrompt | DebugResumed, now: float) -> None:
+        if isinstance(report, DebugPrompt):
+            console = self._consoles.setdefault(report.rank, _RankConsole(report))
+            console.prompt, console.is_prompting = report, True
+            part.is_stopped, part.stop_line = True, report.line
+        elif report.rank in self._consoles:
+            console = self._consoles[report.rank]
+            console.is_prompting, console.resumed_text = False, report.text
+            part.is_stopped, part.resumed_at = False, now
+        else:
+            return
+        console.report_count += 1
+
+    def _send_line(self, cell: Cell, rank: int, line: str | None) -> Sequence[Command]:
+        """Send a line to a rank that waits for one. A line for a prompt that has ended is dropped."""
+        console = self._consoles.get(rank)
+        if console is None or not console.is_prompting or not cell.parts[rank].is_stopped:
+            return ()
+        console.is_prompting = False
+        return (SendToRank(rank, DebugInput(cell.seq, console.prompt.stop, line)),)
+
+    def _update_caller(self, cell: Cell, now: float) -> Sequence[Command]:
+        """Report to the caller of the cell what has changed in the debugger."""
+        cell.count_stopped_time(now)
+        states = {rank: _find_state(part) for rank, part in cell.parts.items()}
+        consoles = {rank: self._consoles[rank] for rank in cell.parts if rank in self._consoles}
+        update = DebugUpdate(
+            states,
+            {r: one.prompt for r, one in consoles.items() if states[r] == "stopped" and one.is_prompting},
+            {rank: _format_wait(cell.parts[rank].samples[-1]) for rank, state in states.items() if state == "waiting"},
+            {rank: one.resumed_text for rank, one in consoles.items() if one.resumed_text is not None},
+            {rank: one.report_count for rank, one in consoles.items()},
+        )
+        if update == self._update:
+            return ()
+        self._update = update
+        return (ShowDebugger(cell.ticket, update),)
+
+
+def _find_state(part: RankCell) -> RankDebugState:
+    """Return what a rank does while others are in the debugger."""
+    if part.outcome != "running":
+        return "done"
+    if part.is_stopped:
+        return "stopped"
+    is_sampled = bool(part.samples) and part.sampled_at > (part.resumed_at or 0.0)
+    return "waiting" if is_sampled and part.samples[-1].activity == "agreement" else "running"
+
+
+def _format_wait(sample: RankStatus) -> str:
+    what = sample.what.partition(" ")[0]
+    return what if sample.line is None else f"line {sample.line}, {what}"

@@ -28,9 +28,6 @@ from mhnb.core.messages import (
     CallbackFailed,
     CellEnded,
     CellRefused,
-    DebugInput,
-    DebugPrompt,
-    DebugResumed,
     HostUp,
     HubExited,
     InterruptDelivered,
@@ -55,7 +52,6 @@ from mhnb.core.state.events import (
     CellRequest,
     CellSubmitted,
     Command,
-    DebugLineTyped,
     Event,
     FailStart,
     FinishCell,
@@ -70,7 +66,6 @@ from mhnb.core.state.events import (
     RequestsInterrupted,
     SendToHosts,
     SendToRank,
-    ShowDebugger,
     ShowLateOutput,
     StopRequested,
     TimePassed,
@@ -313,7 +308,7 @@ class ClusterStateMachine:
                 return self._on_cell_ended(event, now)
             case OutputProduced():
                 return self._on_output(event, now)
-            case RankStatus() | InterruptDelivered() | CallbackFailed() | DebugPrompt() | DebugResumed():
+            case RankStatus() | InterruptDelivered() | CallbackFailed():
                 return self._on_rank_report(event, now)
             case TimePassed():
                 return self._on_time_passed(now)
@@ -352,8 +347,6 @@ class ClusterStateMachine:
             case HostsQueued(standing):
                 self.registry.queue_position, self._hosts_allocated_at = standing, now
                 return []
-            case DebugLineTyped(ticket, rank, line):
-                return self._type_debug_line(ticket, rank, line)
             case Accepted():
                 return self._accept()
             case StopRequested(gone):
@@ -361,7 +354,7 @@ class ClusterStateMachine:
             case CellRefused():
                 return self._on_cell_refused(event, now)
             case _:
-                return []
+                return [] if self.current is None else self.current.handle(event, now)
 
     # -- start
 
@@ -493,7 +486,7 @@ class ClusterStateMachine:
         ranks = tuple(RankResult(rank, part.outcome) for rank, part in cell.parts.items())
         count = cell.request.place.execution_count
         running = CellResult(cell.seq, "", ranks, now - cell.started_at, done=False, execution_count=count)
-        stopped = [rank for rank, part in cell.parts.items() if part.debug_state() == "stopped"]
+        stopped = [rank for rank, part in cell.parts.items() if part.is_stopped]
         return format_cell_wait(running, tickets.index(ticket), is_replay=is_replay, stopped=stopped)
 
     def _recovery(self) -> str:
@@ -520,7 +513,7 @@ class ClusterStateMachine:
         added = cell.handle(ended, now)
         self.registry.record_cell_end(ended)
         late = self._apply_display_updates(cell, ended.rank, now)
-        return [*late, *added, *self._finish_if_done(now), *self._update_debugger(now)]
+        return [*late, *added, *self._finish_if_done(now)]
 
     def _on_cell_refused(self, refused: CellRefused, now: float) -> list[Command]:
         cell = self.current
@@ -608,21 +601,10 @@ class ClusterStateMachine:
     # -- reports of the ranks
 
     def _on_rank_report(self, report: RankReport, now: float) -> list[Command]:
-        if self.current is not None:
-            self.current.record_report(report, now)
-        return self._update_debugger(now)
-
-    def _update_debugger(self, now: float) -> list[Command]:
-        """Report to the caller of a cell what has changed in its debugger."""
-        cell = self.current
-        update = None if cell is None else cell.take_debug_update(now)
-        return [] if cell is None or update is None else [ShowDebugger(cell.ticket, update)]
-
-    def _type_debug_line(self, ticket: int, rank: int, line: str | None) -> list[Command]:
-        """Send a line to a rank that waits for one. A line for a cell or a prompt that has ended is dropped."""
-        cell = self.current
-        stop = None if cell is None or cell.ticket != ticket else cell.take_prompt(rank)
-        return [] if cell is None or stop is None else [SendToRank(rank, DebugInput(cell.seq, stop, line))]
+        if self.current is None:
+            return []
+        self.current.record_report(report, now)
+        return self.current.handle(report, now)
 
     def record_last_events(self, events: Mapping[int, FlightEvent]) -> None:
         """Record what the flight recorders of ranks have last, for the hang report of the running cell."""

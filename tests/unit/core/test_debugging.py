@@ -20,9 +20,10 @@ from mhnb.core.debugging import (
     make_debug_mode,
     parse_console_line,
 )
-from mhnb.core.messages import DebugMode, DebugPrompt
+from mhnb.core.messages import DebugInput, DebugMode, DebugPrompt, RankStatus
 from mhnb.core.state.cell import Cell
-from mhnb.core.state.events import CellRequest
+from mhnb.core.state.cell_parts import DebuggerPart
+from mhnb.core.state.events import CellRequest, DebugLineTyped, SendToRank, ShowDebugger
 
 SEQ = 5
 PLACE = "> In [5], line 4\n-> breakpoint()\n"
@@ -461,15 +462,15 @@ def test_post_mortem_of_several_ranks() -> None:
 def test_answer_that_equals_the_one_before_is_an_update() -> None:
     """The same command twice leads to two updates, although the rank shows the same both times."""
     cell = Cell(1, CellRequest("", None, "lockstep", None), seq=SEQ, ranks=(0,), now=0.0)
+    cell.added_parts = [DebuggerPart()]
     prompt = DebugPrompt(0, SEQ, 1, "(Pdb) ", "1\n")
     counts = []
     for _ in range(2):
-        cell.record_report(prompt, 1.0)
-        update = cell.take_debug_update(1.0)
-        assert update is not None
-        counts.append(update.report_counts[0])
-        assert cell.take_debug_update(1.0) is None
-        assert cell.take_prompt(0)
+        (shown,) = cell.handle(prompt, 1.0)
+        assert isinstance(shown, ShowDebugger)
+        counts.append(shown.update.report_counts[0])
+        assert cell.handle(RankStatus(0, SEQ, "computing", "", None, "", 1.0, []), 1.0) == []
+        assert cell.handle(DebugLineTyped(1, 0, "1"), 1.0) == [SendToRank(0, DebugInput(SEQ, 1, "1"))]
     assert counts == [1, 2]
 
 

@@ -15,6 +15,7 @@ from mhnb.core.messages import CallbackFailed, DebugPrompt, DebugResumed, Launch
 from mhnb.core.output.events import ErrorRaised, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.state.cell import Cell, RankCell
+from mhnb.core.state.cell_parts import DebuggerPart
 from mhnb.core.state.events import CellRequest
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.hang import build_hang
@@ -389,15 +390,16 @@ def test_rank_that_reports_nothing_after_the_debugger_is_silent() -> None:
 def test_running_cell_reports_its_stops() -> None:
     """A cell whose rank stops at once has a report before any sample; a rank that has left the debugger is not stopped."""
     cell = Cell(1, CellRequest(SOURCE), seq=5, ranks=(0, 1), now=0.0)
+    cell.added_parts = [DebuggerPart()]
     assert cell.result(0.2, 2).where is None
-    cell.record_report(DebugPrompt(1, 5, 1, "(Pdb) ", "", line=2, is_new=True), 0.5)
+    cell.handle(DebugPrompt(1, 5, 1, "(Pdb) ", "", line=2, is_new=True), 0.5)
     report = cell.result(60.0, 2).where
     assert report is not None
     assert (report.stopped, report.lines, report.stuck) == ((1,), {0: None, 1: 2}, False)
     for at_s in (60.0, 61.0):
         cell.record_report(sample(1, "lock", "get"), at_s)
         cell.record_report(sample(0, "computing"), at_s)
-    cell.record_report(DebugResumed(1, 5, ""), 61.5)
+    cell.handle(DebugResumed(1, 5, ""), 61.5)
     report = cell.build_hang_report(61.6, 2)
     assert (report.stopped, report.known, report.stuck) == ((), False, False)
     assert report.places[1].activity == "unknown"
