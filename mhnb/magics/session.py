@@ -27,9 +27,10 @@ from mhnb.core.cell_name import NO_PLACE, CellArgument, CellPlace, format_cell_n
 from mhnb.core.cell_request import check_breakpoints, check_guard, resolve_stop_ranks
 from mhnb.core.debugging import DebugRequest
 from mhnb.core.messages import Breakpoint
+from mhnb.core.output.answers import Answer, read_answer
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.trace import TraceReport
-from mhnb.errors import CellError, InvalidRequest, MhnbError
+from mhnb.errors import CellError, InvalidRequest, MhnbError, NotYet
 from mhnb.magics.settings import Mhjax
 from mhnb.types import RankError
 from mhnb.view.cell.failures import are_not_yet, find_failures, format_raised_error
@@ -40,7 +41,7 @@ from mhnb.view.live.screen import detect_screen, hide_traceback, show_document
 from mhnb.view.live.view import CellView
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.reports.collectives import build_collectives
-from mhnb.view.reports.lesson import find_answer
+from mhnb.view.reports.lesson import parse_difference
 from mhnb.view.reports.trace import build_trace
 
 if TYPE_CHECKING:
@@ -108,14 +109,14 @@ def _show_trace(report: TraceReport) -> None:
 
 def show_lesson_bar(result: CellResult) -> None:
     """Show how far a lesson is, if the ranks answered one of its exercises."""
-    shown = [output["data"].get("text/plain", "") for rank in result for output in rank.outputs if "data" in output]
-    errors = [rank.error.evalue for rank in result if rank.error is not None]
-    answers = [text for text in (*errors, *shown) if isinstance(text, str) and find_answer(text) is not None]
-    if answers:
+    errors = [rank.error for rank in result if rank.error is not None and rank.error.ename == NotYet.__name__]
+    wrong = [Answer(parse_difference(error.evalue).title, is_right=False) for error in errors]
+    shown = [answer for rank in result for output in rank.outputs if (answer := read_answer(output)) is not None]
+    if answers := [*wrong, *shown]:
         # The exercises use NumPy, which takes a while to import.
         from mhnb.teach.progress import show_bar_for
 
-        show_bar_for(answers)
+        show_bar_for(answers[0].exercise)
 
 
 def check_result(result: CellResult) -> None:

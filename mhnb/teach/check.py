@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from mhnb.core.output.answers import Answer
 from mhnb.core.ranks import pluralize
 from mhnb.errors import InvalidRequest, NotYet
 from mhnb.sharding.boxes import box_of_index, format_box
@@ -202,22 +203,22 @@ def _show_right(exercise: Exercise, process: ProcessInfo, feedback: str, shown: 
     if process.rank is None:
         _show_with_bar(exercise, build_right(title, feedback, shown))
     else:
-        _publish(format_right(title, feedback, shown))
+        _publish(Answer(title, is_right=True), format_right(title, feedback, shown))
 
 
 def _show_with_bar(exercise: Exercise, card: Document) -> None:
     show_document([*card, *build_bar(read_lesson_state(exercise.lesson, after=exercise.name))])
 
 
-def _publish(text: str) -> None:
-    """Show a text of this rank. It is a display of its own, so that it is not mixed with what the cell prints."""
+def _publish(answer: Answer, text: str) -> None:
+    """Show an answer of this rank. It is a display of its own, so that it is not mixed with what the cell prints."""
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()
     if shell is None:
         print(text)
     else:
-        shell.display_pub.publish({"text/plain": text})
+        shell.display_pub.publish(answer.bundle(text))
 
 
 def _format_shown(exercise: Exercise, answers: Sequence[Any]) -> Iterator[str]:
@@ -284,11 +285,12 @@ def _grade(exercise: Exercise, process: ProcessInfo, answer: tuple[Any, ...]) ->
 
 def _show_raised(exercise: Exercise, process: ProcessInfo, error_name: str) -> None:
     """Show that the learner's own code raised. The error itself is shown as any other error."""
-    text = format_raised(title_of(exercise.name), error_name)
+    answer = Answer(title_of(exercise.name), is_right=False)
+    text = format_raised(answer.title, error_name)
     if process.rank is None:
-        _show_with_bar(exercise, build_answer(text))
+        _show_with_bar(exercise, build_answer(answer, text))
     else:
-        _publish(text)
+        _publish(answer, text)
 
 
 def current_process() -> ProcessInfo:

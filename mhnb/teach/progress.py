@@ -8,7 +8,7 @@ a cell are in the notebook as well.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from mhnb.system.run_dir import make_home, state_home
 from mhnb.teach.exercise import RENAMED, Exercise, Prediction, current_name, tasks
 from mhnb.teach.lessons import LESSONS
 from mhnb.view.live.screen import show_document
-from mhnb.view.reports.lesson import LessonState, TaskLine, TaskState, build_bar, build_progress, find_answer
+from mhnb.view.reports.lesson import LessonState, TaskLine, TaskState, build_bar, build_progress
 
 
 class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,20 +180,16 @@ def _link_to(lesson: str, exercise: str, environment: Mapping[str, str]) -> str:
     return LESSONS[lesson].anchor_of(exercise) if heading in notebook else ""
 
 
-def show_bar_for(texts: Iterable[str], environment: Mapping[str, str] = os.environ) -> None:
-    """Show the bar of the lesson below a cell that ran on the ranks, if an exercise was answered there.
+def show_bar_for(exercise: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Show the bar of the lesson below a cell that ran on the ranks, if this exercise was answered there.
 
     Args:
-        texts: what the ranks sent: their displays and errors.
+        exercise: what the ranks name; it need not exist.
         environment: its MHNB_HOME chooses where answers are stored.
     """
-    answered = next(filter(None, map(find_answer, texts)), None)
-    if answered is None or answered[1] not in tasks():
-        return
     # Without records the ranks are on hosts that share no folder with the notebook, and the bar would be wrong.
-    if read_records(answered[1], environment):
-        state = read_lesson_state(tasks()[answered[1]].lesson, after=answered[1], environment=environment)
-        show_document(build_bar(state))
+    if exercise in tasks() and read_records(exercise, environment):
+        show_document(build_bar(read_lesson_state(tasks()[exercise].lesson, after=exercise, environment=environment)))
 
 
 # -- `progress`, `recall` and `reset`

@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from mhnb.core.hang_report import HangReport, RankLocation
+from mhnb.core.output.answers import Answer
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.types import Outcome, Output, RankError
 from mhnb.view.cell.html import format_cell_html
@@ -219,7 +220,8 @@ def not_yet(rank: int, yours: str, expected: str, *, title: str = "03.1 columns_
 def right(rank: int, feedback: str = "one whole column on each device", *shown: str) -> RankResult:
     """Return the result of a rank whose answer to an exercise is right."""
     text = format_right("03.1 columns_apart", feedback, shown)
-    return RankResult(rank, "ok", ({"output_type": "display_data", "data": {"text/plain": text}, "metadata": {}},))
+    data = Answer("03.1 columns_apart", is_right=True).bundle(text)
+    return RankResult(rank, "ok", ({"output_type": "display_data", "data": data, "metadata": {}},))
 
 
 LESSON_STATE = LessonState(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from mhnb.core.output.answers import ANSWER_MIME, Answer, read_answer
 from mhnb.core.output.tables import split_outside_tables
 from mhnb.core.output.template import (
     RANK_PLACEHOLDER,
@@ -91,6 +92,8 @@ class TextPart:
     channel: str
     """stdout or stderr; or value: the text of a display or of the last expression."""
     template: Template
+    answer: Answer | None = None
+    """The answer to an exercise that the text of a display is."""
 
     def output_of(self, rank: int) -> Output:
         """Return the rank's text as an nbformat output."""
@@ -139,12 +142,12 @@ class OutputGroup:
 
 
 def is_text(output: Output) -> bool:
-    """Check whether an output is only text.
+    """Check whether an output is only text; the text of an answer to an exercise is shown as any other.
 
     >>> is_text({"output_type": "display_data", "data": {"text/plain": "7"}})
     True
     """
-    return output["output_type"] == "stream" or set(output.get("data", ())) == {"text/plain"}
+    return output["output_type"] == "stream" or set(output.get("data", ())) - {ANSWER_MIME} == {"text/plain"}
 
 
 def group_outputs(outputs_by_ranks: Iterable[tuple[Sequence[int], Sequence[Output]]]) -> tuple[OutputGroup, ...]:
@@ -189,7 +192,7 @@ class _Member:
         self.ranks = ranks
         self.shapes: list[tuple[str, Skeleton]] = []
         self.numbers: list[list[str]] = []
-        self.outputs: list[Output | None] = []
+        self.outputs = outputs
         self.own_positions: frozenset[int] = frozenset()
         """Positions, among all its numbers, at which it and most others of its class wrote their own rank."""
         for output in outputs:
@@ -208,14 +211,13 @@ class _Member:
             stream = output["output_type"] == "stream"
             text = output["text"] if stream else output["data"]["text/plain"]
             skeleton, numbers = split_outside_tables(text if isinstance(text, str) else "".join(text))
-            self._add(output["name"] if stream else "value", skeleton, numbers, None)
+            self._add(output["name"] if stream else "value", skeleton, numbers)
         else:
-            self._add("rich", tuple(sorted(output.get("data", ()))), [normalize_output(output)], output)
+            self._add("rich", tuple(sorted(output.get("data", ()))), [normalize_output(output)])
 
-    def _add(self, channel: str, skeleton: Skeleton, numbers: list[str], output: Output | None) -> None:
+    def _add(self, channel: str, skeleton: Skeleton, numbers: list[str]) -> None:
         self.shapes.append((channel, skeleton))
         self.numbers.append(numbers)
-        self.outputs.append(output)
 
 
 def _share_skeletons(members: Sequence[_Member]) -> None:
@@ -311,12 +313,9 @@ def _part(members: _EqualMembers, at: int) -> _Part:
         first = sum(map(len, members[0].numbers[:at]))
         own = frozenset.intersection(*(m.own_positions for m in members))
         here = {place - first for place in own if 0 <= place - first < len(members[0].numbers[at])}
-        return TextPart(
-            channel, make_template([(m.ranks, m.numbers[at]) for m in members], skeleton, own_positions=here)
-        )
+        template = make_template([(m.ranks, m.numbers[at]) for m in members], skeleton, own_positions=here)
+        return TextPart(channel, template, read_answer(members[0].outputs[at]))
     variants: dict[str, tuple[list[int], Output]] = {}
     for member in members:
-        output = member.outputs[at]
-        assert output is not None
-        variants.setdefault(member.numbers[at][0], ([], output))[0].extend(member.ranks)
+        variants.setdefault(member.numbers[at][0], ([], member.outputs[at]))[0].extend(member.ranks)
     return RichPart(tuple((tuple(sorted(ranks)), output) for ranks, output in variants.values()))

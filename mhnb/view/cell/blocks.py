@@ -19,6 +19,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeAlias
 
+from mhnb.core.output.answers import Answer
 from mhnb.core.output.diff import DiffRow, DiffSpan
 from mhnb.core.output.diff import Line as SaidLine
 from mhnb.core.output.folding import OutputGroup, RichPart
@@ -59,6 +60,8 @@ class BlockLine:
     """Slots that vary, in the order of their marks."""
     bar_texts: tuple[str, ...] = ()
     """The text of every rank's own progress bar, if the line draws them as one."""
+    answer: Answer | None = None
+    """The answer to an exercise that begins with this line."""
 
     @property
     def nbytes(self) -> int:
@@ -81,7 +84,8 @@ def block_items(block: OutputGroup) -> list[BlockItem]:
         rows = part.template.lines()
         if len(rows) > 1 and rows[-1] == ([""], []):
             rows.pop()
-        items += [_build_line(part.channel, literals, slots, block.ranks) for literals, slots in rows]
+        first, *others = (_build_line(part.channel, literals, slots, block.ranks) for literals, slots in rows)
+        items += [first if part.answer is None else replace(first, answer=part.answer), *others]
     return items
 
 

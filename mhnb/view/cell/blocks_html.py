@@ -10,6 +10,7 @@ from html import escape
 from itertools import chain, count, groupby
 from typing import TypeAlias
 
+from mhnb.core.output.answers import Answer
 from mhnb.core.output.folding import RichPart, is_text
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
 from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize
@@ -53,7 +54,7 @@ from mhnb.view.mime import (
     read_image_width,
 )
 from mhnb.view.print_html import print_parts
-from mhnb.view.reports.lesson import build_answer, find_answer
+from mhnb.view.reports.lesson import build_answer
 
 _MAX_TABLE_SLOTS, _MAX_TABLE_RANKS = 12, 16
 _MAX_DISPLAYS = 8
@@ -164,13 +165,13 @@ class _LineWriter:
         named = [[(next(names), slot) for slot in line.slots] for line in lines]
         self.named += chain.from_iterable(named)
         parts: list[str] = []
-        for answer, begin, end in _split_answers(lines) if channel == "value" else [("", 0, len(lines))]:
+        for answer, begin, end in _split_answers(lines):
             body = ""
             if begin < end:
                 html = _format_lines(lines[begin:end], named[begin:end], self.ranks, table=self.has_table)
                 is_note = channel == "note"
                 body = _format_note(html, self.where, self.notebook_dir) if is_note else _pre_lines(channel, html)
-            parts.append(print_parts(build_answer(answer, [Drawing(body)])) if answer else body)
+            parts.append(print_parts(build_answer(*answer, [Drawing(body)])) if answer else body)
         return "".join(parts)
 
     def format_values(self) -> str:
@@ -184,14 +185,12 @@ def _pre_lines(channel: str, lines: Sequence[str]) -> str:
     return format_pre_html("\n".join(lines), style=STDERR_STYLE if channel == "stderr" else "")
 
 
-def _split_answers(lines: Sequence[BlockLine]) -> list[tuple[str, int, int]]:
-    """Split displays where an answer to an exercise begins: its first line, or '', and the range of the lines below it."""
-    begins = [at for at, line in enumerate(lines) if find_answer(line.text) is not None and not line.slots]
-    if not begins:
-        return [("", 0, len(lines))]
-    before = [("", 0, begins[0])] if begins[0] else []
-    ends = [*begins[1:], len(lines)]
-    return [*before, *((lines[at].text, at + 1, end) for at, end in zip(begins, ends, strict=True))]
+def _split_answers(lines: Sequence[BlockLine]) -> list[tuple[tuple[Answer, str] | None, int, int]]:
+    """Split lines where an answer to an exercise begins: the answer with its first line, and the range of those below it."""
+    begins = [(at, line.answer) for at, line in enumerate(lines) if line.answer is not None and not line.slots]
+    ends = [*(at for at, _ in begins), len(lines)]
+    answers = [((answer, lines[at].text), at + 1, end) for (at, answer), end in zip(begins, ends[1:], strict=True)]
+    return [*([(None, 0, ends[0])] if ends[0] else []), *answers]
 
 
 def _format_note(lines: Sequence[str], where: str, notebook_dir: str) -> str:

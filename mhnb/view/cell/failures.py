@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from mhnb.core.messages import shorten_text
+from mhnb.core.output.answers import read_answer
 from mhnb.core.output.folding import OutputGroup, TextPart, group_outputs
 from mhnb.core.output.results import LEFT_WAITING, RANK_STOPPED, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, describe_ranks_short
@@ -22,7 +23,6 @@ from mhnb.types import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import format_lines
 from mhnb.view.html import NOT_YET, join_words
-from mhnb.view.reports.lesson import find_answer
 
 _FRAME = re.compile(r"\s*(?:File (?P<path>.+?):\d+|Cell (?:In\[\d+\]|\d+), line )")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
@@ -503,14 +503,14 @@ def is_only_right(rank: RankResult) -> bool:
     """
     if rank.omitted_nbytes:
         return False
-    texts = [output.get("data", {}).get("text/plain") for output in rank.outputs if output["output_type"] != "error"]
     return all(
-        isinstance(text, str) and "\n" not in text and (found := find_answer(text)) is not None and found[2]
-        for text in texts
+        (answer := read_answer(output)) is not None
+        and answer.is_right
+        and "\n" not in str(output["data"]["text/plain"])
+        for output in rank.outputs
+        if output["output_type"] != "error"
     )
 
 
 def _has_right_answer(rank: RankResult) -> bool:
-    texts = [output["data"].get("text/plain") for output in rank.outputs if "data" in output]
-    found = [find_answer(text) for text in texts if isinstance(text, str)]
-    return any(answer is not None and answer[2] for answer in found)
+    return any(answer is not None and answer.is_right for answer in map(read_answer, rank.outputs))

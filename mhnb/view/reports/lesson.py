@@ -1,18 +1,18 @@
 """What lessons show: an answer that is right or not yet, a prediction, the bar of a lesson and the table of all lessons.
 
-Values come from `mhnb.teach`, or from a rank's error and output, whose texts this module writes and reads. It knows no exercise.
+Values come from `mhnb.teach`, or from a rank's error and output. It knows no exercise.
 
-A rank's answer reaches the notebook as text, so that equal answers are shown once and numbers that differ are listed by rank.
+A rank's answer is an error or a display with a text, so that equal answers are shown once and numbers that differ are listed by rank.
 Colour is never the only cue: a right answer has a tick, one that is not right yet a half circle and the words.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from mhnb.core.output.answers import Answer
 from mhnb.core.ranks import pluralize
 from mhnb.view.document import Card, CardTone, Document, Fields, Fold, InHtml, InText, Line, Part, Span
 
@@ -21,7 +21,6 @@ _DONE_SIGN, _UNTRIED_SIGN = "●", "○"
 _LABELS = ("yours", "expected", "note", "hint")
 _LABEL_WIDTH = max(map(len, _LABELS)) + 2
 _INDENT = "  "
-_TITLE = re.compile(r"(✓|not yet ·) (?P<lesson>\d\d)\.(?P<number>\d+) (?P<name>\w+)(?: · (?P<rest>.*))?")
 _MAX_OPEN_ROWS = 8
 
 
@@ -101,16 +100,6 @@ def format_raised(title: str, error_name: str) -> str:
     return f"not yet · {title} · your code raised {error_name}"
 
 
-def find_answer(text: str) -> tuple[str, str, bool] | None:
-    """Return the lesson, the exercise and whether it is right, if a text is an answer's; None for any other text.
-
-    >>> find_answer("✓ 03.1 columns_apart · yes"), find_answer("✓ done")
-    (('03', 'columns_apart', True), None)
-    """
-    found = _TITLE.match(text)
-    return None if found is None else (found["lesson"], found["name"], text.startswith(RIGHT_SIGN))
-
-
 # -- an answer, as a card
 
 
@@ -160,15 +149,10 @@ def _build_rows(rows: Sequence[DifferenceRow]) -> Fields:
     return Fields(cells, ["", "yours", "expected"])
 
 
-def build_answer(first: str, below: Document = ()) -> Document:
-    """Build an answer that a rank printed: its first line as the card's head, the parts of its other lines below it."""
-    found = _TITLE.match(first)
-    if found is None:
-        return below
-    is_right = first.startswith(RIGHT_SIGN)
-    title = f"{found['lesson']}.{found['number']} {found['name']}"
-    head = _build_title(title, found["rest"] or "", is_right=is_right)
-    return [Card("right" if is_right else "not yet", [head, *below], first)]
+def build_answer(answer: Answer, first: str, below: Document = ()) -> Document:
+    """Build an answer as displayed: its first line as the card's head, the parts of its other lines below it."""
+    head = _build_title(answer.title, first.partition(f"{answer.title} · ")[2], is_right=answer.is_right)
+    return [Card("right" if answer.is_right else "not yet", [head, *below], first)]
 
 
 def build_right(title: str, feedback: str, shown: Sequence[str] = ()) -> Document:

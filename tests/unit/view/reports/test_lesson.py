@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mhnb.core.output.answers import ANSWER_MIME
 from mhnb.core.output.results import RankResult
 from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.summary import summarise_cell
@@ -121,6 +122,16 @@ def test_a_right_answer_has_a_card() -> None:
         "  ✓ 03.1 columns_apart · each its own label",
         "    label = 'rank ‹rank› of 4'",
     ]
+
+
+@pytest.mark.parametrize("content", [None, "yes", {"title": 3}, {"title": "03.1 columns_apart", "is_right": "no"}])
+def test_other_displays_are_no_answers(content: object) -> None:
+    """A display with an answer's text, or any value under its type, is shown as the text that it is."""
+    (output,) = right(0).outputs
+    data = {"text/plain": output["data"]["text/plain"]} | ({} if content is None else {ANSWER_MIME: content})
+    page = StrictPage(format_cell_html(cell([{**output, "data": data}])))
+    assert "✓ 03.1 columns_apart · one whole column on each device" in page.visible
+    assert "right · exercise" not in page.text
 
 
 def test_printed_text_is_no_answer() -> None:
