@@ -189,7 +189,8 @@ def _split_answers(lines: Sequence[BlockLine]) -> list[tuple[tuple[Answer, str] 
     """Split lines where an answer to an exercise begins: the answer with its first line, and the range of those below it."""
     begins = [(at, line.answer) for at, line in enumerate(lines) if line.answer is not None and not line.slots]
     ends = [*(at for at, _ in begins), len(lines)]
-    answers = [((answer, lines[at].text), at + 1, end) for (at, answer), end in zip(begins, ends[1:], strict=True)]
+    heads = [(answer, lines[at].text.replace(OWN_MARK, RANK_PLACEHOLDER)) for at, answer in begins]
+    answers = [(head, at + 1, end) for (at, _), head, end in zip(begins, heads, ends[1:], strict=True)]
     return [*([(None, 0, ends[0])] if ends[0] else []), *answers]
 
 

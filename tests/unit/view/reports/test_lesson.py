@@ -124,6 +124,12 @@ def test_a_right_answer_has_a_card() -> None:
     ]
 
 
+def test_head_of_an_answer_has_the_own_rank() -> None:
+    """A rank's own number in what is right is a placeholder, as in any other line."""
+    page = StrictPage(format_cell_html(cell(*(right(r, f"rank {r} holds row 3") for r in range(4)))))
+    assert "columns_apart · rank ‹rank› holds row 3" in page.visible
+
+
 @pytest.mark.parametrize("content", [None, "yes", {"title": 3}, {"title": "03.1 columns_apart", "is_right": "no"}])
 def test_other_displays_are_no_answers(content: object) -> None:
     """A display with an answer's text, or any value under its type, is shown as the text that it is."""
