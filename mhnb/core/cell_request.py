@@ -10,7 +10,7 @@ import re
 import tokenize
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, get_args
 
 from mhnb.core.arguments import is_positive_seconds
 from mhnb.core.messages import Breakpoint
@@ -170,7 +170,7 @@ def check_guard(guard: str) -> Guard:
     """
     name = guard_argument(str(guard))
     if name in GUARDS:
-        return cast("Guard", name)
+        return name
     raise InvalidRequest(f"--guard {guard!r}: expected lockstep, parity or off")
 
 

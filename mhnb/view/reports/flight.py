@@ -31,14 +31,16 @@ _SHOWN_EVENTS = 40
 
 def build_flight(report: FlightReport) -> Document:
     """Build what all ranks recorded: where they first differed, the last event of each, and who came last."""
-    lateness = report.lateness
+    lateness: Document = []
+    if report.lateness is not None:
+        lateness = [InText([Line("")]), Section(build_stragglers(report.lateness))]
     return [
         Line(_format_heading(report), "heading"),
         *_list_divergences(report),
         *map(Line, _format_notes(report)),
         Line("last event of each rank", "caption"),
         _last_events(report),
-        *([] if lateness is None else [InText([Line("")]), Section(build_stragglers(lateness))]),
+        *lateness,
     ]
 
 
