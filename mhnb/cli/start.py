@@ -27,9 +27,8 @@ def add_start_arguments(parser: argparse.ArgumentParser) -> None:
         flag_group(parser, title)
     add_cluster_start_flags(parser)
     cluster = flag_group(parser, CLUSTER)
-    cluster.add_argument(
-        "--keep", "--persist", action="store_true", help="let the ranks outlive this command (required)"
-    )
+    cluster.add_argument("--keep", action="store_true", help="let the ranks outlive this command (required)")
+    cluster.add_argument("--persist", dest="keep", action="store_true", help=argparse.SUPPRESS)
     cluster.add_argument("--name", default="default", metavar="NAME", help="name of the cluster (default: default)")
     add_guard_option(cluster)
     cluster.add_argument(

@@ -136,7 +136,9 @@ class StartOptions:
         # The class is frozen; the name that describes a cluster, and is compared, is always the same.
         object.__setattr__(self, "guard", check_guard(self.guard))
         if self.keep and self.spare:
-            raise InvalidRequest("--keep cannot be combined with --spare: standby ranks stop when the notebook closes")
+            raise InvalidRequest(
+                "--keep cannot be combined with --standby: standby ranks stop when the notebook closes"
+            )
 
 
 OPTION_NAMES = frozenset(part.name for part in fields(StartOptions)) - {"name", "reach"}
@@ -173,7 +175,7 @@ class StartRequest:
         fixed = sorted({"coordinator_address", "coordinator_bind_address"} & set(initialize))
         if self.options.spare and fixed:
             raise InvalidRequest(
-                f"--spare cannot be combined with {fixed[0]}={initialize[fixed[0]]!r}: standby ranks need an address of their own"
+                f"--standby cannot be combined with {fixed[0]}={initialize[fixed[0]]!r}: standby ranks need an address of their own"
             )
 
     @property

@@ -1,6 +1,6 @@
-"""The commands of `%mhjax` for variables and outputs: `pull`, `push`, `vars`, `check`, `panel` and `export`.
+"""The commands of `%mhjax` for variables and outputs: `pull`, `push`, `vars`, `check`, `show` and `export`.
 
-`pull`, `push`, `vars` and `check` move variables between the notebook and the ranks, or inspect them. `panel` shows outputs.
+`pull`, `push`, `vars` and `check` move variables between the notebook and the ranks, or inspect them. `show` shows outputs.
 `export FILE.py` writes the cells so far as one script that runs without mhnb.
 """
 
@@ -144,8 +144,9 @@ def add_panel_start_flags(group: argparse._ArgumentGroup) -> None:
     """Add the panel flag of `%mhjax start`."""
     group.add_argument(
         "--panel",
-        choices=("keep", "stay", "close"),
-        help="keep or stay: leave the widget of each cell open while the kernel runs; close: stop doing so",
+        type=lambda text: "keep" if text == "stay" else text,
+        choices=("keep", "close"),
+        help="keep: leave the widget of each cell open while the kernel runs; close: stop doing so",
     )
 
 

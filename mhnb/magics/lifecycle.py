@@ -43,18 +43,19 @@ def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--name", default="default", help="name of the cluster (default: default)")
     group.add_argument(
         "--keep",
-        "--persist",
         action="store_true",
         default=None,
         help="keep the ranks running after this notebook exits; mhnb stop NAME stops them",
     )
     group.add_argument(
-        "--spare",
         "--standby",
+        dest="spare",
         action="store_true",
         default=None,
         help="keep a second set of ranks on standby, for a quick restart",
     )
+    for older, dest in (("--persist", "keep"), ("--spare", "spare")):
+        group.add_argument(older, dest=dest, action="store_true", default=None, help=argparse.SUPPRESS)
     group.add_argument(
         "--guard",
         type=guard_argument,
@@ -76,7 +77,7 @@ def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
 def _start(session: Session, args: argparse.Namespace) -> None:
     if args.panel is not None:
         # Without the flag the setting stays, so running a `%mhjax start` cell again changes nothing.
-        session.has_persistent_panels = args.panel in ("keep", "stay")
+        session.has_persistent_panels = args.panel == "keep"
     arguments = flags.cluster_start_arguments(args)
     request = resolve_start(**arguments)
     if (running := manager.find_running(request)) is not None:

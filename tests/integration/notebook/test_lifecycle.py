@@ -89,7 +89,7 @@ def test_stop_leaves_detached_cluster_running(fresh_session: Session, capsys: py
 
 
 def test_detach_leaves_the_ranks_running(fresh_session: Session) -> None:
-    """`%mhjax detach` leaves the ranks running, and `attach` has their variables; without `--persist` it is refused."""
+    """`%mhjax detach` leaves the ranks running, and `attach` has their variables; without `--keep` it is refused."""
     fresh_session.run("%mhjax start 1x1 --name short")
     assert "started without --keep" in fresh_session.expect_usage_error("%mhjax detach")
     fresh_session.run("%mhjax start 1x1 --persist --name long")
@@ -141,7 +141,7 @@ def test_settings_shape_a_bare_start(fresh_session: Session) -> None:
 
 def test_replay_summary(fresh_session: Session) -> None:
     """A replay shows the start's summary, then one line about the cells that ran again and those left out."""
-    output = fresh_session.run("%mhjax start -n 2 --devices 1 --spare").out
+    output = fresh_session.run("%mhjax start -n 2 --devices 1 --standby").out
     assert "2 standby ranks starting in the background" in output
     first = fresh_session.shell.execution_count
     fresh_session.run("%%mhjax\nimport os\nx = 1\nran = False\nprint('pid', os.getpid())")

@@ -94,6 +94,6 @@ def test_interrupted_restart_ends_the_standby_ranks(fresh: Fresh) -> None:
 
 
 def test_spare_and_keep_exclude_each_other() -> None:
-    """`--keep` and `--spare` exclude each other, because standby ranks that outlive the notebook are useless."""
-    with pytest.raises(InvalidRequest, match="--keep cannot be combined with --spare"):
+    """`--keep` and `--standby` exclude each other, because standby ranks that outlive the notebook are useless."""
+    with pytest.raises(InvalidRequest, match="--keep cannot be combined with --standby"):
         manager.start(2, 1, name="both", keep=True, spare=True)

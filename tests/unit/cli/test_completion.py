@@ -38,7 +38,7 @@ def complete(line: str, out: Path, **variables: str) -> list[str]:
         ("mhnb sta", {"start", "status"}),
         ("mhnb start --gpus", {"--gpus-per-rank"}),
         ("mhnb start --profile sl", {"slurm"}),
-        ("mhnb run --guard ", {"before", "after", "lockstep", "parity", "off"}),
+        ("mhnb run --guard ", {"lockstep", "parity", "off"}),
         ("mhnb help order", {"order-mismatch"}),
         ("mhnb completion ", {"bash", "zsh", "fish"}),
         ("mhnb profile sh", {"show"}),

@@ -120,9 +120,9 @@ def test_given_options_are_known() -> None:
 
 def test_options_that_conflict_are_refused() -> None:
     """Standby ranks do not outlive the notebook, and cannot share the active ranks' address."""
-    with pytest.raises(InvalidRequest, match="--keep cannot be combined with --spare"):
+    with pytest.raises(InvalidRequest, match="--keep cannot be combined with --standby"):
         manager.start(keep=True, spare=True)
-    with pytest.raises(InvalidRequest, match="--spare cannot be combined with coordinator_address='a:1'"):
+    with pytest.raises(InvalidRequest, match="--standby cannot be combined with coordinator_address='a:1'"):
         manager.start(spare=True, initialize={"coordinator_address": "a:1"})
 
 

@@ -149,7 +149,7 @@ def test_start_help_has_groups() -> None:
     ("new", "old"),
     [
         ("--persist", "--keep"),
-        ("--standby", "--spare"),
+        ("--spare", "--standby"),
         ("--ssh-port 7", "--port 7"),
         ("--coordinator_address a:1", "--coordinator-address a:1"),
     ],
