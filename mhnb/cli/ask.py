@@ -90,7 +90,7 @@ def find_pids_here(record: RunRecord) -> set[int]:
 
 
 def _print_report(name: str, args: argparse.Namespace) -> int:
-    """Print a report of the notebook's process; if there is none, what the files of this machine have.
+    """Print a report of the notebook's process; without an answer, print what the files of this machine have.
 
     Raises:
         NotStarted: there is no such cluster.
@@ -147,7 +147,7 @@ def _find_record(report: str, name: str | None) -> RunRecord | None:
 
 
 def _ask_report(record: RunRecord, name: str, arguments: Mapping[str, Any]) -> tuple[ShellAnswer | None, str]:
-    """Return the answer, or why there is none."""
+    """Return the answer; or None, and the reason."""
     if not (has_live_notebook(record) and has_owner(record)):
         if record.is_detachable:
             return None, f"no notebook is attached\n  Fix: %mhjax attach {record.full_name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from mhnb.commands.command import Command
 from mhnb.core.arguments import int_argument, unquote
@@ -88,8 +88,16 @@ def _add_logs_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def list_reports(make_run: Callable[[str], Callable[..., Any]]) -> tuple[Command, ...]:
+_MakeRun: TypeAlias = Callable[[str], Callable[..., Any]]
+
+
+def list_reports(make_run: _MakeRun) -> tuple[Command, ...]:
     """Return the commands, each with what `make_run` returns for its name."""
+    return (*_list_present(make_run), *_list_recorded(make_run))
+
+
+def _list_present(make_run: _MakeRun) -> tuple[Command, ...]:
+    """Return the commands about the ranks as they are now."""
     return (
         Command(
             "status",
@@ -104,33 +112,6 @@ def list_reports(make_run: Callable[[str], Callable[..., Any]]) -> tuple[Command
             "Show where each rank is in the running cell, and which ranks wait for others.",
             "look",
             details=_WHERE_DETAILS,
-        ),
-        Command(
-            "flight",
-            make_run("flight"),
-            "Show what each rank did last, where the ranks first differed, and which came last to launches.",
-            "look",
-            _add_flight_arguments,
-            "[--ranks SPEC] [--json FILE]",
-            details=_FLIGHT_DETAILS,
-        ),
-        Command(
-            "stragglers",
-            make_run("stragglers"),
-            "Show how often each rank came last to a launch, and how long the others waited.",
-            "look",
-            _add_stragglers_arguments,
-            is_hidden=True,
-        ),
-        Command(
-            "trace",
-            make_run("trace"),
-            "Show where the time of a cell that ran with --trace went; trace open says how to look at its timeline.",
-            "look",
-            _add_trace_arguments,
-            "[open] [CELL]",
-            splits="cells",
-            details=_TRACE_DETAILS,
         ),
         Command(
             "memory",
@@ -158,6 +139,39 @@ def list_reports(make_run: Callable[[str], Callable[..., Any]]) -> tuple[Command
             _add_logs_arguments,
             "[RANKS] [-n LINES]",
             details=_LOGS_DETAILS,
+        ),
+    )
+
+
+def _list_recorded(make_run: _MakeRun) -> tuple[Command, ...]:
+    """Return the commands about what the ranks have recorded."""
+    return (
+        Command(
+            "flight",
+            make_run("flight"),
+            "Show what each rank did last, where the ranks first differed, and which came last to launches.",
+            "look",
+            _add_flight_arguments,
+            "[--ranks SPEC] [--json FILE]",
+            details=_FLIGHT_DETAILS,
+        ),
+        Command(
+            "stragglers",
+            make_run("stragglers"),
+            "Show how often each rank came last to a launch, and how long the others waited.",
+            "look",
+            _add_stragglers_arguments,
+            is_hidden=True,
+        ),
+        Command(
+            "trace",
+            make_run("trace"),
+            "Show where the time of a cell that ran with --trace went; trace open says how to look at its timeline.",
+            "look",
+            _add_trace_arguments,
+            "[open] [CELL]",
+            splits="cells",
+            details=_TRACE_DETAILS,
         ),
     )
 
