@@ -111,7 +111,7 @@ class FrontEnd:
     def create_subshell(self) -> str:
         """Create a subshell, and return its id."""
         self.client.control_channel.send(self.client.session.msg("create_subshell_request", {}))
-        return str(self.client.get_control_msg(timeout=30)["content"]["subshell_id"])
+        return str(self.client.get_control_msg(timeout=120)["content"]["subshell_id"])
 
     def begin_in(self, subshell_id: str, code: str) -> str:
         """Start a cell in a subshell; return its message id."""
@@ -135,12 +135,12 @@ class FrontEnd:
 
     def complete(self, code: str) -> list[str]:
         """Return the code with each completion inserted."""
-        reply = self.client.complete(code, len(code), reply=True, timeout=30)["content"]
+        reply = self.client.complete(code, len(code), reply=True, timeout=120)["content"]
         return [code[: reply["cursor_start"]] + word + code[reply["cursor_end"] :] for word in reply["matches"]]
 
     def inspect(self, code: str, cursor: int | None = None) -> str:
         """Return the text that Shift-Tab shows; an empty string if nothing is found."""
-        reply = self.client.inspect(code, cursor, reply=True, timeout=30)["content"]
+        reply = self.client.inspect(code, cursor, reply=True, timeout=120)["content"]
         return str(reply["data"].get("text/plain", "")) if reply["found"] else ""
 
 

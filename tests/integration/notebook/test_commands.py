@@ -438,8 +438,10 @@ def test_flight_shows_what_each_rank_did_last(nb: Session, tmp_path: Path) -> No
     name = f"In [{nb.shell.execution_count - 1}]"
     lines = nb.run("%mhjax flight").out.splitlines()
     assert re.match(r"default · flight recorder · 2 ranks · \d+ events$", lines[0])
-    assert [line.split()[0] for line in lines[-2:]] == ["0", "1"]
-    assert all(f" end {name} " in re.sub(" +", " ", line) for line in lines[-2:])
+    last = lines.index("last event of each rank:") + 2
+    assert [line.split()[0] for line in lines[last : last + 2]] == ["0", "1"]
+    assert all(f" end {name} " in re.sub(" +", " ", line) for line in lines[last : last + 2])
+    assert lines[-3].split()[:3] == ["rank", "came", "last"]
     one = nb.run("%mhjax flight --rank 1").out
     assert "rank 0" not in one
     assert {"proposal", "agreement", "launch", "compilation"} <= set(one.split())

@@ -262,8 +262,12 @@ LONG_COMPUTATIONS = {
 @pytest.mark.sample(1)
 def test_slow_computation_is_reported_as_computing(prepared: Cluster, flag: Path, case: str) -> None:
     """Ranks that compute are never reported as waiting, however long the computation takes."""
+
+    def has_compiled(report: HangReport) -> bool:
+        return report.known and "compiling" not in {place.activity for place in report.places}
+
     with running(prepared, LONG_COMPUTATIONS[case].format(flag=str(flag)), flag):
-        report = wait_for_report(prepared, lambda card: card.known, WAIT_S)
+        report = wait_for_report(prepared, has_compiled, WAIT_S)
     assert (report.waiting, report.absent) == ((), ())
     assert {place.activity for place in report.places} <= {"computing", "silent"}, report
 
