@@ -147,11 +147,11 @@ def push_payload(
             "live": transfer.open_numbers,
             "sizes": [part.nbytes for part in payload.parts],
         }
-        request_all(client, chosen, "receive", arguments)
+        request_all(client, chosen, "allocate", arguments)
         count = _ByteCount(payload.nbytes * len(chosen), on_progress)
         jobs = _jobs(transfer, chosen, payload.parts)
         run_jobs(client, jobs, in_flight=MAX_IN_FLIGHT * len(chosen), on_done=count.add)
-        staged = request_all(client, chosen, "stage", {"transfer": transfer.number, "values": payload.values})
+        staged = request_all(client, chosen, "build", {"transfer": transfer.number, "values": payload.values})
         _check_staged({rank: answer.value for rank, answer in staged.items()})
         request_all(client, chosen, "commit", {"transfer": transfer.number})
         transfer.retaining_ranks.clear()
@@ -228,7 +228,7 @@ def _jobs(transfer: Transfer, ranks: Sequence[int], parts: Sequence[memoryview])
         arguments = {"transfer": transfer.number, "places": targets}
         nbytes = sum(piece.nbytes for piece in data)
         for rank in ranks:
-            yield TransferJob(rank, "fill", arguments, data, nbytes=nbytes)
+            yield TransferJob(rank, "write", arguments, data, nbytes=nbytes)
 
 
 def _messages(parts: Sequence[memoryview]) -> Iterator[tuple[list[tuple[int, int]], tuple[memoryview, ...]]]:
@@ -326,8 +326,8 @@ def pull(
             "digest_local": len(chosen) > 1 and not each,
         }
         transfer.retaining_ranks.update(chosen)
-        answers = request_all(client, chosen, "hold", arguments)
-        replies = read_values("hold", answers, HeldValues)
+        answers = request_all(client, chosen, "describe", arguments)
+        replies = read_values("describe", answers, HeldValues)
         manifests = {rank: _Manifest.read(reply, answers[rank].payload) for rank, reply in replies.items()}
         transfer.retaining_ranks.intersection_update(
             rank for rank, holding in manifests.items() if holding.inline is None

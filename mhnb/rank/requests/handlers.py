@@ -169,15 +169,16 @@ def _pip(context: RequestContext) -> HandlerResult:
 
 
 HANDLERS: dict[str, Callable[[RequestContext], HandlerResult]] = {
+    "allocate": _allocate,
+    "build": _build,
     "check": _check,
     "collectives": _collectives,
     "commit": _commit,
     "complete": _complete,
+    "describe": _describe_values,
     "describe_environment": _describe_environment,
     "fetch": _fetch,
-    "fill": _write,
     "finish_files": _finish_files,
-    "hold": _describe_values,
     "inspect": _inspect,
     "launched": _launched,
     "layout": _layout,
@@ -186,12 +187,11 @@ HANDLERS: dict[str, Callable[[RequestContext], HandlerResult]] = {
     "names": _names,
     "pip": _pip,
     "read_profile": _read_profile,
-    "receive": _allocate,
     "release": _release,
     "release_trace": _release_trace,
-    "stage": _build,
     "trace": _trace,
     "vars": _vars,
+    "write": _write,
     "write_files": _write_files,
 }
 

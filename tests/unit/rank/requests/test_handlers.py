@@ -114,9 +114,9 @@ def test_large_value_is_released_after_the_pull(rank: PipedRanks) -> None:
     rank.run("large, small = np.zeros(2**20), np.zeros(8)")
     rank.take_requested_handlers()
     transfer.pull(rank, ["small"])
-    assert rank.take_requested_handlers() == ["hold"]
+    assert rank.take_requested_handlers() == ["describe"]
     transfer.pull(rank, ["large"])
-    assert rank.take_requested_handlers() == ["hold", "fetch", "fetch", "release"]
+    assert rank.take_requested_handlers() == ["describe", "fetch", "fetch", "release"]
     rank.run("from mhnb.rank.requests.handlers import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[0]._outgoing)")
     assert rank.run("answer = len(_TRANSFER_STORES[0]._outgoing)") == [0]
 
@@ -125,7 +125,7 @@ def test_abandoned_transfer_is_dropped(rank: PipedRanks) -> None:
     """A transfer left on a rank by a notebook that disconnected ends with the next transfer."""
     rank.run("left = np.zeros(2**20); from mhnb.rank.requests.handlers import _TRANSFER_STORES")
     arguments = {"transfer": "gone", "live": ["gone"], "names": ["left"], "digest_local": False}
-    assert rank.ask(0, "hold", arguments).result(60).ok
+    assert rank.ask(0, "describe", arguments).result(60).ok
     assert rank.run("answer = list(_TRANSFER_STORES[0]._outgoing)") == [["gone"]]
     transfer.pull(rank, ["left"])
     assert rank.run("answer = list(_TRANSFER_STORES[0]._outgoing)") == [[]]
@@ -349,7 +349,7 @@ def test_value_that_cannot_be_flattened_leaves_the_recursion_limit(rank: PipedRa
     )
     assert rank.ask(0, "collectives", {"call": "f(bad)"}).result(60).value["ename"]
     assert rank.ask(0, "memory", {}).result(60).ok
-    rank.ask(0, "hold", {"transfer": "t", "live": [], "names": ["bad"], "digest_local": False}).result(60)
+    rank.ask(0, "describe", {"transfer": "t", "live": [], "names": ["bad"], "digest_local": False}).result(60)
     assert rank.run(_DEPTH) == before
     rank.run("del bad")
 
@@ -382,7 +382,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "check": {"names": ["bad"]},
     "collectives": {"call": "f(bad)"},
     "complete": {"text": "bad.", "cursor": 4},
-    "hold": {"transfer": "t", "live": [], "names": ["bad"], "digest_local": False},
+    "describe": {"transfer": "t", "live": [], "names": ["bad"], "digest_local": False},
     "inspect": {"name": "bad.x", "detail": 1},
     "layout": {"expression": "bad"},
     "memory": {},
