@@ -189,9 +189,9 @@ class CellDebugger(pdb.Pdb):
 
     # -- tracing
 
-    def begin(self, mode: DebugMode, rank: int) -> None:
+    def begin(self, mode: DebugMode) -> None:
         """Trace the cell that begins, if this rank is to stop at its first line or at others."""
-        self._stops_at_first_line = mode.stop_ranks is not None and rank in mode.stop_ranks
+        self._stops_at_first_line = mode.stop_ranks is not None and self._owner.rank in mode.stop_ranks
         if not (self._stops_at_first_line or mode.breakpoints):
             return
         self._pending_stops = mode
@@ -533,9 +533,12 @@ class RankDebugger:
         self.interrupts, self.rank, self._send, self._source = interrupts, rank, send, source
         self._flush_output = flush_output
         self._shell: Any = None
-        self._request: RunCell | None = None
-        self._cell: RunningCell | None = None
-        self._pdb: CellDebugger | None = None
+        self.request: RunCell | None = None
+        """The cell whose code runs; set by the runner, so that a cell that does not stop calls nothing here."""
+        self.cell: RunningCell | None = None
+        """The same cell, as the shell knows it."""
+        self.pdb: CellDebugger | None = None
+        """The debugger of that cell; None until it is needed."""
         self._stops, self._is_new_stop = 0, False
         self._is_at_prompt, self._is_ended = False, False
         self._wake_read, self._wake_write = -1, -1
@@ -544,31 +547,21 @@ class RankDebugger:
 
     # -- cells
 
-    def begin_cell(self, request: RunCell, cell: RunningCell) -> None:
-        """Prepare for a cell."""
-        self._request, self._cell, self._pdb, self._stops = request, cell, None, 0
-        self._is_at_prompt = False
-
-    def trace_cell(self) -> None:
-        """Trace the code of the cell, which begins now, if it is to stop at given lines."""
-        mode = None if self._request is None else self._request.debug
-        if mode is not None and not mode.refusal and (mode.breakpoints or mode.stop_ranks is not None):
-            self._make_pdb().begin(mode, self.rank)
+    def make_pdb(self) -> CellDebugger:
+        """Return the debugger of the cell, a new one if it is the first."""
+        assert self.cell is not None
+        self.pdb = self.pdb or CellDebugger(self, self.cell)
+        return self.pdb
 
     def end_cell(self) -> None:
         """Trace nothing any more."""
-        if self._pdb is not None:
-            self._pdb.end()
-        self._request = self._pdb = None
-
-    def _make_pdb(self) -> CellDebugger:
-        assert self._cell is not None
-        self._pdb = self._pdb or CellDebugger(self, self._cell)
-        return self._pdb
+        if self.pdb is not None:
+            self.pdb.end()
+        self.pdb, self._stops = None, 0
 
     def is_cell_file(self, file: str) -> bool:
         """Return whether code of that file name belongs to the running cell."""
-        return self._cell is not None and self._cell.owns_file(file)
+        return self.cell is not None and self.cell.owns_file(file)
 
     def name_cell(self, seq: int) -> str:
         """Return the name of a cell in what the user reads: that of the script, if one is run."""
@@ -597,7 +590,7 @@ class RankDebugger:
             KeyboardInterrupt: the user has left the debugger, or has interrupted the cell.
         """
         if self._may_stop(frame, what):
-            self._make_pdb().stop_at(frame)
+            self.make_pdb().stop_at(frame)
 
     def post_mortem(self, error: Any, what: str) -> None:
         """Inspect the frames of an error.
@@ -613,11 +606,11 @@ class RankDebugger:
         """
         if self._may_stop(sys._getframe(1), what):
             traceback = error.__traceback__ if isinstance(error, BaseException) else error
-            self._make_pdb().inspect_traceback(traceback)
+            self.make_pdb().inspect_traceback(traceback)
 
     def _may_stop(self, frame: FrameType | None, what: str) -> bool:
         """Return whether to stop; raise if the code is not to go on either."""
-        mode = None if self._request is None else self._request.debug
+        mode = None if self.request is None else self.request.debug
         is_rank = os.getpid() == self._pid
         is_main = threading.current_thread() is threading.main_thread()
         if is_rank and ((mode is not None and mode.is_replay) or (is_main and self._is_at_prompt)):
@@ -645,7 +638,7 @@ class RankDebugger:
         raise BreakpointRefused(_IN_JIT.format(place=self._format_place(frame)))
 
     def _check_keyboard(self, frame: FrameType | None, what: str) -> None:
-        if self._request is None or self._request.debug is None:
+        if self.request is None or self.request.debug is None:
             raise NoKeyboard(_NO_TERMINAL.format(what=what, place=self._format_place(frame)), what=what)
 
     def _refuse_terminal_debuggers(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -691,8 +684,8 @@ class RankDebugger:
                 # The commands of a breakpoint have let the code run on without a prompt, perhaps in each turn of a loop.
                 sys.stdout.write(printed)
                 printed = ""
-            if self._request is not None:
-                self._send(DebugResumed(self.rank, self._request.seq, printed))
+            if self.request is not None:
+                self._send(DebugResumed(self.rank, self.request.seq, printed))
         finally:
             self._is_at_prompt = False
             self.interrupts.at_prompt = None
@@ -700,12 +693,12 @@ class RankDebugger:
     def ask(self, prompt: str, text: str) -> str | None:
         """Send a prompt, and wait for the line that the user types; None at the end of all input or after an interrupt."""
         self.interrupts.at_prompt = self._wake
-        if self._is_ended or self._request is None:
+        if self._is_ended or self.request is None:
             return None
-        assert self._pdb is not None
+        assert self.pdb is not None
         is_new, self._is_new_stop = self._is_new_stop, False
-        line = self._pdb.find_line()
-        self._send(DebugPrompt(self.rank, self._request.seq, self._stops, prompt, text, line, is_new))
+        line = self.pdb.find_line()
+        self._send(DebugPrompt(self.rank, self.request.seq, self._stops, prompt, text, line, is_new))
         typed = self._source.read_line(self._stops, self._wake_read)
         if typed is None:
             self._is_ended = True
@@ -758,7 +751,7 @@ class RankDebugger:
 
     def _become_child(self) -> None:
         """Stop nowhere in a forked child of the cell, and send nothing: the notebook would take it for the rank."""
-        self._request = None
+        self.request = None
         sys.settrace(None)
 
     def _on_breakpoint(self, *args: Any, header: str | None = None, **kwargs: Any) -> None:
@@ -774,7 +767,7 @@ class RankDebugger:
 
     def _stop_with_header(self, frame: FrameType, what: str, header: str | None) -> None:
         if header is not None and self._may_stop(frame, what):
-            self._make_pdb().message(header)
+            self.make_pdb().message(header)
         self.stop(frame, what)
 
     def _on_debug_magic(self, line: str, cell: str | None = None) -> None:

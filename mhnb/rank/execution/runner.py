@@ -228,7 +228,7 @@ class CellRunner:
         place = CellPlace(message.execution_count, message.first_line)
         cell = self.shell.prepare(message.seq, message.source, place)
         assert self.shell.cell is not None
-        self._debugger.begin_cell(message, self.shell.cell)
+        self._debugger.request, self._debugger.cell = message, self.shell.cell
         if message.is_traced:
             self._begin_trace(message.seq)
         if cell.awaits:
@@ -254,10 +254,10 @@ class CellRunner:
             raise KeyboardInterrupt
         try:
             try:
-                self._debugger.trace_cell()
+                self._begin_stops()
                 result = self.shell.run_prepared(cell)
             finally:
-                self._debugger.end_cell()
+                self._end_stops()
             self._show_error(result)
             self._wait_for_launches(result)
         finally:
@@ -269,10 +269,10 @@ class CellRunner:
             if self.interrupts.arrived_early:
                 raise KeyboardInterrupt
             try:
-                self._debugger.trace_cell()
+                self._begin_stops()
                 result = await self.shell.run_prepared_async(cell)
             finally:
-                self._debugger.end_cell()
+                self._end_stops()
             self._show_error(result)
             self._wait_for_launches(result)
             self.capture.restore_streams()
@@ -280,6 +280,17 @@ class CellRunner:
             # The event loop would propagate these two.
             return error
         return result
+
+    def _begin_stops(self) -> None:
+        """Trace the code that begins now, if it is to stop at given lines."""
+        mode = None if self._debugger.request is None else self._debugger.request.debug
+        if mode is not None and (mode.breakpoints or mode.stop_ranks is not None):
+            self._debugger.make_pdb().begin(mode)
+
+    def _end_stops(self) -> None:
+        self._debugger.request = None
+        if self._debugger.pdb is not None:
+            self._debugger.end_cell()
 
     def _show_error(self, result: ExecutionResult) -> None:
         """Show an error that was not shown yet. Here an interrupt can still end code of the user's class that showing it runs."""
