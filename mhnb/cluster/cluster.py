@@ -501,7 +501,6 @@ class Cluster:
             return DebugConsole(
                 submission,
                 self._event_loop.post,
-                clock=time.monotonic,
                 is_post_mortem=debug.is_post_mortem,
                 view=console,
             ).follow(on_snapshot)

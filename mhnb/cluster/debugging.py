@@ -85,7 +85,6 @@ class DebugConsole:
     Args:
         submission: the cell.
         post: passes an event to the cluster.
-        clock: monotonic clock, in seconds.
         is_post_mortem: whether the cell only inspects what an earlier cell left.
         view: the view of the cell; None for no view.
         keyboard: where lines are read; None for `input()`.
@@ -96,18 +95,15 @@ class DebugConsole:
         submission: CellFuture,
         post: Callable[[DebugLineTyped | InterruptRequested], None],
         *,
-        clock: Callable[[], float],
         is_post_mortem: bool = False,
         view: SuspendableView | None = None,
         keyboard: LineReader | None = None,
     ) -> None:
-        self._submission, self._post, self._clock, self._view = submission, post, clock, view
-        self._console, self._is_post_mortem = Console(is_post_mortem=is_post_mortem), is_post_mortem
+        self._submission, self._post, self._view = submission, post, view
+        self._console = Console(is_post_mortem=is_post_mortem)
         self._keyboard = Keyboard() if keyboard is None else keyboard
         self._is_suspended = False
         """Whether the view does not draw now."""
-        self._has_left = False
-        """Whether the user has left the debugger, and no more lines are read."""
         self._leaves_box = False
         """Whether a line was not typed, so that a front end may still show where to type it."""
 
@@ -117,18 +113,17 @@ class DebugConsole:
         Raises:
             MhnbError: the cell was refused.
         """
-        wait_s: float | None = None
         updates = self._submission.take()
         try:
             while (result := self._handle(updates, on_snapshot)) is None:
-                prompt, wait_s = (None, None) if self._has_left else self._advance()
-                updates = self._submission.take(wait_s) if prompt is None else self._type(prompt, on_snapshot)
+                prompt = None if self._console.has_left else self._advance()
+                updates = self._submission.take() if prompt is None else self._type(prompt, on_snapshot)
             _write(self._console.finish())
             return result
         except BaseException as error:
             if not self._console.is_idle:
                 # The ranks that have stopped would wait forever.
-                self._carry_out(_leave())
+                self._carry_out(self._console.leave())
             if not isinstance(error, MhnbError):
                 # The cell may run on, and stop later.
                 threading.Thread(target=self._leave_later_stops, name="mhnb-console", daemon=True).start()
@@ -145,18 +140,18 @@ class DebugConsole:
         while is_running:
             updates = self._submission.take()
             if updates.debugger is not None:
-                self._console.update(updates.debugger, self._clock())
-                if self._console.prompting_ranks:
-                    self._carry_out(_leave())
+                self._console.update(updates.debugger)
+                if updates.debugger.prompts:
+                    self._carry_out(self._console.leave())
             is_running = not _is_end(updates.result)
 
     def _handle(self, updates: CellUpdates, on_snapshot: Callable[[CellResult], None] | None) -> CellResult | None:
         """Take note of updates, and return the last result, if it is there."""
         if updates.debugger is not None:
-            self._console.update(updates.debugger, self._clock())
-            if self._has_left:
+            self._console.update(updates.debugger)
+            if self._console.has_left:
                 # Code that handles the interrupt may stop again, and no more lines are read.
-                self._carry_out(_leave())
+                self._carry_out(self._console.leave())
         result = updates.result
         if isinstance(result, MhnbError):
             raise result
@@ -166,13 +161,13 @@ class DebugConsole:
             on_snapshot(result)
         return None
 
-    def _advance(self) -> tuple[str | None, float | None]:
-        """Print what there is to print, and return the prompt to read a line with, or else the longest wait for updates."""
-        step = self._console.advance(self._clock())
+    def _advance(self) -> str | None:
+        """Print what there is to print, and return the prompt to read a line with."""
+        text, prompt = self._console.advance()
         # Not between a line and its answer: the view would appear for a moment only.
         self._suspend_view(is_typing=not self._console.is_idle)
-        _write(step.text)
-        return step.prompt, step.wait_s
+        _write(text)
+        return prompt
 
     def _suspend_view(self, *, is_typing: bool) -> None:
         if self._view is not None and is_typing != self._is_suspended:
@@ -191,7 +186,7 @@ class DebugConsole:
         if taker.error is not None:
             raise taker.error
         if (update := taker.updates.debugger) is not None:
-            self._console.update(update, self._clock())
+            self._console.update(update)
         if taker.updates.result is None:
             self._carry_out(take_line())
         return CellUpdates(taker.updates.result)
@@ -204,13 +199,13 @@ class DebugConsole:
         except EOFError:
             take = self._console.type_end
         except KeyboardInterrupt:
-            take = _leave
+            take = self._console.leave
         except Cancelled:
             take = TypedLine
         except (OSError, RuntimeError, ValueError) as error:
             # The terminal or the front end is gone, or does not take questions; the ranks must not wait for an answer.
             print(f"*** no line can be read: {type(error).__name__}: {error}", file=sys.stderr)
-            take = _leave
+            take = self._console.leave
         if sys.stdout.isatty():
             # The cursor is still behind the prompt.
             print()
@@ -220,14 +215,10 @@ class DebugConsole:
 
     def _carry_out(self, typed: TypedLine) -> None:
         _write(typed.text)
-        if typed.is_end:
-            # Only here, because each call counts as the answer to the prompts that there are.
-            typed = self._console.leave()
-            if not self._has_left:
-                self._has_left = True
-                self._suspend_view(is_typing=False)
-                if not self._is_post_mortem:
-                    self._post(InterruptRequested(self._submission.ticket))
+        if self._console.has_left:
+            self._suspend_view(is_typing=False)
+        if typed.is_interrupt:
+            self._post(InterruptRequested(self._submission.ticket))
         for rank, line in typed.sent.items():
             self._post(DebugLineTyped(self._submission.ticket, rank, line))
 
@@ -284,11 +275,6 @@ class _UpdateTaker:
 def _is_end(result: CellResult | MhnbError | None) -> bool:
     """Return whether nothing follows an update of a cell."""
     return isinstance(result, MhnbError) or (result is not None and result.done)
-
-
-def _leave() -> TypedLine:
-    """Return what a user has typed who leaves the debugger."""
-    return TypedLine(is_end=True)
 
 
 def _write(text: str) -> None:

@@ -50,10 +50,10 @@ class DebugUpdate:
     """The latest prompt of each rank that waits for a line. One that still works on a line has none."""
     waits: Mapping[int, str] = field(default_factory=dict)
     """What the waiting ranks wait in, such as `line 6, jit(f)`."""
-    resumed: Mapping[int, str] = field(default_factory=dict)
-    """What each rank printed when it last left a prompt; only for ranks that have."""
-    report_counts: Mapping[int, int] = field(default_factory=dict)
-    """How many prompts and ends of prompts each rank has reported: a prompt may be equal to the one before a line."""
+    texts: Mapping[int, str] = field(default_factory=dict)
+    """What the debugger has printed on each rank since the last line was sent to it."""
+    expected: frozenset[int] = frozenset()
+    """Ranks whose next report is expected: they work on a line, or may be about to stop."""
 
 
 # -- when code may not stop
@@ -116,7 +116,6 @@ def make_debug_mode(request: DebugRequest | None, refusal: str, *, is_replay: bo
 
 
 _END_WORDS = ("q", "quit", "exit", "quit()", "exit()", "EOF")
-_CONTINUE_WORDS = ("c", "cont", "continue")
 _HELP_WORDS = ("help", "h", "?")
 _OWN_HELP = re.compile(r"(?:(?:help|h)\s+|\?\s*)ranks?")
 _OPERATOR_WORDS = ("and", "for", "if", "in", "is", "not", "or")
@@ -185,16 +184,6 @@ def is_debugger_prompt(prompt: str) -> bool:
 # -- the console
 
 
-_SETTLE_S = 0.25
-"""After the first rank stops, others that are about to stop too get this long, so that they are shown together."""
-_RETURN_S = 0.5
-"""A rank that the user has stepped into a launch waits there for the others. When they have run on, it gets this long to stop again,
-so that `ranks all` is for all of them.
-"""
-_RUNS_ON_AFTER_S = 1.5
-"""A rank that has run for this long after a line runs on; one that stops again sooner has answered with that. Ranks report every
-second where they are, so one that waits is known to wait by then.
-"""
 _END_LINES = {">>> ": "exit()", "(com) ": "end"}
 """What ends Python code, or a list of commands, at these prompts."""
 
@@ -208,18 +197,6 @@ _STATE_ORDER: tuple[RankDebugState, ...] = ("stopped", "running", "waiting", "do
 
 
 @dataclass(frozen=True, slots=True)
-class ConsoleStep:
-    """What to do next at the console."""
-
-    text: str = ""
-    """To be printed: whole lines, or empty."""
-    prompt: str | None = None
-    """To read a line with; None while nothing is to be read."""
-    wait_s: float | None = None
-    """Seconds after which the console has to be asked again, even if nothing has changed; None for never."""
-
-
-@dataclass(frozen=True, slots=True)
 class TypedLine:
     """What a typed line leads to."""
 
@@ -227,8 +204,8 @@ class TypedLine:
     """What each rank gets; None is the end of all input."""
     text: str = ""
     """To be printed: whole lines, or empty."""
-    is_end: bool = False
-    """Whether the user ends the cell."""
+    is_interrupt: bool = False
+    """Whether the cell is interrupted."""
 
 
 class Console:
@@ -244,73 +221,41 @@ class Console:
         self._focus: tuple[int, ...] = ()
         """The ranks that get what is typed, as far as they have stopped."""
         self._sent: dict[int, int] = {}
-        """Ranks whose answer is awaited, and how many reports they had made before the line was sent."""
-        self._running_since: dict[int, float] = {}
-        """Since when those ranks run on."""
+        """Ranks that got a line whose answer was not shown, and the number of the prompt that it answered."""
         self._names_ranks = False
         """Whether the answer says which rank it is from."""
         self._appendix = ""
         """Text to print after the answer."""
-        self._shown_stops: dict[int, int] = {}
-        self._settled_at: float | None = None
-        """When ranks that stop together are taken to have stopped; None while none has."""
-        self._stepping: set[int] = set()
-        """Ranks whose last line was not to continue, so that they stop again if they run on."""
-        self._returning: tuple[int, ...] = ()
-        """Those of them that may be about to stop, now that others have run on."""
-        self._returned_at = 0.0
-        """When they are taken to have stopped again, or not to."""
-        self._left: dict[int, int] | None = None
-        """How many reports each rank had made when its last prompt was left to itself; None until the user leaves."""
+        self._shown: dict[int, int] = {}
+        """The number of the last prompt of each rank that was shown, or left to itself."""
+        self.has_left = False
+        """Whether the user has left the debugger, and no more lines are read."""
 
-    def update(self, update: DebugUpdate, now: float) -> None:
+    def update(self, update: DebugUpdate) -> None:
         """Take note of what the ranks do; only the newest update matters."""
         self._update = update
-        for rank in self._sent:
-            if update.states.get(rank) == "running" and self._count_reports(rank):
-                self._running_since.setdefault(rank, now)
-            else:
-                self._running_since.pop(rank, None)
-        if update.prompts and self._settled_at is None:
-            self._settled_at = now + _SETTLE_S
 
-    def advance(self, now: float) -> ConsoleStep:
-        """Return what to print now, and whether to read a line."""
-        if wait_s := self._answer_wait_s(now):
-            return ConsoleStep(wait_s=None if wait_s == float("inf") else wait_s)
-        self._expect_returns(now)
-        answers = self._take_answers()
+    def advance(self) -> tuple[str, str | None]:
+        """Return the text to print now, and the prompt to read a line with; None while nothing is to be read."""
+        if self._update.expected or not all(map(self._has_taken, self._sent)):
+            return "", None
+        text = self._take_answers()
         if not self._update.prompts:
-            self._settled_at = None
-            return ConsoleStep(answers)
-        if self._settled_at is not None and now < self._settled_at and "running" in self._update.states.values():
-            return ConsoleStep(answers, wait_s=self._settled_at - now)
-        if now < self._returned_at and any(self._may_return(rank) for rank in self._returning):
-            return ConsoleStep(answers, wait_s=self._returned_at - now)
-        text = answers + self._announce_stops()
+            return text, None
+        text += self._announce_stops()
         if not self._find_focus():
             self._focus = (min(self._update.prompts),)
-        return ConsoleStep(text, self._format_prompt())
+        return text, self._format_prompt()
 
-    def _expect_returns(self, now: float) -> None:
-        """Give ranks that are between two steps the time to stop again, if all that had stopped have run on."""
-        has_run_on = any(self._count_reports(rank) > 1 for rank in self._sent)
-        if has_run_on and self._sent.keys() >= self._update.prompts.keys():
-            self._returning = tuple(rank for rank in self._stepping - self._sent.keys() if self._may_return(rank))
-            self._returned_at = now + _RETURN_S
-
-    def _may_return(self, rank: int) -> bool:
-        return self._update.states.get(rank) in ("running", "waiting")
+    def _has_taken(self, rank: int) -> bool:
+        """Return whether the newest update is newer than the line that a rank got."""
+        prompt = self._update.prompts.get(rank)
+        return prompt is None or prompt.number != self._sent[rank]
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rank has stopped and no answer is awaited: the cell just runs."""
+        """Whether no rank has stopped and no answer is expected: the cell just runs."""
         return not self._update.prompts and not self._sent
-
-    @property
-    def prompting_ranks(self) -> tuple[int, ...]:
-        """Ranks that wait for a line."""
-        return tuple(self._update.prompts)
 
     # -- what is typed
 
@@ -326,7 +271,7 @@ class Console:
             return self._send(line, focus)
         parsed = parse_console_line(line)
         if parsed.action == "end":
-            return TypedLine(is_end=True)
+            return self.leave()
         if parsed.action == "help" and not parsed.line:
             return TypedLine(text=HELP_TEXT.lstrip("\n"))
         if parsed.action == "help":
@@ -348,28 +293,26 @@ class Console:
         focus = self._find_focus()
         prompt = self._update.prompts[focus[0]].prompt if focus else ""
         if not focus or is_debugger_prompt(prompt):
-            return TypedLine(is_end=True)
+            return self.leave()
         if prompt in _END_LINES:
             return self._send(_END_LINES[prompt], focus)
         # A block of Python code that is typed halfway is not to be run.
         return TypedLine(text=_format_error("an empty line ends the block; then the end of input ends Python"))
 
     def leave(self) -> TypedLine:
-        """Return which ranks get the end of all input, because the user has left the debugger; to be called after each update from then on.
+        """Return what ends the cell, because the user has left the debugger; to be called after each update from then on.
 
-        The ranks that had stopped before get an interrupt, unless they only inspect what an earlier cell left.
+        Ranks that have stopped get the interrupt. In a post-mortem, and if they stop after it, they get the end of all input.
         """
-        is_first, known = self._left is None, self._left or {}
-        counts = {rank: self._update.report_counts.get(rank, 0) for rank in self._update.prompts}
-        self._left = known | counts
-        if is_first and not self._is_post_mortem:
-            return TypedLine(is_end=True)
-        return TypedLine({rank: None for rank, count in counts.items() if known.get(rank) != count}, is_end=True)
+        is_interrupt = not (self.has_left or self._is_post_mortem)
+        known = self._shown if self.has_left else {}
+        numbers = {rank: prompt.number for rank, prompt in self._update.prompts.items()}
+        self.has_left, self._shown = True, self._shown | numbers
+        stopped = [rank for rank, number in numbers.items() if known.get(rank) != number]
+        return TypedLine({} if is_interrupt else dict.fromkeys(stopped), is_interrupt=is_interrupt)
 
     def _send(self, line: str, ranks: tuple[int, ...], *, names_ranks: bool = False) -> TypedLine:
-        self._sent = {rank: self._update.report_counts.get(rank, 0) for rank in ranks}
-        self._stepping = self._stepping - set(ranks) if line.strip() in _CONTINUE_WORDS else self._stepping | set(ranks)
-        self._running_since = {}
+        self._sent = {rank: self._update.prompts[rank].number for rank in ranks}
         self._names_ranks = names_ranks or len(ranks) > 1
         return TypedLine(dict.fromkeys(ranks, line))
 
@@ -398,29 +341,12 @@ class Console:
 
     # -- what is shown
 
-    def _count_reports(self, rank: int) -> int:
-        """Return how many prompts and ends of prompts a rank has reported since the line was sent to it."""
-        return self._update.report_counts.get(rank, 0) - self._sent[rank]
-
-    def _answer_wait_s(self, now: float) -> float:
-        """Return how long to wait for the awaited answers: 0.0 if all are there, infinite if only an update can tell."""
-        return max((self._rank_wait_s(rank, now) for rank in self._sent), default=0.0)
-
-    def _rank_wait_s(self, rank: int, now: float) -> float:
-        state = self._update.states.get(rank)
-        has_answered = self._count_reports(rank) > 0
-        if state == "done" or (has_answered and (rank in self._update.prompts or state == "waiting")):
-            return 0.0
-        if has_answered and state == "running":
-            return max(0.0, self._running_since[rank] + _RUNS_ON_AFTER_S - now)
-        return float("inf")
-
     def _take_answers(self) -> str:
         """Return the folded answers to the last line, and say which ranks run on although others have stopped."""
         sent, update = self._sent, self._update
-        answers = {rank: self._answer_of(rank) for rank in sent}
+        answers = {rank: update.texts.get(rank, "") for rank in sent}
         text = _fold(answers) if self._names_ranks else "".join(answers.values())
-        self._shown_stops |= {rank: update.prompts[rank].stop for rank in sent if rank in update.prompts}
+        self._shown |= {rank: update.prompts[rank].number for rank in sent if rank in update.prompts}
         gone = [rank for rank in sent if rank not in update.prompts]
         code = [rank for rank in sent if rank in update.prompts and not is_debugger_prompt(update.prompts[rank].prompt)]
         if code:
@@ -431,25 +357,17 @@ class Console:
         states = [f"{line}\n" for line in self._describe_states(gone)] if update.prompts else []
         return _end_line(text) + appendix + "".join(states)
 
-    def _answer_of(self, rank: int) -> str:
-        """Return what a rank printed since the line was sent to it."""
-        count, prompt = self._count_reports(rank), self._update.prompts.get(rank)
-        # A rank that has stopped again has reported that it ran on, too.
-        resumed = self._update.resumed.get(rank, "") if count > (0 if prompt is None else 1) else ""
-        return resumed + (prompt.text if prompt is not None and count > 0 else "")
-
     def finish(self) -> str:
         """Return what ranks printed that ran on to the end of the cell."""
+        self._sent = {rank: number for rank, number in self._sent.items() if self._has_taken(rank)}
         return "" if not self._sent else self._take_answers()
 
     def _announce_stops(self) -> str:
         """Return the stops that were not shown yet, each text once."""
         texts = {
-            rank: prompt.text
-            for rank, prompt in self._update.prompts.items()
-            if self._shown_stops.get(rank) != prompt.stop
+            rank: prompt.text for rank, prompt in self._update.prompts.items() if self._shown.get(rank) != prompt.number
         }
-        self._shown_stops |= {rank: self._update.prompts[rank].stop for rank in texts}
+        self._shown |= {rank: self._update.prompts[rank].number for rank in texts}
         if self._is_post_mortem:
             # They did not stop: their code has failed before.
             return _fold(texts) if len(self._update.states) > 1 else _end_line("".join(texts.values()))

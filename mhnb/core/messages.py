@@ -18,7 +18,7 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Outcome, Phase
 
-PROTOCOL_VERSION = 25
+PROTOCOL_VERSION = 26
 """Raise it with every change of what is sent, because long-lived processes may meet newer ones."""
 
 Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -93,8 +93,8 @@ class DebugInput(_Message, frozen=True):
 
     seq: Int64
     """The cell that the rank has stopped in."""
-    stop: Int64
-    """The number of that stop, as in its prompt. A rank that has left it since, for an interrupt, drops the line."""
+    number: Int64
+    """The number of the prompt that it answers. A rank that has left it since, for an interrupt, drops the line."""
     line: str | None
     """Without a line end; None for the end of all input."""
 
@@ -297,25 +297,27 @@ class DebugPrompt(_Message, frozen=True):
 
     rank: Int64
     seq: Int64
-    stop: Int64
-    """The number of this stop among those of the rank in the cell, from 1."""
+    number: Int64
+    """The number of this prompt among all of the rank, from 1."""
     prompt: str
     """The debugger's own, such as `(Pdb) `."""
     text: str
-    """What the debugger printed since it read the last line."""
+    """What the debugger printed since it read the last line, also where the code has run on and stopped again."""
     line: Int64 | None = None
     """The line of the cell that it has stopped at; None if none leads there."""
     is_new: bool = False
-    """Whether this is the first prompt of the stop."""
+    """Whether this is the first prompt of a stop; if not, the rank has answered a line."""
 
 
 class DebugResumed(_Message, frozen=True):
-    """A rank has left the debugger's prompt and runs on."""
+    """A rank that has left the debugger's prompt runs on: it waits, has run for a second, or ends the cell."""
 
     rank: Int64
     seq: Int64
     text: str
     """What the debugger printed since it read the last line."""
+    is_stepping: bool = False
+    """Whether it stops again at a later line, if it gets that far."""
 
 
 class CellEnded(_Message, frozen=True):

@@ -124,8 +124,8 @@ class _Server:
     def _next_message(self) -> Message | None:
         return self._postponed.popleft() if self._postponed else self._channel.receive()
 
-    def read_line(self, stop: int, wake_fd: int) -> str | None:
-        """Wait for a line that the user types at a stop of the debugger.
+    def read_line(self, number: int, wake_fd: int) -> str | None:
+        """Wait for the line that answers a prompt of the debugger.
 
         Returns:
             None if the notebook is gone, or once `wake_fd` is readable.
@@ -138,7 +138,7 @@ class _Server:
         while True:
             while (message := self._channel.receive()) is not None:
                 if isinstance(message, DebugInput):
-                    if message.stop == stop:
+                    if message.number == number:
                         return message.line
                     continue
                 if not self._postponed:

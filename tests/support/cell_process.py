@@ -111,8 +111,8 @@ class CellProcess:
     def __init__(self, folder: Path, *, generation: int = 1, preload: Sequence[str] = ()) -> None:
         self.folder, self.generation, self.seq = folder, generation, 0
         self.unread: list[Message] = []
-        self.stop = 0
-        """The number of the stop whose prompt was received last."""
+        self.prompt_number = 0
+        """The number of the prompt that was received last."""
         create_interrupt_flag(folder, 0)
         self._flag = InterruptFlag(folder, 0)
         command_read, self._commands = os.pipe()
@@ -192,12 +192,12 @@ class CellProcess:
         """Wait until the running cell has stopped in the debugger and waits for a line."""
         message = self.receive(lambda m: isinstance(m, DebugPrompt) and m.seq == self.seq)
         assert isinstance(message, DebugPrompt)
-        self.stop = message.stop
+        self.prompt_number = message.number
         return message
 
     def type_line(self, line: str | None) -> None:
         """Answer the debugger's prompt; None is the end of all input."""
-        self.send(DebugInput(self.seq, self.stop, line))
+        self.send(DebugInput(self.seq, self.prompt_number, line))
 
     def debug(self, *lines: str) -> list[DebugPrompt]:
         """Type lines for the running cell, each at a prompt; return the prompts, also the one after the last line."""
@@ -300,11 +300,11 @@ class _Inbox:
         self._rest[:] = after
         return decode([line])
 
-    def read_line(self, stop: int, wake_fd: int) -> str | None:
+    def read_line(self, number: int, wake_fd: int) -> str | None:
         while True:
             if (message := self.take()) is not None:
                 assert isinstance(message, DebugInput)
-                assert message.stop == stop
+                assert message.number == number
                 return message.line
             ready, _, _ = select.select([self._fd, wake_fd], [], [])
             if wake_fd in ready or not self.fill():

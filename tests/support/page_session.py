@@ -22,7 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from mhnb.cluster import manager
-from mhnb.core import debugging
+from mhnb.core.state import cell_parts
 from mhnb.magics import completion
 
 _COMMAND_TIMEOUT_S = 100.0
@@ -118,7 +118,7 @@ def main() -> None:
     """Run the blocks; stop the clusters that they leave."""
     completion._ANSWER_TIMEOUT_S = 30.0  # half a second is too short on a loaded machine
     # A prompt comes when every rank has stopped, waits or has ended, however long that takes on a loaded machine.
-    debugging._SETTLE_S = debugging._RUNS_ON_AFTER_S = 30.0
+    cell_parts._SILENT_AFTER_S = 30.0
     config = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}})
     shell = InteractiveShell.instance(config=config)
     blocks = json.load(sys.stdin)

@@ -152,18 +152,32 @@ class _ArrivalPart(CellPart):
         return (f"{text} · %mhjax flight",) if text else ()
 
 
+_SILENT_AFTER_S = 2.5
+"""Ranks report where they are every second, and first after 1.8 s. One that has not in this time is too busy to report or stop."""
+
+
 @dataclass(slots=True)
 class _RankConsole:
-    """What a rank that has stopped in the debugger has reported."""
+    """What a rank has reported since a rank of its cell first stopped in the debugger."""
 
-    prompt: DebugPrompt
-    """Its latest prompt."""
+    prompt: DebugPrompt | None = None
+    """Its latest prompt; None if it has not stopped yet."""
     is_prompting: bool = False
     """Whether it waits for a line at that prompt; if not, it works on the last one, or runs."""
-    resumed_text: str | None = None
-    """What the debugger printed when it last left a prompt; None if it never has."""
-    report_count: int = 0
-    """How many prompts and ends of prompts it has reported. A prompt may be equal to the one before."""
+    text: str = ""
+    """What the debugger printed since the last line was sent to it."""
+    is_stepping: bool = False
+    """Whether it stops again at a later line, if it gets that far."""
+    expected_since: float | None = None
+    """Since when its next report is expected, because it may be about to stop; None if it is not."""
+
+    def is_expected(self, part: RankCell, now: float) -> bool:
+        """Check whether the next report decides what the rank does: it has a line, or may be about to stop."""
+        if part.outcome != "running":
+            return False
+        if part.is_stopped:
+            return not self.is_prompting
+        return self.expected_since is not None and now - self.expected_since < _SILENT_AFTER_S
 
 
 class DebuggerPart(CellPart):
@@ -171,54 +185,76 @@ class DebuggerPart(CellPart):
 
     def __init__(self) -> None:
         self._consoles: dict[int, _RankConsole] = {}
+        """Empty until a rank stops."""
         self._update = DebugUpdate({})
         """The latest."""
 
     def handle(self, cell: Cell, event: Event, now: float, /) -> Sequence[Command]:
         """Record a prompt or the end of one, send a typed line, or report what has changed."""
         match event:
-            case DebugPrompt() | DebugResumed() if event.seq == cell.seq and event.rank in cell.parts:
-                self._record(cell.parts[event.rank], event, now)
+            case DebugPrompt() if event.seq == cell.seq and event.rank in cell.parts:
+                self._record_prompt(cell, event, now)
+            case DebugResumed() if event.seq == cell.seq and event.rank in self._consoles:
+                self._record_resumed(cell.parts[event.rank], event, now)
+            case RankStatus() if event.seq == cell.seq and event.rank in self._consoles:
+                self._consoles[event.rank].expected_since = None
             case DebugLineTyped(cell.ticket, rank, line):
                 return self._send_line(cell, rank, line)
-            case RankStatus() | CellEnded():
+            case CellEnded():
                 pass
             case _:
                 return ()
         return self._update_caller(cell, now) if self._consoles and cell.is_running else ()
 
-    def _record(self, part: RankCell, report: DebugPrompt | DebugResumed, now: float) -> None:
-        if isinstance(report, DebugPrompt):
-            console = self._consoles.setdefault(report.rank, _RankConsole(report))
-            console.prompt, console.is_prompting = report, True
-            part.is_stopped, part.stop_line = True, report.line
-        elif report.rank in self._consoles:
-            console = self._consoles[report.rank]
-            console.is_prompting, console.resumed_text = False, report.text
-            part.is_stopped, part.resumed_at = False, now
-        else:
+    def _record_prompt(self, cell: Cell, prompt: DebugPrompt, now: float) -> None:
+        self._consoles = self._consoles or {rank: _RankConsole() for rank in cell.parts}
+        if prompt.is_new:
+            self._expect_stops(cell, now)
+        console, part = self._consoles[prompt.rank], cell.parts[prompt.rank]
+        console.prompt, console.is_prompting, console.expected_since = prompt, True, None
+        console.text += prompt.text
+        part.is_stopped, part.stop_line = True, prompt.line
+
+    def _record_resumed(self, part: RankCell, resumed: DebugResumed, now: float) -> None:
+        """Record that a rank runs on after a prompt. Where it is comes next."""
+        console = self._consoles[resumed.rank]
+        console.is_prompting, console.is_stepping = False, resumed.is_stepping
+        console.expected_since = part.resumed_at = now
+        console.text += resumed.text
+        part.is_stopped = False
+
+    def _expect_stops(self, cell: Cell, now: float) -> None:
+        """Expect a report of each rank that may stop together with one that stops now, so that the user sees them together.
+
+        At the first stop that is every rank. If the user has stepped all that had stopped, it is those that were stepped before,
+        and have waited for these.
+        """
+        running = {rank: cell.parts[rank].is_stopped for rank in cell.running_ranks}
+        if any(self._consoles[rank].is_prompting for rank in running):
             return
-        console.report_count += 1
+        for rank, is_stopped in running.items():
+            if not is_stopped and (self._consoles[rank].is_stepping or not any(running.values())):
+                self._consoles[rank].expected_since = now
 
     def _send_line(self, cell: Cell, rank: int, line: str | None) -> Sequence[Command]:
         """Send a line to a rank that waits for one. A line for a prompt that has ended is dropped."""
         console = self._consoles.get(rank)
-        if console is None or not console.is_prompting or not cell.parts[rank].is_stopped:
+        if console is None or console.prompt is None or not console.is_prompting or not cell.parts[rank].is_stopped:
             return ()
-        console.is_prompting = False
-        return (SendToRank(rank, DebugInput(cell.seq, console.prompt.stop, line)),)
+        console.is_prompting, console.text = False, ""
+        return (SendToRank(rank, DebugInput(cell.seq, console.prompt.number, line)),)
 
     def _update_caller(self, cell: Cell, now: float) -> Sequence[Command]:
         """Report to the caller of the cell what has changed in the debugger."""
         cell.count_stopped_time(now)
         states = {rank: _find_state(part) for rank, part in cell.parts.items()}
-        consoles = {rank: self._consoles[rank] for rank in cell.parts if rank in self._consoles}
+        prompts = {rank: one.prompt for rank, one in self._consoles.items() if one.prompt and one.is_prompting}
         update = DebugUpdate(
             states,
-            {r: one.prompt for r, one in consoles.items() if states[r] == "stopped" and one.is_prompting},
+            {rank: prompt for rank, prompt in prompts.items() if states[rank] == "stopped"},
             {rank: _format_wait(cell.parts[rank].samples[-1]) for rank, state in states.items() if state == "waiting"},
-            {rank: one.resumed_text for rank, one in consoles.items() if one.resumed_text is not None},
-            {rank: one.report_count for rank, one in consoles.items()},
+            {rank: one.text for rank, one in self._consoles.items()},
+            frozenset(rank for rank, one in self._consoles.items() if one.is_expected(cell.parts[rank], now)),
         )
         if update == self._update:
             return ()
@@ -232,8 +268,7 @@ def _find_state(part: RankCell) -> RankDebugState:
         return "done"
     if part.is_stopped:
         return "stopped"
-    is_sampled = bool(part.samples) and part.sampled_at > (part.resumed_at or 0.0)
-    return "waiting" if is_sampled and part.samples[-1].activity == "agreement" else "running"
+    return "waiting" if part.samples and part.samples[-1].activity == "agreement" else "running"
 
 
 def _format_wait(sample: RankStatus) -> str:

@@ -84,6 +84,8 @@ _NEEDS_TERMINAL = "{name} needs a terminal of its own, and a rank has none\n  Fi
 _BREAKPOINT_COMMANDS = frozenset(("b", "break", "tbreak", "cl", "clear", "enable", "disable", "ignore", "condition"))
 """Commands that print where a breakpoint is."""
 _BREAKPOINT_PLACE = re.compile(rf"\bat {CELL_FILE.pattern}:(?=\d+)")
+_RUNS_ON_AFTER_S = 1.0
+"""Code that stops again sooner has been stepped; what is shown of it is the next stop."""
 _USER_TEXTS = ("<cell ", "<captured in cell ", *TIMED_FILES)
 """How the file names of code begin that cells have, here and under IPython's magics."""
 
@@ -91,16 +93,16 @@ _USER_TEXTS = ("<cell ", "<captured in cell ", *TIMED_FILES)
 class PromptInput(Protocol):
     """Where the lines come from that the user types."""
 
-    def read_line(self, stop: int, wake_fd: int) -> str | None:
-        """Wait for a line that is typed at a stop; None at the end of all input, or once `wake_fd` is readable."""
+    def read_line(self, number: int, wake_fd: int) -> str | None:
+        """Wait for the line that answers a prompt; None at the end of all input, or once `wake_fd` is readable."""
 
 
 class NoInput:
     """Nothing is typed."""
 
-    def read_line(self, stop: int, wake_fd: int) -> str | None:
+    def read_line(self, number: int, wake_fd: int) -> str | None:
         """Return the end of all input."""
-        del stop, wake_fd
+        del number, wake_fd
         return None
 
 
@@ -337,7 +339,7 @@ class CellDebugger(pdb.Pdb):
             self.set_quit()
         finally:
             self._forget_frames()
-            self._owner.end_stop(self.terminal.take_printed())
+            self._owner.end_stop(is_stepping=self.stoplineno != -1 or bool(self.breaks))
         if (self.quitting and frame is not None) or self._owner.interrupts.is_requested():
             self.end()
             raise self._owner.make_interrupt()
@@ -519,6 +521,7 @@ class RankDebugger:
         send: sends a message to the notebook.
         source: where typed lines come from.
         flush_output: sends what the cell has printed so far.
+        clock: returns seconds, from any origin.
     """
 
     def __init__(
@@ -529,9 +532,10 @@ class RankDebugger:
         send: Callable[[Message], None],
         source: PromptInput,
         flush_output: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
         self.interrupts, self.rank, self._send, self._source = interrupts, rank, send, source
-        self._flush_output = flush_output
+        self._flush_output, self._clock = flush_output, clock
         self._shell: Any = None
         self.request: RunCell | None = None
         """The cell whose code runs; set by the runner, so that a cell that does not stop calls nothing here."""
@@ -539,7 +543,10 @@ class RankDebugger:
         """The same cell, as the shell knows it."""
         self.pdb: CellDebugger | None = None
         """The debugger of that cell; None until it is needed."""
-        self._stops, self._is_new_stop = 0, False
+        self._prompts, self._is_new_stop = 0, False
+        self._left_at: float | None = None
+        """When the last prompt was left; None once the notebook knows what came of it."""
+        self._is_stepping = False
         self._is_at_prompt, self._is_ended = False, False
         self._wake_read, self._wake_write = -1, -1
         """A pipe that ends the wait for a line. It is made at the first stop, and kept."""
@@ -553,11 +560,10 @@ class RankDebugger:
         self.pdb = self.pdb or CellDebugger(self, self.cell)
         return self.pdb
 
-    def end_cell(self) -> None:
-        """Trace nothing any more."""
-        if self.pdb is not None:
-            self.pdb.end()
-        self.pdb, self._stops = None, 0
+    def end_cell(self, seq: int) -> None:
+        """Report that the cell runs on if it was left to its end; called where an interrupt changes nothing any more."""
+        self._report_resumed(seq)
+        self.pdb = None
 
     def is_cell_file(self, file: str) -> bool:
         """Return whether code of that file name belongs to the running cell."""
@@ -670,25 +676,37 @@ class RankDebugger:
         _drain(self._wake_read)
         # Nothing may be raised while a message is sent or received. Only a command can be interrupted anywhere.
         self.interrupts.at_prompt = self._wake
-        self._stops += 1
         self._is_new_stop = self._is_at_prompt = True
         self._flush_output()
         # Commands of a breakpoint run before the first prompt.
         self.interrupts.at_prompt = self._interrupt_command
 
-    def end_stop(self, printed: str) -> None:
-        """End the wait, and report it."""
+    def end_stop(self, *, is_stepping: bool) -> None:
+        """End the wait. What was printed at its end is sent with the next prompt, or when the code is known to run on."""
         self.interrupts.at_prompt = self._wake
         try:
-            if self._is_new_stop and printed:
+            if not self._is_new_stop:
+                self._left_at, self._is_stepping = self._clock(), is_stepping
+            elif self.pdb is not None and (printed := self.pdb.terminal.take_printed()):
                 # The commands of a breakpoint have let the code run on without a prompt, perhaps in each turn of a loop.
                 sys.stdout.write(printed)
-                printed = ""
-            if self.request is not None:
-                self._send(DebugResumed(self.rank, self.request.seq, printed))
         finally:
             self._is_at_prompt = False
             self.interrupts.at_prompt = None
+
+    def report_running(self, seq: int, *, waits: bool) -> None:
+        """Report that the code runs on, if it waits for other ranks, or has not stopped for a second.
+
+        Called from another thread, just before the rank reports where it is.
+        """
+        with self.interrupts.lock:
+            if self._left_at is not None and (waits or self._clock() - self._left_at >= _RUNS_ON_AFTER_S):
+                self._report_resumed(seq)
+
+    def _report_resumed(self, seq: int) -> None:
+        if self._left_at is not None and self.pdb is not None:
+            self._left_at = None
+            self._send(DebugResumed(self.rank, seq, self.pdb.terminal.take_printed(), self._is_stepping))
 
     def ask(self, prompt: str, text: str) -> str | None:
         """Send a prompt, and wait for the line that the user types; None at the end of all input or after an interrupt."""
@@ -698,8 +716,12 @@ class RankDebugger:
         assert self.pdb is not None
         is_new, self._is_new_stop = self._is_new_stop, False
         line = self.pdb.find_line()
-        self._send(DebugPrompt(self.rank, self.request.seq, self._stops, prompt, text, line, is_new))
-        typed = self._source.read_line(self._stops, self._wake_read)
+        self._prompts += 1
+        with self.interrupts.lock:
+            # The code has not run on since the prompt before.
+            self._left_at = None
+            self._send(DebugPrompt(self.rank, self.request.seq, self._prompts, prompt, text, line, is_new))
+        typed = self._source.read_line(self._prompts, self._wake_read)
         if typed is None:
             self._is_ended = True
         else:

@@ -135,6 +135,7 @@ class CellRunner:
             send=self._send,
             source=self.prompt_input,
             flush_output=self._flush_output,
+            clock=self.clock,
         )
         self._debugger.install(self.shell)
         self._sampler = StackSampler(
@@ -290,7 +291,7 @@ class CellRunner:
     def _end_stops(self) -> None:
         self._debugger.request = None
         if self._debugger.pdb is not None:
-            self._debugger.end_cell()
+            self._debugger.pdb.end()
 
     def _show_error(self, result: ExecutionResult) -> None:
         """Show an error that was not shown yet. Here an interrupt can still end code of the user's class that showing it runs."""
@@ -362,6 +363,8 @@ class CellRunner:
         # Other ranks may hang because of it, also if this rank's code has handled it.
         self._send_callback_error()
         with self._lock:
+            if self._debugger.pdb is not None:
+                self._debugger.end_cell(seq)
             events = self.capture.end()
             self._running = None
             self.interrupts.end_cell()
@@ -479,6 +482,8 @@ class CellRunner:
     def _send_sample(self, running: RunCell, status: RankStatus | None) -> None:
         with self._lock:
             if status is not None and self._running is running:
+                if self._debugger.pdb is not None:
+                    self._debugger.report_running(running.seq, waits=status.activity == "agreement")
                 self.send(status)
 
     def _find_coroutine(self) -> Any:

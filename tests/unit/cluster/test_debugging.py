@@ -23,11 +23,11 @@ TICKET = 3
 SNAPSHOT, END = CellResult(1, "", (), 0.1, done=False), CellResult(1, "", (), 0.2, done=True)
 
 
-def make_stop(rank: int, count: int, text: str = "", *, stop: int = 1, ranks: int = 2) -> DebugUpdate:
-    """Make an update in which one rank has stopped, and has reported `count` prompts; the others wait for it."""
-    prompt = DebugPrompt(rank, 1, stop, "(Pdb) ", text, 4)
+def make_stop(rank: int, number: int, text: str = "", *, ranks: int = 2) -> DebugUpdate:
+    """Make an update in which one rank waits at its prompt of that number; the others wait for it."""
+    prompt = DebugPrompt(rank, 1, number, "(Pdb) ", text, 4)
     states = {each: "stopped" if each == rank else "waiting" for each in range(ranks)}
-    return DebugUpdate(states, {rank: prompt}, {}, {}, {rank: count})  # type: ignore[arg-type]
+    return DebugUpdate(states, {rank: prompt}, {}, {rank: text})  # type: ignore[arg-type]
 
 
 class ScriptedKeyboard(User):
@@ -88,7 +88,6 @@ class Rig:
         self.console = DebugConsole(
             self.future,
             self.post,
-            clock=lambda: 0.0,
             is_post_mortem=is_post_mortem,
             view=self.view,
             keyboard=self.keyboard,
@@ -175,9 +174,9 @@ def test_lines_are_sent_and_their_answers_are_printed(capsys: pytest.CaptureFixt
 
 def test_view_is_suspended_until_the_cell_runs_on() -> None:
     """Between a line and its answer it would appear for a moment only; a later stop suspends it again."""
-    running = DebugUpdate({0: "waiting", 1: "waiting"}, {}, {}, {0: ""}, {0: 3})
+    running = DebugUpdate({0: "waiting", 1: "waiting"}, {})
     rig = Rig("p 1", "c", "c", replies=(make_stop(0, 2), running, END))
-    rig.view.on_resume = lambda: rig.send(make_stop(0, 4, stop=2))
+    rig.view.on_resume = lambda: rig.send(make_stop(0, 3))
     assert rig.follow(make_stop(0, 1)) is END
     assert rig.typed == [(0, "p 1"), (0, "c"), (0, "c")]
     assert rig.view.calls == ["suspend", "resume", "suspend", "resume"]
@@ -207,9 +206,7 @@ def test_stop_while_the_user_types_is_shown_before_the_next_prompt(capsys: pytes
         return "rank 1"
 
     first = make_stop(0, 1, "a\n")
-    second = DebugUpdate(
-        {0: "stopped", 1: "stopped"}, {**first.prompts, **make_stop(1, 1, "b\n").prompts}, {}, {}, {0: 1, 1: 1}
-    )
+    second = DebugUpdate({0: "stopped", 1: "stopped"}, {**first.prompts, **make_stop(1, 1, "b\n").prompts})
     rig = Rig(type_line, "c", replies=(END,))
     rig.follow(first)
     assert rig.typed == [(1, "c")]
@@ -304,7 +301,7 @@ def test_rank_that_stops_after_a_failing_callback_ends_the_cell() -> None:
         rig.post(event)
         has_left.set()
 
-    rig.console = DebugConsole(rig.future, post, clock=lambda: 0.0, keyboard=rig.keyboard)
+    rig.console = DebugConsole(rig.future, post, keyboard=rig.keyboard)
     rig.send(SNAPSHOT)
 
     def fail(snapshot: CellResult) -> None:

@@ -928,8 +928,8 @@ def test_a_stopped_rank_prompts_and_gets_one_line(driver: Driver) -> None:
     assert driver(typed) == []
     (update,) = updates_in(driver(prompt_of(1, "7")))
     assert update.prompts[1].text == "7"
-    (update,) = updates_in(driver(DebugLineTyped(1, 1, "c"), DebugResumed(1, 1, "")))
-    assert (update.states[1], update.prompts, update.resumed) == ("running", {}, {1: ""})
+    (update,) = updates_in(driver(DebugLineTyped(1, 1, "c"), DebugResumed(1, 1, "bye")))
+    assert (update.states[1], update.prompts, update.texts[1]) == ("running", {}, "bye")
 
 
 def test_a_line_for_another_caller_or_rank_is_dropped(driver: Driver) -> None:

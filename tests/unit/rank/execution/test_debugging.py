@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.messages import Breakpoint, DebugMode, DebugPrompt, DebugResumed
+from mhnb.core.messages import Breakpoint, DebugMode, DebugPrompt, DebugResumed, Message
 from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
 from tests.support.cell_process import CellAnswer, CellProcess
 
@@ -287,17 +287,22 @@ def test_other_programs_are_not_started(rank: CellProcess) -> None:
     assert all(text.startswith("*** not available in a cell") for text in texts[1:])
 
 
-def test_each_stop_has_a_number_and_an_end(rank: CellProcess) -> None:
-    """The notebook can tell one stop from the next, and sees when the rank runs on."""
+def resumed(rank: CellProcess, seq: int) -> Message:
+    """Wait until the rank reports that it runs on."""
+    return rank.receive(lambda message: isinstance(message, DebugResumed) and message.seq == seq)
+
+
+def test_prompts_are_numbered_and_the_end_is_reported(rank: CellProcess) -> None:
+    """A rank that stops again at once has not run on; what it printed last is sent before the cell's end."""
     seq = rank.begin("breakpoint()\nbreakpoint()", debug=MAY_STOP)
-    first = rank.prompt()
-    rank.type_line("c")
-    resumed = rank.receive(lambda message: isinstance(message, DebugResumed) and message.seq == seq)
-    second = rank.prompt()
-    rank.type_line("c")
+    prompts = rank.debug("p 1", "p 2;; c")
+    rank.type_line("p 3;; c")
+    assert resumed(rank, seq) == DebugResumed(0, seq, "3\n")
     rank.finish(seq)
-    assert (first.stop, second.stop) == (1, 2)
-    assert resumed == DebugResumed(0, seq, "")
+    assert not [message for message in rank.unread if isinstance(message, DebugResumed) and message.seq == seq]
+    first = prompts[0].number
+    assert [(prompt.number - first, prompt.is_new) for prompt in prompts] == [(0, True), (1, False), (2, True)]
+    assert prompts[2].text.startswith("2\n> ")
 
 
 def test_output_arrives_before_the_prompt(rank: CellProcess) -> None:
