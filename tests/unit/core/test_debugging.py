@@ -11,7 +11,6 @@ from mhnb.core.debugging import (
     HELP_TEXT,
     Console,
     ConsoleLine,
-    ConsoleStep,
     DebugRequest,
     DebugUpdate,
     RankDebugState,
@@ -20,12 +19,13 @@ from mhnb.core.debugging import (
     make_debug_mode,
     parse_console_line,
 )
-from mhnb.core.messages import DebugInput, DebugMode, DebugPrompt, RankStatus
+from mhnb.core.messages import DebugInput, DebugMode, DebugPrompt, DebugResumed, RankStatus
 from mhnb.core.state.cell import Cell
 from mhnb.core.state.cell_parts import DebuggerPart
 from mhnb.core.state.events import CellRequest, DebugLineTyped, SendToRank, ShowDebugger
 
 SEQ = 5
+NOTHING = ("", None)
 PLACE = "> In [5], line 4\n-> breakpoint()\n"
 
 
@@ -35,13 +35,12 @@ class Ranks:
 
     count: int = 4
     is_post_mortem: bool = False
-    now: float = 100.0
     states: dict[int, RankDebugState] = field(default_factory=dict)
     prompts: dict[int, DebugPrompt] = field(default_factory=dict)
     waits: dict[int, str] = field(default_factory=dict)
-    resumed: dict[int, str] = field(default_factory=dict)
-    reports: dict[int, int] = field(default_factory=dict)
-    stops: dict[int, int] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+    expected: set[int] = field(default_factory=set)
+    numbers: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.states = dict.fromkeys(range(self.count), "running")
@@ -49,54 +48,59 @@ class Ranks:
 
     def stop(self, *ranks: int, text: str = PLACE) -> Ranks:
         """Stop ranks at a new place."""
-        for rank in ranks:
-            self.stops[rank] = self.stops.get(rank, 0) + 1
-        return self.answer(*ranks, text=text, is_new=True)
+        return self.answer(*ranks, text=text)
 
-    def answer(self, *ranks: int, text: str = "", prompt: str = "(Pdb) ", is_new: bool = False) -> Ranks:
+    def answer(self, *ranks: int, text: str = "", prompt: str = "(Pdb) ") -> Ranks:
         """Let ranks print an answer and prompt again."""
         for rank in ranks:
             self.states[rank] = "stopped"
-            self.prompts[rank] = DebugPrompt(rank, SEQ, self.stops[rank], prompt, text, 4, is_new)
-            self.reports[rank] = self.reports.get(rank, 0) + 1
+            self.numbers[rank] = self.numbers.get(rank, 0) + 1
+            self.prompts[rank] = DebugPrompt(rank, SEQ, self.numbers[rank], prompt, text, 4)
+            self.texts[rank] = self.texts.get(rank, "") + text
+            self.expected.discard(rank)
         return self.update()
 
     def resume(self, *ranks: int, state: RankDebugState = "running", wait: str = "", text: str = "") -> Ranks:
-        """Let ranks leave their prompts."""
+        """Let ranks say that they run on."""
         for rank in ranks:
             self.prompts.pop(rank, None)
-            self.states[rank], self.resumed[rank] = state, text
-            self.reports[rank] = self.reports.get(rank, 0) + 1
+            self.expected.discard(rank)
+            self.states[rank] = state
+            self.texts[rank] = self.texts.get(rank, "") + text
             if wait:
                 self.waits[rank] = wait
         return self.update()
 
     def update(self) -> Ranks:
         """Tell the console the present state."""
-        update = DebugUpdate(
-            dict(self.states),
-            dict(sorted(self.prompts.items())),
-            dict(self.waits),
-            dict(self.resumed),
-            dict(self.reports),
+        self.console.update(
+            DebugUpdate(
+                dict(self.states),
+                dict(sorted(self.prompts.items())),
+                dict(self.waits),
+                dict(self.texts),
+                frozenset(self.expected),
+            )
         )
-        self.console.update(update, self.now)
         return self
 
     def type(self, line: str) -> Mapping[int, str | None]:
         """Type a line that ranks get; they work on it from now on."""
         typed = self.console.type_line(line)
         assert typed.text == ""
-        assert not typed.is_end
+        assert not self.console.has_left
+        # The newest update may be older than the line.
+        assert not typed.sent or self.advance() == NOTHING
         for rank in typed.sent:
             self.prompts.pop(rank)
+            self.texts[rank] = ""
+            self.expected.add(rank)
         self.update()
         return typed.sent
 
-    def advance(self, seconds: float = 0.0) -> ConsoleStep:
-        """Let time pass, and ask the console what to do."""
-        self.now += seconds
-        return self.console.advance(self.now)
+    def advance(self) -> tuple[str, str | None]:
+        """Ask the console what to do."""
+        return self.console.advance()
 
 
 @pytest.fixture
@@ -156,160 +160,109 @@ def test_prompt_of_the_debugger_is_known(prompt: str, is_own: bool) -> None:  # 
 def test_nothing_is_read_while_no_rank_has_stopped() -> None:
     """A cell without a stop shows nothing."""
     ranks = Ranks().update()
-    assert ranks.advance() == ConsoleStep()
+    assert ranks.advance() == NOTHING
     assert ranks.console.is_idle
 
 
 def test_ranks_that_stop_together_are_shown_together() -> None:
-    """The first one waits a moment for the others, and the prompt goes to the lowest."""
-    ranks = Ranks().stop(2)
-    assert ranks.advance() == ConsoleStep(wait_s=0.25)
-    ranks.stop(1)
-    assert ranks.advance(0.125) == ConsoleStep(wait_s=0.125)
-    assert ranks.advance(0.125) == ConsoleStep(f"ranks 1-2 stopped\n{PLACE}", "rank 1 (stopped 1-2; running 0,3) > ")
-
-
-def test_no_moment_is_waited_if_no_rank_runs() -> None:
-    """If the other ranks wait or have ended, no other rank is about to stop."""
-    ranks = Ranks()
-    ranks.states |= {0: "waiting", 3: "done"}
-    assert ranks.stop(1, 2).advance() == ConsoleStep(
-        f"ranks 1-2 stopped\n{PLACE}", "rank 1 (stopped 1-2; waiting 0; done 3) > "
+    """The prompt comes when every rank has said what it does, and goes to the lowest."""
+    ranks = Ranks(expected={0, 1, 3}).stop(2)
+    assert ranks.advance() == NOTHING
+    ranks.resume(0).resume(3, state="waiting")
+    assert ranks.advance() == NOTHING
+    assert ranks.stop(1).advance() == (
+        f"ranks 1-2 stopped\n{PLACE}",
+        "rank 1 (stopped 1-2; running 0; waiting 3) > ",
     )
 
 
 def test_stops_at_different_places_are_shown_apart() -> None:
     """Ranks with the same text share it."""
-    step = Ranks().stop(0, 1, 3).stop(2, text="> elsewhere").advance()
-    assert step.text == f"ranks 0-1,3 stopped\n{PLACE}rank 2 stopped\n> elsewhere\n"
+    text, _ = Ranks().stop(0, 1, 3).stop(2, text="> elsewhere").advance()
+    assert text == f"ranks 0-1,3 stopped\n{PLACE}rank 2 stopped\n> elsewhere\n"
 
 
 def test_later_stop_is_shown_once_and_before_the_next_prompt() -> None:
     """The rank that is asked stays the same, although a lower one has stopped."""
     ranks = Ranks().stop(2)
-    ranks.advance(0.25)
+    ranks.advance()
     ranks.stop(0)
-    assert ranks.advance() == ConsoleStep(f"rank 0 stopped\n{PLACE}", "rank 2 (stopped 0,2; running 1,3) > ")
-    assert ranks.advance() == ConsoleStep("", "rank 2 (stopped 0,2; running 1,3) > ")
+    assert ranks.advance() == (f"rank 0 stopped\n{PLACE}", "rank 2 (stopped 0,2; running 1,3) > ")
+    assert ranks.advance() == ("", "rank 2 (stopped 0,2; running 1,3) > ")
 
 
 # -- answers
 
 
 def test_answer_of_one_rank_is_only_its_text(stopped: Ranks) -> None:
-    """No line is read until it is there."""
-    assert stopped.type("p 1") == {0: "p 1"}
-    assert stopped.advance(60.0) == ConsoleStep()
-    assert stopped.answer(0, text="1\n").advance() == ConsoleStep("1\n", "rank 0 (stopped 0-3) > ")
-
-
-def test_answer_that_equals_the_one_before_is_an_answer(stopped: Ranks) -> None:
-    """The same command twice has two equal answers, of which only the number of reports tells."""
-    stopped.type("p 1")
-    stopped.answer(0, text="1\n").advance()
-    stopped.console.type_line("p 1")
-    assert stopped.update().advance() == ConsoleStep()
-    assert stopped.answer(0, text="1\n").advance().text == "1\n"
+    """No line is read until it is there; the same command again has the same answer."""
+    for _ in range(2):
+        assert stopped.type("p 1") == {0: "p 1"}
+        assert stopped.advance() == NOTHING
+        assert stopped.answer(0, text="1\n").advance() == ("1\n", "rank 0 (stopped 0-3) > ")
 
 
 def test_answers_of_several_ranks_are_folded(stopped: Ranks) -> None:
     """Equal ones are shown once; a long one begins on a line of its own, and an empty one is not shown."""
     assert stopped.type("ranks all p x") == dict.fromkeys(range(4), "p x")
     stopped.answer(0, 2, text="(8,)\n").answer(1, text="a\nb\n")
-    assert stopped.advance() == ConsoleStep()
-    assert stopped.answer(3).advance() == ConsoleStep("ranks 0,2: (8,)\nrank 1:\na\nb\n", "rank 0 (stopped 0-3) > ")
+    assert stopped.advance() == NOTHING
+    assert stopped.answer(3).advance() == ("ranks 0,2: (8,)\nrank 1:\na\nb\n", "rank 0 (stopped 0-3) > ")
 
 
 def test_one_command_for_another_rank_names_it(stopped: Ranks) -> None:
     """The prompt stays where it is."""
     assert stopped.type("ranks 2 p 1") == {2: "p 1"}
-    assert stopped.answer(2, text="1\n").advance() == ConsoleStep("rank 2: 1\n", "rank 0 (stopped 0-3) > ")
+    assert stopped.answer(2, text="1\n").advance() == ("rank 2: 1\n", "rank 0 (stopped 0-3) > ")
 
 
-def test_next_stop_within_a_moment_is_an_answer(stopped: Ranks) -> None:
-    """After `next` only the new place is shown, with what the rank printed on its way."""
-    stopped.type("n")
-    stopped.resume(0, text="--Return--\n")
-    assert stopped.advance() == ConsoleStep(wait_s=1.5)
-    assert stopped.stop(0, text="> line 5\n").advance(0.5) == ConsoleStep(
-        "--Return--\n> line 5\n", "rank 0 (stopped 0-3) > "
+def test_ranks_that_step_are_shown_in_one_block(stopped: Ranks) -> None:
+    """Each of them has stopped, waits, or has ended the cell; what it printed on its way is shown, too."""
+    stopped.type("ranks all n")
+    stopped.stop(0, 1, text="> line 5\n").resume(2, state="waiting", wait="line 4, jit(f)")
+    assert stopped.advance() == NOTHING
+    assert stopped.resume(3, state="done", text="bye\n").advance() == (
+        "ranks 0-1: > line 5\nrank 3: bye\nrank 2 is waiting: line 4, jit(f)\nrank 3 has ended the cell\n",
+        "rank 0 (stopped 0-1; waiting 2; done 3) > ",
     )
 
 
-def test_text_of_an_earlier_run_is_not_shown_again(stopped: Ranks) -> None:
-    """What a rank printed when it last ran on belongs to the line before."""
-    stopped.type("n")
-    stopped.resume(0, text="once\n").stop(0).advance()
-    stopped.type("p 1")
-    assert stopped.answer(0, text="1\n").advance().text == "1\n"
+def test_rank_that_runs_on_and_stops_during_a_command_has_one_answer(stopped: Ranks) -> None:
+    """It has said that it runs on, but another rank still worked on the line."""
+    stopped.type("ranks 0-1 n")
+    stopped.resume(0, text="on\n").stop(0).stop(1)
+    assert stopped.advance()[0] == f"rank 0:\non\n{PLACE}rank 1:\n{PLACE}"
 
 
 def test_prompt_moves_on_when_its_rank_waits(stopped: Ranks) -> None:
     """The user sees why: the rank has reached a launch that others have not."""
     stopped.type("c")
     stopped.resume(0, state="waiting", wait="line 6, jit(f)")
-    assert stopped.advance() == ConsoleStep("rank 0 is waiting: line 6, jit(f)\n", "rank 1 (stopped 1-3; waiting 0) > ")
-
-
-def test_stepped_rank_has_a_moment_to_stop_when_the_others_have_reached_its_launch(stopped: Ranks) -> None:
-    """So the next `ranks all` is for it, too."""
-    stopped.type("n")
-    stopped.resume(0, state="waiting").advance()
-    stopped.type("ranks all n")
-    for rank in (1, 2, 3):
-        stopped.resume(rank).stop(rank)
-    assert stopped.advance() == ConsoleStep(f"ranks 1-3:\n{PLACE}", wait_s=0.5)
-    stopped.stop(0)
-    assert stopped.advance(0.125) == ConsoleStep(f"rank 0 stopped\n{PLACE}", "rank 1 (stopped 0-3) > ")
-
-
-def test_stepped_rank_that_does_not_stop_is_waited_for_only_a_moment(stopped: Ranks) -> None:
-    """It may wait for another launch."""
-    stopped.type("n")
-    stopped.resume(0, state="waiting").advance()
-    stopped.type("ranks all n")
-    for rank in (1, 2, 3):
-        stopped.resume(rank).stop(rank)
-    stopped.advance()
-    assert stopped.advance(0.5).prompt == "rank 1 (stopped 1-3; waiting 0) > "
-    stopped.type("p 1")
-    assert stopped.answer(1, text="1\n").advance().prompt
-
-
-@pytest.mark.parametrize(("first", "then"), [("c", "ranks all n"), ("n", "ranks 1-2 n")])
-def test_rank_that_cannot_stop_now_is_not_waited_for(stopped: Ranks, first: str, then: str) -> None:
-    """One that continues does not stop, and one whose launch a stopped rank has not reached waits on."""
-    stopped.type(first)
-    stopped.resume(0, state="waiting").advance()
-    for rank in stopped.type(then):
-        stopped.resume(rank).stop(rank)
-    assert stopped.advance().prompt == "rank 1 (stopped 1-3; waiting 0) > "
+    assert stopped.advance() == ("rank 0 is waiting: line 6, jit(f)\n", "rank 1 (stopped 1-3; waiting 0) > ")
 
 
 def test_prompt_moves_on_when_its_rank_runs_on(stopped: Ranks) -> None:
     """A rank that stops again much later is shown as a new stop."""
     stopped.type("c")
-    assert stopped.resume(0).advance(0.75) == ConsoleStep(wait_s=0.75)
-    assert stopped.advance(0.75) == ConsoleStep("rank 0 is running\n", "rank 1 (stopped 1-3; running 0) > ")
-    assert stopped.stop(0).advance().text == f"rank 0 stopped\n{PLACE}"
+    assert stopped.resume(0).advance() == ("rank 0 is running\n", "rank 1 (stopped 1-3; running 0) > ")
+    assert stopped.stop(0).advance()[0] == f"rank 0 stopped\n{PLACE}"
 
 
 def test_prompt_moves_on_when_its_rank_has_ended(stopped: Ranks) -> None:
     """The last rank may reach the end of the cell without any launch."""
     stopped.type("c")
-    assert stopped.resume(0, state="done").advance() == ConsoleStep(
-        "rank 0 has ended the cell\n", "rank 1 (stopped 1-3; done 0) > "
+    assert stopped.resume(0, state="done").advance() == (
+        "rank 0 has ended the cell\n",
+        "rank 1 (stopped 1-3; done 0) > ",
     )
 
 
 def test_nothing_is_read_when_all_run_on(stopped: Ranks) -> None:
     """The view of the cell shows the rest; the next stop is shown like the first one."""
     stopped.type("ranks all c")
-    stopped.resume(0, 1, 2, 3).advance()
-    assert stopped.advance(1.5) == ConsoleStep()
-    assert stopped.console.is_idle
-    assert stopped.stop(3).advance() == ConsoleStep(wait_s=0.25)
-    assert stopped.advance(0.25).prompt == "rank 3 (stopped 3; running 0-2) > "
+    assert not stopped.console.is_idle
+    assert stopped.resume(0, 1, 2, 3).advance() == NOTHING
+    assert stopped.stop(3).advance() == (f"rank 3 stopped\n{PLACE}", "rank 3 (stopped 3; running 0-2) > ")
 
 
 def test_last_text_before_the_end_is_not_lost(stopped: Ranks) -> None:
@@ -326,20 +279,18 @@ def test_last_text_before_the_end_is_not_lost(stopped: Ranks) -> None:
 def test_switch_to_another_rank(stopped: Ranks) -> None:
     """All that follows goes to it."""
     assert stopped.type("rank 2") == {}
-    assert stopped.advance() == ConsoleStep("", "rank 2 (stopped 0-3) > ")
+    assert stopped.advance() == ("", "rank 2 (stopped 0-3) > ")
     assert stopped.type("p 1") == {2: "p 1"}
 
 
 def test_switch_to_several_ranks(stopped: Ranks) -> None:
     """Those of them that have stopped get what follows; one that stops again later gets it again."""
     stopped.type("ranks 0-2")
-    assert stopped.advance().prompt == "ranks 0-2 (stopped 0-3) > "
+    assert stopped.advance()[1] == "ranks 0-2 (stopped 0-3) > "
     assert set(stopped.type("n")) == {0, 1, 2}
     stopped.resume(0, 1, 2).resume(2, state="waiting").stop(0, 1, text="> line 5\n")
-    assert stopped.advance() == ConsoleStep(
-        "ranks 0-1: > line 5\nrank 2 is waiting\n", "ranks 0-1 (stopped 0-1,3; waiting 2) > "
-    )
-    assert stopped.stop(2).advance().prompt == "ranks 0-2 (stopped 0-3) > "
+    assert stopped.advance() == ("ranks 0-1: > line 5\nrank 2 is waiting\n", "ranks 0-1 (stopped 0-1,3; waiting 2) > ")
+    assert stopped.stop(2).advance()[1] == "ranks 0-2 (stopped 0-3) > "
 
 
 @pytest.mark.parametrize(
@@ -358,18 +309,18 @@ def test_wrong_ranks_are_refused(line: str, error: str) -> None:
     """The error names what was typed and what was expected; nothing is sent."""
     ranks = Ranks()
     ranks.states[2], ranks.waits[2] = "waiting", "line 6"
-    ranks.stop(0, 1).advance(0.25)
+    ranks.stop(0, 1).advance()
     typed = ranks.console.type_line(line)
     assert typed.text.startswith(error)
     assert not typed.sent
-    assert ranks.advance().prompt == "rank 0 (stopped 0-1; running 3; waiting 2) > "
+    assert ranks.advance()[1] == "rank 0 (stopped 0-1; running 3; waiting 2) > "
 
 
 def test_line_for_a_rank_that_has_gone_is_not_sent(stopped: Ranks) -> None:
     """While the user typed, the rank may have ended; no other rank gets the line."""
     stopped.resume(0, state="done")
     assert stopped.console.type_line("c") == TypedLine(text="*** rank 0 is not stopped any more; nothing was sent\n")
-    assert stopped.advance().prompt == "rank 1 (stopped 1-3; done 0) > "
+    assert stopped.advance()[1] == "rank 1 (stopped 1-3; done 0) > "
 
 
 # -- help, and the end
@@ -380,33 +331,34 @@ def test_help_of_the_console_follows_that_of_the_debugger(stopped: Ranks) -> Non
     stopped.type("ranks all")
     stopped.advance()
     assert stopped.type("help") == {0: "help"}
-    assert stopped.answer(0, text="Documented commands\n").advance().text == f"Documented commands\n{HELP_TEXT}"
+    assert stopped.answer(0, text="Documented commands\n").advance()[0] == f"Documented commands\n{HELP_TEXT}"
     assert stopped.console.type_line("help ranks") == TypedLine(text=HELP_TEXT.lstrip("\n"))
     assert max(map(len, HELP_TEXT.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("line", ["q", "quit", "exit", "EOF", "rank 1 q", "ranks all quit ", "ranks 0-1 exit()"])
 def test_user_ends_the_cell(stopped: Ranks, line: str) -> None:
-    """Nothing is sent to the ranks for it."""
-    assert stopped.console.type_line(line) == TypedLine(is_end=True)
-    assert stopped.console.type_end() == TypedLine(is_end=True)
+    """It is interrupted, once; no rank gets a line for it."""
+    assert stopped.console.type_line(line) == TypedLine(is_interrupt=True)
+    assert stopped.console.has_left
+    assert stopped.console.type_end() == TypedLine()
 
 
 def test_rank_that_stops_after_the_user_has_left_gets_the_end_of_input(stopped: Ranks) -> None:
     """The interrupt ends the stops that there were; code that handles it may stop again."""
-    assert stopped.console.leave() == TypedLine(is_end=True)
-    assert stopped.console.leave() == TypedLine(is_end=True)
+    assert stopped.console.leave() == TypedLine(is_interrupt=True)
+    assert stopped.console.leave() == TypedLine()
     stopped.resume(0, 1).stop(1)
-    assert stopped.console.leave() == TypedLine({1: None}, is_end=True)
-    assert stopped.console.leave() == TypedLine(is_end=True)
+    assert stopped.console.leave() == TypedLine({1: None})
+    assert stopped.console.leave() == TypedLine()
 
 
 def test_post_mortem_ends_with_the_end_of_input() -> None:
     """No code runs that an interrupt could end; Python code at a prompt of its own needs one more."""
     ranks = Ranks(2, is_post_mortem=True).stop(0, 1)
-    assert ranks.console.leave() == TypedLine({0: None, 1: None}, is_end=True)
+    assert ranks.console.leave() == TypedLine({0: None, 1: None})
     ranks.answer(1)
-    assert ranks.console.leave() == TypedLine({1: None}, is_end=True)
+    assert ranks.console.leave() == TypedLine({1: None})
 
 
 @pytest.mark.parametrize("prompt", [">>> ", "... ", "(com) ", "In : "])
@@ -414,7 +366,7 @@ def test_post_mortem_ends_with_the_end_of_input() -> None:
 def test_python_code_is_passed_as_it_is(stopped: Ranks, prompt: str, line: str) -> None:
     """At a prompt for Python code, or for the commands of a breakpoint, the console has no commands of its own."""
     stopped.type("interact")
-    assert stopped.answer(0, prompt=prompt).advance() == ConsoleStep("", f"rank 0 {prompt}")
+    assert stopped.answer(0, prompt=prompt).advance() == ("", f"rank 0 {prompt}")
     assert stopped.type(line) == {0: line}
 
 
@@ -432,13 +384,13 @@ def test_end_of_input_runs_no_unfinished_block(stopped: Ranks) -> None:
     stopped.answer(0, prompt="... ").advance()
     assert stopped.console.type_end().text.startswith("*** an empty line ends the block")
     assert not stopped.console.type_end().sent
-    assert stopped.advance().prompt == "rank 0 ... "
+    assert stopped.advance()[1] == "rank 0 ... "
 
 
 def test_one_command_that_reads_python_code_takes_the_prompt(stopped: Ranks) -> None:
     """Otherwise no line could be typed for the other ranks that read code now."""
     stopped.type("ranks 1-2 interact")
-    assert stopped.answer(1, 2, prompt=">>> ").advance() == ConsoleStep("", "ranks 1-2 >>> ")
+    assert stopped.answer(1, 2, prompt=">>> ").advance() == ("", "ranks 1-2 >>> ")
 
 
 # -- after an error
@@ -447,31 +399,103 @@ def test_one_command_that_reads_python_code_takes_the_prompt(stopped: Ranks) -> 
 def test_post_mortem_of_one_rank() -> None:
     """The rank did not stop: the prompt says what it is."""
     ranks = Ranks(1, is_post_mortem=True).stop(0)
-    assert ranks.advance() == ConsoleStep(PLACE, "rank 0 (post-mortem) > ")
+    assert ranks.advance() == (PLACE, "rank 0 (post-mortem) > ")
 
 
 def test_post_mortem_of_several_ranks() -> None:
     """The prompt also says which ranks there are."""
     ranks = Ranks(2, is_post_mortem=True).stop(0, 1)
-    assert ranks.advance() == ConsoleStep(f"ranks 0-1:\n{PLACE}", "rank 0 (post-mortem; stopped 0-1) > ")
+    assert ranks.advance() == (f"ranks 0-1:\n{PLACE}", "rank 0 (post-mortem; stopped 0-1) > ")
 
 
 # -- updates of a cell
 
 
-def test_answer_that_equals_the_one_before_is_an_update() -> None:
-    """The same command twice leads to two updates, although the rank shows the same both times."""
-    cell = Cell(1, CellRequest("", None, "lockstep", None), seq=SEQ, ranks=(0,), now=0.0)
-    cell.added_parts = [DebuggerPart()]
-    prompt = DebugPrompt(0, SEQ, 1, "(Pdb) ", "1\n")
-    counts = []
-    for _ in range(2):
-        (shown,) = cell.handle(prompt, 1.0)
-        assert isinstance(shown, ShowDebugger)
-        counts.append(shown.update.report_counts[0])
-        assert cell.handle(RankStatus(0, SEQ, "computing", "", None, "", 1.0, []), 1.0) == []
-        assert cell.handle(DebugLineTyped(1, 0, "1"), 1.0) == [SendToRank(0, DebugInput(SEQ, 1, "1"))]
-    assert counts == [1, 2]
+@dataclass
+class Stops:
+    """A cell whose ranks report, one report each tenth of a second."""
+
+    count: int = 3
+    now: float = 10.0
+
+    def __post_init__(self) -> None:
+        request = CellRequest("", None, "lockstep", None)
+        self.cell = Cell(1, request, seq=SEQ, ranks=tuple(range(self.count)), now=self.now)
+        self.cell.added_parts = [DebuggerPart()]
+        self.update = DebugUpdate({})
+
+    def report(self, *reports: DebugPrompt | DebugResumed | RankStatus) -> DebugUpdate:
+        """Record reports of ranks, and return the newest update."""
+        for report in reports:
+            self.now += 0.1
+            if isinstance(report, RankStatus):
+                self.cell.record_report(report, self.now)
+            for command in self.cell.handle(report, self.now):
+                assert isinstance(command, ShowDebugger)
+                self.update = command.update
+        return self.update
+
+    def type(self, *ranks: int) -> None:
+        """Send a line to ranks."""
+        for rank in ranks:
+            (sent,) = self.cell.handle(DebugLineTyped(1, rank, "n"), self.now)
+            number = self.update.prompts[rank].number
+            assert sent == SendToRank(rank, DebugInput(SEQ, number, "n"))
+
+
+def prompt_of(rank: int, number: int = 1, *, text: str = "", is_new: bool = True) -> DebugPrompt:
+    """Return a prompt of a rank in the cell."""
+    return DebugPrompt(rank, SEQ, number, "(Pdb) ", text, 4, is_new)
+
+
+def sample_of(rank: int, activity: str = "agreement") -> RankStatus:
+    """Return where a rank is."""
+    return RankStatus(rank, SEQ, activity, "jit(f) (x)", 6, "", 1.0, [])
+
+
+def test_first_stop_expects_a_report_of_every_rank() -> None:
+    """The others may be about to stop at the same line; one that is too busy to report is not."""
+    stops = Stops()
+    stops.report(sample_of(2))
+    assert stops.report(prompt_of(0)).expected == {1, 2}
+    assert stops.report(prompt_of(1)).expected == {2}
+    update = stops.report(sample_of(2))
+    assert not update.expected
+    assert update.waits == {2: "line 6, jit(f)"}
+    silent = Stops()
+    silent.report(prompt_of(0))
+    silent.now += 3.0
+    update = silent.report(sample_of(0, "python"))
+    assert not update.expected
+    assert update.states == {0: "stopped", 1: "running", 2: "running"}
+
+
+def test_rank_with_a_line_is_expected_until_it_answers_or_runs_on() -> None:
+    """Where it runs on comes just after that it does; its texts are what it printed since the line."""
+    stops = Stops(1)
+    stops.report(prompt_of(0, text="> line 4\n"))
+    stops.type(0)
+    assert stops.report(sample_of(0, "python")).expected == {0}
+    assert stops.report(prompt_of(0, 2, text="1\n", is_new=False)).texts == {0: "1\n"}
+    stops.type(0)
+    assert stops.report(DebugResumed(0, SEQ, "on\n")).expected == {0}
+    update = stops.report(sample_of(0))
+    assert not update.expected
+    assert (update.states, update.texts) == ({0: "waiting"}, {0: "on\n"})
+
+
+@pytest.mark.parametrize("is_stepping", [True, False])
+def test_stepped_rank_is_expected_when_the_others_have_reached_its_launch(is_stepping: bool) -> None:  # noqa: FBT001
+    """So the next `ranks all` is for it, too. One that continues stops nowhere."""
+    stops = Stops()
+    stops.report(prompt_of(0), prompt_of(1), prompt_of(2))
+    stops.type(0)
+    assert stops.report(DebugResumed(0, SEQ, "", is_stepping), sample_of(0)).expected == set()
+    stops.type(1)
+    assert stops.report(prompt_of(1, 2)).expected == set(), "rank 2 has not run on"
+    stops.type(1, 2)
+    assert stops.report(prompt_of(1, 3), prompt_of(2, 2)).expected == ({0} if is_stepping else set())
+    assert stops.report(prompt_of(0, 2)).expected == set()
 
 
 @pytest.mark.parametrize(
