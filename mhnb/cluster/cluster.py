@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeAlias, TypedDict, Unpack
 
 from mhnb.cluster import memory, requests, transfer
 from mhnb.cluster.attach import ClusterRecord, write_cluster_record
-from mhnb.cluster.debugging import DebugConsole, SuspendableView, check_debug_arguments, check_stop_ranks
-from mhnb.cluster.event_loop import CellFuture, EventLoop
+from mhnb.cluster.debugging import DebugConsole, SuspendableView, check_stop_ranks
+from mhnb.cluster.event_loop import CellFuture, EventLoop, check_end
 from mhnb.cluster.generation import adopt_generation, create_generation, end_hosts
 from mhnb.cluster.host_monitor import HostMonitor, HostRequests
 from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
@@ -103,6 +103,21 @@ def _answer(
     answer_shell: AnswerShell, cluster: Cluster, _: Callable[[str], None], *, name: str, arguments: Mapping[str, Any]
 ) -> tuple[str, Mapping[str, Any]]:
     return answer_shell(cluster, name, arguments)
+
+
+def _check_debug(debug: object) -> None:
+    """Check what a cell asks of the debugger.
+
+    Raises:
+        InvalidRequest: it is of another type, or this is not the main thread.
+    """
+    if not isinstance(debug, DebugRequest):
+        raise InvalidRequest(f"debug={debug!r:.80}: expected a DebugRequest of mhnb.core.debugging, or None")
+    if threading.current_thread() is not threading.main_thread():
+        raise InvalidRequest(
+            f"debug={debug!r:.80}: expected None, because lines are typed in the main thread, and this is thread "
+            f"{threading.current_thread().name!r}"
+        )
 
 
 class Cluster:
@@ -393,7 +408,8 @@ class Cluster:
     ) -> Callable[[int], CellSubmitted]:
         arguments["guard"] = self.options.guard if arguments["guard"] is None else arguments["guard"]
         request = build_cell_request(source, self.process_count, **arguments)
-        check_stop_ranks(debug, request.ranks or range(self.process_count))
+        if debug is not None and debug.stop_ranks:
+            check_stop_ranks(debug.stop_ranks, request.ranks or range(self.process_count))
         return partial(CellSubmitted, request=replace(request, place=place, debug=debug, is_traced=is_traced))
 
     def follow(self, submission: CellFuture, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
@@ -464,7 +480,8 @@ class Cluster:
         console: SuspendableView | None = None,
         on_trace: Callable[[CellResult], None] | None = None,
     ) -> CellResult:
-        check_debug_arguments(debug, console)
+        if debug is not None:
+            _check_debug(debug)
         debug = DebugRequest() if debug is None and can_type() else debug
         event_of = self._make_event_factory(source, place=place, debug=debug, **arguments)
         result = self._run(event_of, arguments["on_snapshot"], debug=debug, console=console)
@@ -498,12 +515,21 @@ class Cluster:
             ctrl_c.set_callback(partial(self._event_loop.post, InterruptRequested(submission.ticket)))
             if debug is None:
                 return submission.wait(on_snapshot)
-            return DebugConsole(
+            make_console = partial(
+                DebugConsole,
                 submission,
                 self._event_loop.post,
+                on_snapshot,
                 is_post_mortem=debug.is_post_mortem,
                 view=console,
-            ).follow(on_snapshot)
+            )
+            try:
+                end = submission.follow(on_snapshot)
+            except BaseException:
+                # The cell runs on, and no line would be typed for a rank that stops in it.
+                make_console().leave_later_stops()
+                raise
+            return check_end(make_console().follow() if end is None else end)
 
     def interrupt(self) -> None:
         """Interrupt the running cell with KeyboardInterrupt on its ranks. A second call also interrupts their handling of the first.

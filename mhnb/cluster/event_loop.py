@@ -69,14 +69,6 @@ Update: TypeAlias = CellResult | MhnbError
 
 
 @dataclass(slots=True)
-class CellUpdates:
-    """The newest updates of a cell of each kind; None if there was none. They are complete, so older ones are not needed."""
-
-    result: Update | None = None
-    debugger: DebugUpdate | None = None
-
-
-@dataclass(slots=True)
 class CellFuture:
     """Handle of a submitted cell: receives the results so far, then the last one, or the error that refused it.
 
@@ -92,44 +84,58 @@ class CellFuture:
     was_shown: bool = False
     """Whether a result so far was put into `updates`."""
     updates: queue.SimpleQueue[Update | DebugUpdate | None] = field(default_factory=queue.SimpleQueue)
+    debugger: DebugUpdate | None = None
+    """The newest update about the debugger that was taken from `updates`."""
 
     def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
-        """Wait for the last result, and pass earlier ones to `on_snapshot`.
+        """Wait for the last result of a cell that cannot stop, and pass earlier ones to `on_snapshot`.
 
         Raises:
             MhnbError: the cell was refused.
         """
-        while True:
-            update = self.take().result
-            if isinstance(update, MhnbError):
-                raise update
-            if update is None:
-                continue
-            if update.done:
-                return update
-            if on_snapshot is not None:
-                on_snapshot(update)
+        return check_end(self.follow(on_snapshot))
 
-    def take(self, timeout_s: float | None = None) -> CellUpdates:
-        """Wait for an update, and return the newest. Older ones are dropped, however slow the view is.
+    def follow(
+        self,
+        on_snapshot: Callable[[CellResult], None] | None,
+        on_debugger: Callable[[DebugUpdate], None] | None = None,
+    ) -> Update | None:
+        """Wait for the end of the cell: the last result, or the error that refused it. The only loop that waits for a cell.
 
-        Nothing is returned after `timeout_s` seconds, or if `wake` was called.
+        Of what has come, the newest update of each kind is passed on. Updates are complete, so older ones are dropped, however
+        slow the view is. Without `on_debugger`, None is returned when a rank has stopped; and in any case when `wake` is called.
         """
-        updates = CellUpdates()
-        try:
-            update = self.updates.get(timeout=timeout_s)
-            while True:
-                if isinstance(update, DebugUpdate):
-                    updates.debugger = update
-                elif update is not None:
-                    updates.result = update
-                update = self.updates.get_nowait()
-        except queue.Empty:
-            return updates
+        while True:
+            taken = [self.updates.get()]
+            while not self.updates.empty():
+                taken.append(self.updates.get())
+            result = next((each for each in reversed(taken) if isinstance(each, CellResult | MhnbError)), None)
+            debugger = next((each for each in reversed(taken) if isinstance(each, DebugUpdate)), None)
+            self.debugger = debugger or self.debugger
+            if isinstance(result, MhnbError) or (result is not None and result.done):
+                return result
+            if result is not None and on_snapshot is not None:
+                on_snapshot(result)
+            if debugger is not None and on_debugger is not None:
+                on_debugger(debugger)
+            if None in taken or (debugger is not None and on_debugger is None):
+                return None
 
     def wake(self) -> None:
-        """Let a `take` in another thread return without an update."""
+        """Let `follow` in another thread return None."""
         self.updates.put(None)
+
+
+def check_end(end: Update | None) -> CellResult:
+    """Return the last result of a cell.
+
+    Raises:
+        MhnbError: the cell was refused.
+    """
+    if isinstance(end, MhnbError):
+        raise end
+    assert end is not None
+    return end
 
 
 # -- the event-loop thread

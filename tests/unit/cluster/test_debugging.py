@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mhnb.cluster.debugging import DebugConsole, check_debug_arguments, check_stop_ranks
-from mhnb.cluster.event_loop import CellFuture, CellUpdates
+from mhnb.cluster.cluster import _check_debug
+from mhnb.cluster.debugging import DebugConsole, check_stop_ranks
+from mhnb.cluster.event_loop import CellFuture, check_end
 from mhnb.core.debugging import DebugRequest, DebugUpdate
 from mhnb.core.messages import DebugPrompt
 from mhnb.core.output.results import CellResult
 from mhnb.core.state.events import DebugLineTyped, InterruptRequested
 from mhnb.errors import InvalidRequest, NotStarted
-from mhnb.system.keyboard import Cancelled
+from mhnb.system.keyboard import Cancelled, Keyboard
 from tests.support.typed_lines import Step, User
 
 TICKET = 3
@@ -30,7 +31,7 @@ def make_stop(rank: int, number: int, text: str = "", *, ranks: int = 2) -> Debu
     return DebugUpdate(states, {rank: prompt}, {}, {rank: text})  # type: ignore[arg-type]
 
 
-class ScriptedKeyboard(User):
+class ScriptedKeyboard(User, Keyboard):
     """The user's keyboard, which another thread can cancel."""
 
     def __init__(self, steps: Iterable[Step]) -> None:
@@ -85,13 +86,8 @@ class Rig:
         self.posted: list[object] = []
         self._replies = iter(replies)
         self.snapshots: list[CellResult] = []
-        self.console = DebugConsole(
-            self.future,
-            self.post,
-            is_post_mortem=is_post_mortem,
-            view=self.view,
-            keyboard=self.keyboard,
-        )
+        self._is_post_mortem = is_post_mortem
+        self.on_post: Callable[[], None] = lambda: None
 
     def send(self, *updates: object) -> None:
         """Send updates of the cell."""
@@ -100,13 +96,26 @@ class Rig:
 
     def post(self, event: object) -> None:
         self.posted.append(event)
+        self.on_post()
         if (reply := next(self._replies, None)) is not None:
             self.send(*reply) if isinstance(reply, tuple) else self.send(reply)
 
-    def follow(self, *updates: object) -> CellResult:
-        """Send updates, and follow the cell to its end."""
+    def make_console(self, on_snapshot: Callable[[CellResult], None] | None = None) -> DebugConsole:
+        """Make the console of the cell."""
+        return DebugConsole(
+            self.future,
+            self.post,
+            on_snapshot or self.snapshots.append,
+            is_post_mortem=self._is_post_mortem,
+            view=self.view,
+            keyboard=self.keyboard,
+        )
+
+    def follow(self, *updates: object, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
+        """Send updates, and follow the cell to its end; the console is made when a rank has stopped."""
         self.send(*updates)
-        return self.console.follow(self.snapshots.append)
+        assert self.future.follow(on_snapshot or self.snapshots.append) is None
+        return check_end(self.make_console(on_snapshot).follow())
 
     @property
     def typed(self) -> list[tuple[int, str | None]]:
@@ -118,46 +127,36 @@ class Rig:
 
 
 def test_cell_that_does_not_stop_is_followed_to_its_end() -> None:
-    """Nothing is read, and the view is left alone."""
-    rig = Rig()
-    assert rig.follow(SNAPSHOT, END) is END
-    assert rig.keyboard.prompts == []
-    assert rig.view.calls == []
+    """Of the results that have come, the newest is passed on."""
+    seen: list[CellResult] = []
+    future = CellFuture(TICKET, live=True)
+    for update in (SNAPSHOT, END):
+        future.updates.put(update)
+    assert future.wait(seen.append) is END
+    assert seen == []
 
 
 def test_refused_cell_is_an_error() -> None:
-    """As without a debugger."""
+    """Whether or not it could stop."""
+    future = CellFuture(TICKET, live=True)
+    future.updates.put(NotStarted("stopped"))
     with pytest.raises(NotStarted, match="stopped"):
-        Rig().follow(NotStarted("stopped"))
+        future.wait(None)
 
 
 def test_snapshot_hides_no_update_of_the_debugger() -> None:
-    """Of each kind the newest is returned."""
+    """Of each kind the newest is passed on; the result first, because its view belongs above the prompt."""
+    seen: list[object] = []
     future = CellFuture(TICKET, live=True)
     old, new = make_stop(0, 1), make_stop(0, 2)
-    for update in (SNAPSHOT, old, new, END):
+    for update in (SNAPSHOT, old, new, None):
         future.updates.put(update)
-    assert future.take() == CellUpdates(END, new)
-
-
-def test_take_ends_without_an_update() -> None:
-    """After a time limit, or when another thread wakes it."""
-    future = CellFuture(TICKET, live=True)
-    assert future.take(0.0) == CellUpdates()
-    future.wake()
-    assert future.take() == CellUpdates()
-
-
-def test_cell_without_a_debugger_ignores_its_updates() -> None:
-    """`wait` returns the last result alone."""
-    future, seen = CellFuture(TICKET, live=True), []
-    for update in (make_stop(0, 1), None):
-        future.updates.put(update)
-    thread = threading.Thread(target=lambda: seen.append(future.wait(None)))
-    thread.start()
+    assert future.follow(seen.append) is None
+    assert (seen, future.debugger) == ([SNAPSHOT], new)
+    future.updates.put(old)
     future.updates.put(END)
-    thread.join()
-    assert seen == [END]
+    assert future.follow(seen.append, seen.append) is END
+    assert (seen, future.debugger) == ([SNAPSHOT], old)
 
 
 # -- lines
@@ -192,8 +191,7 @@ def test_snapshots_are_shown_while_the_user_types() -> None:
         return "c"
 
     rig = Rig(type_line, replies=(END,))
-    rig.send(make_stop(0, 1))
-    assert rig.console.follow(lambda _: shown.set()) is END
+    assert rig.follow(make_stop(0, 1), on_snapshot=lambda _: shown.set()) is END
 
 
 def test_stop_while_the_user_types_is_shown_before_the_next_prompt(capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,13 +278,12 @@ def test_failing_callback_ends_the_cell(is_post_mortem: bool) -> None:  # noqa: 
         return rig.keyboard.wait_until_cancelled()
 
     rig = Rig(type_nothing, is_post_mortem=is_post_mortem)
-    rig.send(make_stop(0, 1))
 
     def fail(snapshot: CellResult) -> None:
         raise ZeroDivisionError(snapshot.seq)
 
     with pytest.raises(ZeroDivisionError):
-        rig.console.follow(fail)
+        rig.follow(make_stop(0, 1), on_snapshot=fail)
     assert rig.posted == ([DebugLineTyped(TICKET, 0, None)] if is_post_mortem else [InterruptRequested(TICKET)])
     assert rig.view.calls == ["suspend", "resume", "close_input"]
     rig.send(END)
@@ -294,22 +291,10 @@ def test_failing_callback_ends_the_cell(is_post_mortem: bool) -> None:  # noqa: 
 
 def test_rank_that_stops_after_a_failing_callback_ends_the_cell() -> None:
     """The cell runs on when its caller gets the error, and no line would be typed for a rank that stops in it later."""
-    rig = Rig()
-    has_left = threading.Event()
-
-    def post(event: object) -> None:
-        rig.post(event)
-        has_left.set()
-
-    rig.console = DebugConsole(rig.future, post, keyboard=rig.keyboard)
-    rig.send(SNAPSHOT)
-
-    def fail(snapshot: CellResult) -> None:
-        raise ZeroDivisionError(snapshot.seq)
-
-    with pytest.raises(ZeroDivisionError):
-        rig.console.follow(fail)
-    assert rig.posted == []
+    rig, has_left = Rig(), threading.Event()
+    rig.on_post = has_left.set
+    rig.make_console().leave_later_stops()
+    rig.future.wake()
     rig.send(make_stop(0, 1))
     has_left.wait()
     assert rig.posted == [InterruptRequested(TICKET)]
@@ -330,21 +315,16 @@ def test_prompt_of_a_terminal_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_wrong_arguments_are_refused() -> None:
     """The error names the argument, its value, and what was expected."""
-    check_debug_arguments(None, None)
-    check_debug_arguments(DebugRequest(), RecordingView())
+    _check_debug(DebugRequest())
     with pytest.raises(InvalidRequest, match="debug=True: expected a DebugRequest"):
-        check_debug_arguments(True, None)
-    with pytest.raises(InvalidRequest, match="console='x': expected a view"):
-        check_debug_arguments(None, "x")
+        _check_debug(True)
 
 
 def test_rank_that_does_not_run_the_cell_cannot_stop() -> None:
     """Otherwise the user would wait for a stop that never comes."""
-    check_stop_ranks(None, (0, 1))
-    check_stop_ranks(DebugRequest(), (0, 1))
-    check_stop_ranks(DebugRequest(stop_ranks=(1,)), (0, 1))
+    check_stop_ranks((1,), (0, 1))
     with pytest.raises(InvalidRequest, match="stop_ranks: 2, 'x': expected ranks of the cell, which runs on ranks 0-1"):
-        check_stop_ranks(DebugRequest(stop_ranks=(0, 2, "x")), (0, 1))  # type: ignore[arg-type]
+        check_stop_ranks((0, 2, "x"), (0, 1))  # type: ignore[arg-type]
 
 
 def test_another_thread_has_no_debugger() -> None:
@@ -353,7 +333,7 @@ def test_another_thread_has_no_debugger() -> None:
 
     def check() -> None:
         try:
-            check_debug_arguments(DebugRequest(), None)
+            _check_debug(DebugRequest())
         except InvalidRequest as error:
             errors.append(error)
 

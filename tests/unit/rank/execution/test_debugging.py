@@ -305,6 +305,18 @@ def test_prompts_are_numbered_and_the_end_is_reported(rank: CellProcess) -> None
     assert prompts[2].text.startswith("2\n> ")
 
 
+def test_rank_that_runs_on_says_so(rank: CellProcess) -> None:
+    """A step that does not come to the next line is no stop, and the rank says that it may stop later."""
+    seq = rank.begin("import time\nbreakpoint()\ntime.sleep(60)\nx = 1", debug=MAY_STOP)
+    rank.debug("n")
+    rank.type_line("n")
+    assert resumed(rank, seq) == DebugResumed(0, seq, "", is_stepping=True)
+    rank.interrupt()
+    rank.prompt()
+    rank.type_line("q")
+    assert rank.finish(seq).ended.outcome == "interrupted"
+
+
 def test_output_arrives_before_the_prompt(rank: CellProcess) -> None:
     """What the cell has printed is sent first, so that the user reads it in order."""
     seq = rank.begin("print('before')\nbreakpoint()", debug=MAY_STOP)
