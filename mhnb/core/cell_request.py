@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
 from mhnb.core.arguments import is_positive_seconds
-from mhnb.core.messages import Breakpoint
+from mhnb.core.debugging import DebugRequest
+from mhnb.core.messages import Breakpoint, DebugMode
 from mhnb.core.ranks import describe_ranks, parse_ranks, resolve_ranks
 from mhnb.core.state.events import CellRequest
-from mhnb.errors import InvalidRequest
+from mhnb.errors import BreakpointRefused, InvalidRequest, NoKeyboard
 
 Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` runs here too, without its first line `%%local`."""
@@ -299,3 +300,59 @@ def check_breakpoints(breakpoints: Sequence[Breakpoint], source: str, first_line
         else:
             continue
         raise InvalidRequest(f"--break {line}: this cell {found}. It was not run")
+
+
+# -- when code may not stop
+
+
+_NEEDS_LOCKSTEP = (
+    "the other ranks would not wait for a rank that has stopped, because this cell runs with --guard {guard}\n"
+    "  Fix: %%mhjax --guard lockstep\n"
+    "  Or: %%mhjax --debug"
+)
+_UNAVAILABLE = (
+    "the other ranks would not wait for a rank that has stopped, because the guard is unavailable (%mhjax status has the reason)\n"
+    '  Fix: jax.debug.print("{x}", x=x) or print(x) at that line\n'
+    "  Or: after an error, %mhjax debug"
+)
+_ACCEPTED = (
+    "the ranks may be at different launches since %mhjax accept, so a rank that has stopped could not hold the others\n"
+    "  Fix: %mhjax restart --replay"
+)
+
+
+def find_stop_refusal(guard: str, *, guard_available: bool, was_accepted: bool) -> str:
+    """Return why a rank may not stop in a cell; empty if it may.
+
+    Args:
+        guard: in force for the cell.
+        guard_available: whether the hooks of the guard fit the installed JAX.
+        was_accepted: whether the user has accepted a split or tainted cluster in this generation.
+
+    >>> find_stop_refusal("lockstep", guard_available=True, was_accepted=False)
+    ''
+    >>> find_stop_refusal("off", guard_available=True, was_accepted=False).splitlines()[1]
+    '  Fix: %%mhjax --guard lockstep'
+    """
+    if not guard_available:
+        return _UNAVAILABLE
+    if guard != "lockstep":
+        return _NEEDS_LOCKSTEP.format(guard=guard)
+    return _ACCEPTED if was_accepted else ""
+
+
+def make_debug_mode(request: DebugRequest | None, refusal: str, *, is_replay: bool) -> DebugMode | None:
+    """Return the debugger's settings that the ranks get; None if nothing can be typed.
+
+    >>> make_debug_mode(DebugRequest(stop_ranks=(2,)), "", is_replay=False)
+    DebugMode(refusal='', stop_ranks=[2], breakpoints=[], is_replay=False)
+    """
+    errors = frozenset[str]() if request is None else request.replayed_errors
+    if is_replay and NoKeyboard.__name__ not in errors:
+        is_refused = BreakpointRefused.__name__ in errors
+        return DebugMode("it did not stop when the cell first ran" if is_refused else "", is_replay=not is_refused)
+    if request is None or is_replay:
+        return None
+    stop_ranks = None if request.stop_ranks is None else list(request.stop_ranks)
+    # To inspect what an earlier cell left, no rank has to be held.
+    return DebugMode("" if request.is_post_mortem else refusal, stop_ranks, list(request.breakpoints))

@@ -1,4 +1,4 @@
-"""The debugger on the ranks, as plain values: what a cell asks for, when code may not stop, which ranks have stopped, and the console.
+"""The debugger on the ranks, as plain values: what a cell asks for, which ranks have stopped, and the console.
 
 The console decides what is printed, which ranks get a typed line, and when the next one may be typed; it neither reads nor prints.
 
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from mhnb.core.messages import Breakpoint, DebugMode, DebugPrompt
+from mhnb.core.messages import Breakpoint, DebugPrompt
 from mhnb.core.ranks import describe_ranks, format_ranks, parse_ranks, ranks_by_key
-from mhnb.errors import BreakpointRefused, InvalidRequest, NoKeyboard
+from mhnb.errors import InvalidRequest
 
 RankDebugState: TypeAlias = Literal["stopped", "running", "waiting", "done"]
 """What a rank does while others are in the debugger; `waiting` is before a launch that other ranks have not reached."""
@@ -54,62 +54,6 @@ class DebugUpdate:
     """What the debugger has printed on each rank since the last line was sent to it."""
     expected: frozenset[int] = frozenset()
     """Ranks whose next report is expected: they work on a line, or may be about to stop."""
-
-
-# -- when code may not stop
-
-
-_NEEDS_LOCKSTEP = (
-    "the other ranks would not wait for a rank that has stopped, because this cell runs with --guard {guard}\n"
-    "  Fix: %%mhjax --guard lockstep\n"
-    "  Or: %%mhjax --debug"
-)
-_UNAVAILABLE = (
-    "the other ranks would not wait for a rank that has stopped, because the guard is unavailable (%mhjax status has the reason)\n"
-    '  Fix: jax.debug.print("{x}", x=x) or print(x) at that line\n'
-    "  Or: after an error, %mhjax debug"
-)
-_ACCEPTED = (
-    "the ranks may be at different launches since %mhjax accept, so a rank that has stopped could not hold the others\n"
-    "  Fix: %mhjax restart --replay"
-)
-
-
-def find_stop_refusal(guard: str, *, guard_available: bool, was_accepted: bool) -> str:
-    """Return why a rank may not stop in a cell; empty if it may.
-
-    Args:
-        guard: in force for the cell.
-        guard_available: whether the hooks of the guard fit the installed JAX.
-        was_accepted: whether the user has accepted a split or tainted cluster in this generation.
-
-    >>> find_stop_refusal("lockstep", guard_available=True, was_accepted=False)
-    ''
-    >>> find_stop_refusal("off", guard_available=True, was_accepted=False).splitlines()[1]
-    '  Fix: %%mhjax --guard lockstep'
-    """
-    if not guard_available:
-        return _UNAVAILABLE
-    if guard != "lockstep":
-        return _NEEDS_LOCKSTEP.format(guard=guard)
-    return _ACCEPTED if was_accepted else ""
-
-
-def make_debug_mode(request: DebugRequest | None, refusal: str, *, is_replay: bool) -> DebugMode | None:
-    """Return the debugger's settings that the ranks get; None if nothing can be typed.
-
-    >>> make_debug_mode(DebugRequest(stop_ranks=(2,)), "", is_replay=False)
-    DebugMode(refusal='', stop_ranks=[2], breakpoints=[], is_replay=False)
-    """
-    errors = frozenset[str]() if request is None else request.replayed_errors
-    if is_replay and NoKeyboard.__name__ not in errors:
-        is_refused = BreakpointRefused.__name__ in errors
-        return DebugMode("it did not stop when the cell first ran" if is_refused else "", is_replay=not is_refused)
-    if request is None or is_replay:
-        return None
-    stop_ranks = None if request.stop_ranks is None else list(request.stop_ranks)
-    # To inspect what an earlier cell left, no rank has to be held.
-    return DebugMode("" if request.is_post_mortem else refusal, stop_ranks, list(request.breakpoints))
 
 
 # -- a line that the user types

@@ -35,9 +35,9 @@ from mhnb.errors import CellError, ClusterError, InvalidRequest, MhnbError, NotS
 from mhnb.launchers.profiles import user_profiles
 from mhnb.magics.cell_place import CellTracker
 from mhnb.magics.commands import command_parser, find_command, list_names
-from mhnb.magics.debugging import can_type, debug_last_failure
+from mhnb.magics.debugging import debug_last_failure
 from mhnb.magics.hints import CellHints
-from mhnb.magics.session import Session
+from mhnb.magics.session import Session, can_type
 from mhnb.system.help_topics import list_topics
 from mhnb.system.resources import list_profiles
 from mhnb.view.document import Code

@@ -1,4 +1,4 @@
-"""The debugger on the ranks, from a notebook: `%mhjax debug`, breakpoints, and whether the front end can type.
+"""The debugger on the ranks, from a notebook: `%mhjax debug` and breakpoints.
 
 What happens at the prompts is in `cluster/debugging.py`; where a cell stops is checked in `core/cell_request.py`.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mhnb.commands.command import Command
 from mhnb.core.cell_request import parse_breakpoints
@@ -18,26 +17,12 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, format_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.magics.session import Session, cannot_type_error, check_result, locations_from_cluster
-from mhnb.system import keyboard
 from mhnb.view.live.input_box import InputBox
 from mhnb.view.live.screen import detect_screen
 from mhnb.view.live.view import CellView
 
 if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster
-
-
-def can_type(shell: Any) -> bool:
-    """Return whether the user can type a line for the code that runs now.
-
-    In a notebook that is for the front end to say, in the request that the kernel executes. A cell in a subshell has none of its own:
-    the kernel asks for input in its main thread only.
-    """
-    if (kernel := getattr(shell, "kernel", None)) is None:
-        return keyboard.can_type()
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    return kernel.get_parent("shell").get("content", {}).get("allow_stdin") is True
 
 
 # -- `%mhjax debug`

@@ -10,6 +10,7 @@ import dis
 import os
 import re
 import sys
+import threading
 import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.trace import TraceReport
 from mhnb.errors import CellError, InvalidRequest, MhnbError, NotYet
 from mhnb.magics.settings import Mhjax
+from mhnb.system import keyboard
 from mhnb.types import RankError
 from mhnb.view.cell.failures import are_not_yet, find_failures, format_raised_error
 from mhnb.view.cell.html import View
@@ -169,6 +171,19 @@ _ORDINARY = DebugRequest()
 """Of a cell that stops only where its own code says so."""
 
 
+def can_type(shell: Any) -> bool:
+    """Return whether the user can type a line for the code that runs now.
+
+    In a notebook that is for the front end to say, in the request that the kernel executes. A cell in a subshell has none of its own:
+    the kernel asks for input in its main thread only.
+    """
+    if (kernel := getattr(shell, "kernel", None)) is None:
+        return keyboard.can_type()
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    return kernel.get_parent("shell").get("content", {}).get("allow_stdin") is True
+
+
 def cannot_type_error(what: str) -> UsageError:
     """Return the error for a command that needs a user who types."""
     return UsageError(
@@ -252,7 +267,7 @@ class Session:
                 result = cluster.run(
                     source,
                     ranks=flags.ranks,
-                    guard="lockstep" if debug is not None and debug.stops_for_sure else flags.guard,
+                    guard=flags.guard if debug in (None, _ORDINARY) else "lockstep",
                     timeout_s=flags.timeout_s,
                     on_snapshot=on_snapshot,
                     trace=flags.trace is not None and (flags.trace or True),

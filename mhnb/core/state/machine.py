@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mhnb.core.cell_name import CellNames, CellPlace
-from mhnb.core.debugging import find_stop_refusal, make_debug_mode
+from mhnb.core.cell_request import find_stop_refusal, make_debug_mode
 from mhnb.core.flight import FlightEvent
 from mhnb.core.guard.launches import IN_SYNC_NOTE, MAY_DIFFER, REPLAY_COMMAND
 from mhnb.core.hang_report import HangReport

@@ -151,7 +151,8 @@ class CellView:
         self._is_end_requested = False
         self._placeholder = PlaceholderDisplay(self._screen, self._uid, self._locations)
         self._wait_line = WaitLine(self._screen, self._uid)
-        self._input_box = InputBox(self._screen, self._uid)
+        self._input_box: InputBox | None = None
+        """Made for the first line that the user types for stopped ranks."""
         self._region: Region | None = None
         self._is_suspended = False
         self.interrupt: Callable[[], None] | None = None
@@ -193,6 +194,7 @@ class CellView:
                 if not self._is_finished:
                     if self._latest is not None and self._live is None:
                         self._run_guarded(self._update, self._latest)
+                    self._input_box = self._input_box or InputBox(self._screen, self._uid)
                     self._run_guarded(self._input_box.suspend)
             else:
                 self._run_guarded(self._wait_line.close)
@@ -209,7 +211,8 @@ class CellView:
         Call it in the cell's own thread, when `input()` has raised. It waits until the page has done so, at most a second.
         """
         # Without the lock, so that a button is handled meanwhile.
-        self._run_guarded(self._input_box.close_input)
+        if self._input_box is not None:
+            self._run_guarded(self._input_box.close_input)
 
     def finish(self, result: CellResult) -> None:
         """Replace whatever is shown by the form that is stored."""

@@ -8,11 +8,13 @@ from mhnb.core.cell_request import (
     check_breakpoints,
     check_guard,
     guard_argument,
+    make_debug_mode,
     parse_breakpoints,
     resolve_stop_ranks,
     route_cell,
 )
-from mhnb.core.messages import Breakpoint
+from mhnb.core.debugging import DebugRequest
+from mhnb.core.messages import Breakpoint, DebugMode
 from mhnb.errors import InvalidRequest
 
 
@@ -177,3 +179,17 @@ def test_older_names_of_guards_work(old: str, name: str) -> None:
     assert (check_guard(old), guard_argument(old)) == (name, name)
     with pytest.raises(InvalidRequest, match=r"^--guard 'on': expected lockstep, parity or off$"):
         check_guard("on")
+
+
+@pytest.mark.parametrize(
+    ("errors", "mode"),
+    [
+        ((), DebugMode(is_replay=True)),
+        (("ValueError",), DebugMode(is_replay=True)),
+        (("NoKeyboard",), None),
+        (("BreakpointRefused",), DebugMode("it did not stop when the cell first ran")),
+    ],
+)
+def test_a_replay_repeats_a_refusal(errors: tuple[str, ...], mode: DebugMode | None) -> None:
+    """A replay passes over breakpoints, unless the cell ended at one that could not stop it."""
+    assert make_debug_mode(DebugRequest(replayed_errors=frozenset(errors)), "", is_replay=True) == mode

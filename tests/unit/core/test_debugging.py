@@ -11,15 +11,13 @@ from mhnb.core.debugging import (
     HELP_TEXT,
     Console,
     ConsoleLine,
-    DebugRequest,
     DebugUpdate,
     RankDebugState,
     TypedLine,
     is_debugger_prompt,
-    make_debug_mode,
     parse_console_line,
 )
-from mhnb.core.messages import DebugInput, DebugMode, DebugPrompt, DebugResumed, RankStatus
+from mhnb.core.messages import DebugInput, DebugPrompt, DebugResumed, RankStatus
 from mhnb.core.state.cell import Cell
 from mhnb.core.state.cell_parts import DebuggerPart
 from mhnb.core.state.events import CellRequest, DebugLineTyped, SendToRank, ShowDebugger
@@ -496,17 +494,3 @@ def test_stepped_rank_is_expected_when_the_others_have_reached_its_launch(is_ste
     stops.type(1, 2)
     assert stops.report(prompt_of(1, 3), prompt_of(2, 2)).expected == ({0} if is_stepping else set())
     assert stops.report(prompt_of(0, 2)).expected == set()
-
-
-@pytest.mark.parametrize(
-    ("errors", "mode"),
-    [
-        ((), DebugMode(is_replay=True)),
-        (("ValueError",), DebugMode(is_replay=True)),
-        (("NoKeyboard",), None),
-        (("BreakpointRefused",), DebugMode("it did not stop when the cell first ran")),
-    ],
-)
-def test_a_replay_repeats_a_refusal(errors: tuple[str, ...], mode: DebugMode | None) -> None:
-    """A replay passes over breakpoints, unless the cell ended at one that could not stop it."""
-    assert make_debug_mode(DebugRequest(replayed_errors=frozenset(errors)), "", is_replay=True) == mode

@@ -16,11 +16,11 @@ from mhnb.core.debugging import DebugRequest
 from mhnb.core.messages import Breakpoint
 from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
 from mhnb.errors import CellFailed, NotClean
-from mhnb.magics import debugging, magics
+from mhnb.magics import magics
 from mhnb.magics.commands import cell_parser, run_command
 from mhnb.magics.completion import complete_line
 from mhnb.magics.magics import parse_cell_flags
-from mhnb.magics.session import CellFlags, Session
+from mhnb.magics.session import CellFlags, Session, can_type
 from tests.support.view_samples import failed, out
 from tests.unit.magics.test_transformers import new_shell
 
@@ -120,16 +120,16 @@ def make_kernel_shell(**content: Any) -> Any:
 
 def test_front_end_says_whether_it_can_type() -> None:
     """In a kernel the request that is executed says so; outside of a request, as in a button's callback, no user can."""
-    assert debugging.can_type(make_kernel_shell(allow_stdin=True))
-    assert not debugging.can_type(make_kernel_shell(allow_stdin=False))
-    assert not debugging.can_type(make_kernel_shell())
-    assert not debugging.can_type(SimpleNamespace(kernel=SimpleNamespace(get_parent=lambda _: {})))
+    assert can_type(make_kernel_shell(allow_stdin=True))
+    assert not can_type(make_kernel_shell(allow_stdin=False))
+    assert not can_type(make_kernel_shell())
+    assert not can_type(SimpleNamespace(kernel=SimpleNamespace(get_parent=lambda _: {})))
 
 
 def test_only_the_main_thread_can_type() -> None:
     """A subshell runs its cells in another thread, also if its request allows input."""
     answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(debugging.can_type(make_kernel_shell(allow_stdin=True))))
+    thread = threading.Thread(target=lambda: answers.append(can_type(make_kernel_shell(allow_stdin=True))))
     thread.start()
     thread.join()
     assert answers == [False]
