@@ -141,6 +141,10 @@ class CloseConnections(_Message, frozen=True):
     """Make the ranks of this host close their connections to other ranks, so that a collective in progress fails."""
 
 
+class ReportSoon(_Message, frozen=True):
+    """Make the ranks of this host report soon where they are in their cell."""
+
+
 class StopHost(_Message, frozen=True):
     """End every process of this host, then the supervisor."""
 
@@ -437,6 +441,7 @@ Message: TypeAlias = (
     | SignalRank
     | InterruptCell
     | CloseConnections
+    | ReportSoon
     | StopHost
     | CheckHost
     | StartRanks

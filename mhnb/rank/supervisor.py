@@ -43,6 +43,7 @@ from mhnb.core.messages import (
     Message,
     RankExited,
     RankSpawned,
+    ReportSoon,
     SignalRank,
     StartRanks,
     StopHost,
@@ -170,6 +171,12 @@ class AgreementHost:
         for target in (self._board, self._interrupt_flag):
             if target is not None:
                 target.request_close()
+
+    def request_report(self) -> None:
+        """Request that the ranks of this host report soon where they are."""
+        for target in (self._board, self._interrupt_flag):
+            if target is not None:
+                target.request_report()
 
     def mark_server_lost(self, status: int) -> None:
         """Mark the ranks of other hosts as lost, so that no rank here waits for them: the agreement server has ended.
@@ -412,6 +419,8 @@ class Supervisor:
                 self._agreement_host.request_interrupt(message.seq)
             if isinstance(message, CloseConnections) and self._agreement_host is not None:
                 self._agreement_host.request_close()
+            if isinstance(message, ReportSoon) and self._agreement_host is not None:
+                self._agreement_host.request_report()
             if isinstance(message, SignalRank):
                 self._signal(message.rank, message.signum)
         return False

@@ -219,6 +219,10 @@ class CellProcess:
         self._flag.request_interrupt(self.seq)
         self.process.send_signal(signal.SIGINT)
 
+    def request_report(self) -> None:
+        """Ask where the cell is, as the supervisor does."""
+        self._flag.request_report()
+
     def receive(self, wanted: Callable[[Message], bool]) -> Message:
         """Return the first message that matches, and keep the others."""
         end = time.monotonic() + TIMEOUT_S
@@ -254,6 +258,10 @@ class SimulatedLaunches:
     @property
     def interrupted_seq(self) -> int:
         return self._seq if self._names.get("asked") else self._flag.interrupted_seq
+
+    @property
+    def report_count(self) -> int:
+        return self._flag.report_count
 
     def begin_cell(self, cell: RunCell) -> None:
         self._seq = cell.seq

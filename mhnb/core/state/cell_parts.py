@@ -13,11 +13,19 @@ from msgspec.structs import replace
 
 from mhnb.core.debugging import DebugUpdate, RankDebugState
 from mhnb.core.memory import FailedAllocations
-from mhnb.core.messages import CellEnded, DebugInput, DebugPrompt, DebugResumed, OutputProduced, RankStatus
+from mhnb.core.messages import (
+    CellEnded,
+    DebugInput,
+    DebugPrompt,
+    DebugResumed,
+    OutputProduced,
+    RankStatus,
+    ReportSoon,
+)
 from mhnb.core.metrics import CellMetrics, Metrics, MetricStore
 from mhnb.core.output.events import ErrorRaised
 from mhnb.core.state.cell import Cell, CellPart, RankCell
-from mhnb.core.state.events import Command, DebugLineTyped, Event, SendToRank, ShowDebugger
+from mhnb.core.state.events import Command, DebugLineTyped, Event, SendToHosts, SendToRank, ShowDebugger, TimePassed
 from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.core.stragglers import (
     CellArrivals,
@@ -152,8 +160,8 @@ class _ArrivalPart(CellPart):
         return (f"{text} · %mhjax flight",) if text else ()
 
 
-_SILENT_AFTER_S = 2.5
-"""Ranks report where they are every second, and first after 1.8 s. One that has not in this time is too busy to report or stop."""
+_SILENT_AFTER_S = 1.0
+"""A rank that is asked where it is reports within 0.6 s. One that has not in this time is too busy to report, or to stop soon."""
 
 
 @dataclass(slots=True)
@@ -191,29 +199,30 @@ class DebuggerPart(CellPart):
 
     def handle(self, cell: Cell, event: Event, now: float, /) -> Sequence[Command]:
         """Record a prompt or the end of one, send a typed line, or report what has changed."""
+        commands: Sequence[Command] = ()
         match event:
             case DebugPrompt() if event.seq == cell.seq and event.rank in cell.parts:
-                self._record_prompt(cell, event, now)
+                commands = self._record_prompt(cell, event, now)
             case DebugResumed() if event.seq == cell.seq and event.rank in self._consoles:
                 self._record_resumed(cell.parts[event.rank], event, now)
             case RankStatus() if event.seq == cell.seq and event.rank in self._consoles:
                 self._consoles[event.rank].expected_since = None
             case DebugLineTyped(cell.ticket, rank, line):
                 return self._send_line(cell, rank, line)
-            case CellEnded():
+            case CellEnded() | TimePassed():
                 pass
             case _:
                 return ()
-        return self._update_caller(cell, now) if self._consoles and cell.is_running else ()
+        return (*commands, *self._update_caller(cell, now)) if self._consoles and cell.is_running else ()
 
-    def _record_prompt(self, cell: Cell, prompt: DebugPrompt, now: float) -> None:
+    def _record_prompt(self, cell: Cell, prompt: DebugPrompt, now: float) -> Sequence[Command]:
         self._consoles = self._consoles or {rank: _RankConsole() for rank in cell.parts}
-        if prompt.is_new:
-            self._expect_stops(cell, now)
+        commands = self._expect_stops(cell, now) if prompt.is_new else ()
         console, part = self._consoles[prompt.rank], cell.parts[prompt.rank]
         console.prompt, console.is_prompting, console.expected_since = prompt, True, None
         console.text += prompt.text
         part.is_stopped, part.stop_line = True, prompt.line
+        return commands
 
     def _record_resumed(self, part: RankCell, resumed: DebugResumed, now: float) -> None:
         """Record that a rank runs on after a prompt. Where it is comes next."""
@@ -223,18 +232,20 @@ class DebuggerPart(CellPart):
         console.text += resumed.text
         part.is_stopped = False
 
-    def _expect_stops(self, cell: Cell, now: float) -> None:
+    def _expect_stops(self, cell: Cell, now: float) -> Sequence[Command]:
         """Expect a report of each rank that may stop together with one that stops now, so that the user sees them together.
 
-        At the first stop that is every rank. If the user has stepped all that had stopped, it is those that were stepped before,
-        and have waited for these.
+        At the first stop that is every rank, and each is asked for it. If the user has stepped all that had stopped, it is those
+        that were stepped before, and have waited for these.
         """
         running = {rank: cell.parts[rank].is_stopped for rank in cell.running_ranks}
         if any(self._consoles[rank].is_prompting for rank in running):
-            return
+            return ()
+        is_first = not any(running.values())
         for rank, is_stopped in running.items():
-            if not is_stopped and (self._consoles[rank].is_stepping or not any(running.values())):
+            if not is_stopped and (self._consoles[rank].is_stepping or is_first):
                 self._consoles[rank].expected_since = now
+        return (SendToHosts(ReportSoon()),) if is_first and len(running) > 1 else ()
 
     def _send_line(self, cell: Cell, rank: int, line: str | None) -> Sequence[Command]:
         """Send a line to a rank that waits for one. A line for a prompt that has ended is dropped."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mhnb.core.cell_name import NO_PLACE, CellPlace, number_lines
 from mhnb.core.debugging import DebugRequest, DebugUpdate
-from mhnb.core.messages import DebugInput, HostUp, Message, RunCell, SkipCell, StartRanks
+from mhnb.core.messages import DebugInput, HostUp, Message, ReportSoon, RunCell, SkipCell, StartRanks
 from mhnb.core.output.results import CellResult
 from mhnb.errors import LaunchError, MhnbError
 
@@ -157,7 +157,7 @@ class SendToRank:
 class SendToHosts:
     """Send the same message to every supervisor."""
 
-    message: StartRanks
+    message: StartRanks | ReportSoon
 
 
 @dataclass(frozen=True, slots=True)

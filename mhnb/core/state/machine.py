@@ -629,7 +629,7 @@ class ClusterStateMachine:
         if cell.is_overdue(now):
             return self._interrupt(now, "timeout")
         cell.free_from_failed_callback(now, can_disconnect=self.registry.can_disconnect())
-        return cell.escalate(now)
+        return [*cell.handle(TimePassed(), now), *cell.escalate(now)]
 
     def _on_start_timeout(self) -> list[Command]:
         if self.registry.missing_hosts:

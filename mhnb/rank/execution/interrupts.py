@@ -47,6 +47,10 @@ class InterruptRequests(Protocol):
     def interrupted_seq(self) -> int:
         """The latest cell that was asked to stop, or 0."""
 
+    @property
+    def report_count(self) -> int:
+        """How often the ranks were asked to report soon where they are."""
+
 
 class InterruptDelivery:
     """Delivers the interrupts of one rank's cells.
@@ -152,6 +156,11 @@ class InterruptDelivery:
     def is_requested(self) -> bool:
         """Return whether the ranks were asked to stop the running cell."""
         return self._requests is not None and self._requests.interrupted_seq == self._seq
+
+    @property
+    def report_count(self) -> int:
+        """How often the notebook has asked the ranks to report soon where they are."""
+        return 0 if self._requests is None else self._requests.report_count
 
     def _can_be_late(self) -> bool:
         """Return whether a signal that comes now may be meant for the previous cell, or for a request after it."""

@@ -469,7 +469,8 @@ class CellRunner:
         if running is None:
             return
         try:
-            status = self._sampler.sample(running.seq, self.clock() - self._began_s)
+            age_s = self.clock() - self._began_s
+            status = self._sampler.sample(running.seq, age_s, self.interrupts.report_count)
         except Exception:
             # Report that nothing is known: silence would look like a call that lets no other thread run.
             self._send_sample(running, self._sampler.make_failed_status(running.seq, self.clock() - self._began_s))

@@ -34,6 +34,8 @@ from mhnb.rank.execution.streams import propagate_to_threads
 
 _FIRST_SAMPLE_S, _SAMPLE_INTERVAL_S = 1.8, 1.0
 """Age of a cell at the first sample that is reported, and the time between two: two of them come before 3 s."""
+_ASKED_WAIT_S = 0.25
+"""A rank that is asked where it is reports once it waits for others, or else after this time: it may be about to stop for the user."""
 _WATCH_AFTER_S = 0.4
 """Age of a cell from which its line is watched, to know how long it has stayed there."""
 _MAX_FRAMES, _MAX_THREADS, _MAX_NAME = 200, 8, 60
@@ -101,30 +103,36 @@ class StackSampler:
         self._seq = 0
         self._due_s = self._position_since_s = self._used_at_s = 0.0
         self._last_position: object = None
+        self._report_count, self._is_asked = 0, False
         self._thread_used_s: dict[int, float] = {}
         self._last_failure = (0, 0.0)
         """The cell of the last sample that failed, and its age then."""
         self._main_used_s = self._all_used_s = 0.0
 
-    def sample(self, seq: int, age_s: float) -> RankStatus | None:
+    def sample(self, seq: int, age_s: float, report_count: int) -> RankStatus | None:
         """Take a sample when one is due.
 
         Args:
             seq: the number of the running cell.
             age_s: how long it has been running.
+            report_count: how often the notebook has asked for a sample.
         """
-        if age_s < _WATCH_AFTER_S:
+        is_asked_now = report_count != self._report_count
+        if age_s < _WATCH_AFTER_S and seq != self._seq and not is_asked_now:
             return None
         if seq != self._seq:
-            self._seq, self._due_s, self._last_position = seq, _FIRST_SAMPLE_S, None
+            self._seq, self._due_s, self._last_position, self._is_asked = seq, _FIRST_SAMPLE_S, None, False
             self._measure(age_s)
+        if is_asked_now:
+            self._report_count, self._due_s, self._is_asked = report_count, age_s + _ASKED_WAIT_S, True
         counts, flight = self._read_launches()
         awaited = self._find_awaited()
         frames = self._list_frames(awaited)
         self._track_position(frames, counts, age_s)
-        if age_s < self._due_s:
+        waits = self._is_asked and any(_find_own_wait(frame.f_code) == "agreement" for frame in frames)
+        if age_s < self._due_s and not waits:
             return None
-        self._due_s = age_s + _SAMPLE_INTERVAL_S
+        self._due_s, self._is_asked = age_s + _SAMPLE_INTERVAL_S, False
         return self._make_status(frames, counts, flight, awaits=awaited is not None, age_s=age_s)
 
     def make_failed_status(self, seq: int, age_s: float) -> RankStatus | None:

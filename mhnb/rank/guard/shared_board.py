@@ -36,7 +36,7 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.system.private_files import open_private, touch_private, write_private
 
 _MAGIC = 0x6D686E6204
-_INTERRUPT, _SET_COUNT, _CLOSE_COUNT, _PROCESS_COUNT = 1, 2, 3, 4
+_INTERRUPT, _SET_COUNT, _CLOSE_COUNT, _PROCESS_COUNT, _REPORT_COUNT = 1, 2, 3, 4, 5
 _RANK_WORDS = 8
 """Words of the head for each rank; as many are for all of them. This many words are one cache line of the processor."""
 _ENDED, _WAITING = 0, 1
@@ -253,6 +253,15 @@ class SharedBoard:
     def request_close(self) -> None:
         """Ask the ranks to close their connections to each other."""
         self._words[_CLOSE_COUNT] += 1
+
+    @property
+    def report_count(self) -> int:
+        """How often the ranks were asked to report soon where they are."""
+        return self._words[_REPORT_COUNT]
+
+    def request_report(self) -> None:
+        """Ask the ranks to report soon where they are."""
+        self._words[_REPORT_COUNT] += 1
 
     def end_cell(self, rank: int, seq: int, ending: int) -> None:
         """Record that a rank's cell has ended, and how: from now on nothing is posted in it.
@@ -488,7 +497,7 @@ def _entry_offset(rank: int, slot: BoardSlot) -> int:
     return _entries_offset(rank) + slot.number % _SLOT_COUNT * _SLOT_WORDS
 
 
-_INTERRUPT_NBYTES = 16
+_INTERRUPT_NBYTES = 24
 
 
 def _interrupt_path(run_dir: Path, supervisor: int) -> Path:
@@ -496,7 +505,7 @@ def _interrupt_path(run_dir: Path, supervisor: int) -> Path:
 
 
 def create_interrupt_flag(run_dir: Path, supervisor: int) -> None:
-    """Create the words by which the supervisor of a host without the board asks its ranks to stop a cell or close connections.
+    """Create the words by which the supervisor of a host without the board asks its ranks to stop a cell, close connections or report.
 
     The file is separate, and named after the supervisor: several hosts may share one run directory, but only one has the board.
     """
@@ -529,6 +538,15 @@ class InterruptFlag:
     def request_close(self) -> None:
         """Ask the ranks of this host to close their connections to each other."""
         self._words[1] += 1
+
+    @property
+    def report_count(self) -> int:
+        """How often the ranks were asked to report soon where they are."""
+        return self._words[2]
+
+    def request_report(self) -> None:
+        """Ask the ranks of this host to report soon where they are."""
+        self._words[2] += 1
 
     def close(self) -> None:
         """Release the memory."""

@@ -122,6 +122,14 @@ def test_waiting_rank_is_shown_with_its_line(ready: Cluster, user: User, capsys:
     assert "rank 2 is waiting: line 4, jit(add)" in capsys.readouterr().out
 
 
+def test_first_prompt_says_which_ranks_wait(ready: Cluster, user: User) -> None:
+    """They are asked where they are; without that, they would count as running, because they report first after 1.8 s."""
+    check_sum(ready)
+    user.types("c")
+    assert texts(debug(ready, CELL.replace("breakpoint()", "if rank == 2: breakpoint()"))) == TEXTS
+    assert user.prompts == ["rank 2 (stopped 2; waiting 0-1,3) > "]
+
+
 def test_stop_at_the_first_line_and_at_a_breakpoint(
     ready: Cluster, user: User, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,10 +17,10 @@ from mhnb.core.debugging import (
     is_debugger_prompt,
     parse_console_line,
 )
-from mhnb.core.messages import DebugInput, DebugPrompt, DebugResumed, RankStatus
+from mhnb.core.messages import DebugInput, DebugPrompt, DebugResumed, RankStatus, ReportSoon
 from mhnb.core.state.cell import Cell
 from mhnb.core.state.cell_parts import DebuggerPart
-from mhnb.core.state.events import CellRequest, DebugLineTyped, SendToRank, ShowDebugger
+from mhnb.core.state.events import CellRequest, DebugLineTyped, SendToHosts, SendToRank, ShowDebugger, TimePassed
 
 SEQ = 5
 NOTHING = ("", None)
@@ -421,16 +421,21 @@ class Stops:
         self.cell = Cell(1, request, seq=SEQ, ranks=tuple(range(self.count)), now=self.now)
         self.cell.added_parts = [DebuggerPart()]
         self.update = DebugUpdate({})
+        self.asked = 0
+        """How often the ranks were asked where they are."""
 
-    def report(self, *reports: DebugPrompt | DebugResumed | RankStatus) -> DebugUpdate:
+    def report(self, *reports: DebugPrompt | DebugResumed | RankStatus | TimePassed) -> DebugUpdate:
         """Record reports of ranks, and return the newest update."""
         for report in reports:
             self.now += 0.1
             if isinstance(report, RankStatus):
                 self.cell.record_report(report, self.now)
             for command in self.cell.handle(report, self.now):
-                assert isinstance(command, ShowDebugger)
-                self.update = command.update
+                if isinstance(command, ShowDebugger):
+                    self.update = command.update
+                else:
+                    assert command == SendToHosts(ReportSoon())
+                    self.asked += 1
         return self.update
 
     def type(self, *ranks: int) -> None:
@@ -451,7 +456,7 @@ def sample_of(rank: int, activity: str = "agreement") -> RankStatus:
     return RankStatus(rank, SEQ, activity, "jit(f) (x)", 6, "", 1.0, [])
 
 
-def test_first_stop_expects_a_report_of_every_rank() -> None:
+def test_first_stop_asks_every_rank_where_it_is() -> None:
     """The others may be about to stop at the same line; one that is too busy to report is not."""
     stops = Stops()
     stops.report(sample_of(2))
@@ -460,10 +465,13 @@ def test_first_stop_expects_a_report_of_every_rank() -> None:
     update = stops.report(sample_of(2))
     assert not update.expected
     assert update.waits == {2: "line 6, jit(f)"}
+    stops.type(1)
+    assert stops.report(prompt_of(1, 2)).expected == set()
+    assert stops.asked == 1
     silent = Stops()
-    silent.report(prompt_of(0))
-    silent.now += 3.0
-    update = silent.report(sample_of(0, "python"))
+    assert silent.report(prompt_of(0)).expected == {1, 2}
+    silent.now += 1.0
+    update = silent.report(TimePassed())
     assert not update.expected
     assert update.states == {0: "stopped", 1: "running", 2: "running"}
 
@@ -472,6 +480,7 @@ def test_rank_with_a_line_is_expected_until_it_answers_or_runs_on() -> None:
     """Where it runs on comes just after that it does; its texts are what it printed since the line."""
     stops = Stops(1)
     stops.report(prompt_of(0, text="> line 4\n"))
+    assert not stops.asked
     stops.type(0)
     assert stops.report(sample_of(0, "python")).expected == {0}
     assert stops.report(prompt_of(0, 2, text="1\n", is_new=False)).texts == {0: "1\n"}

@@ -276,7 +276,7 @@ def test_any_launcher_line_is_accepted(line: str) -> None:
 
 def test_every_kind_of_message_is_decoded() -> None:
     """The check of field types knows every type that messages use."""
-    assert len(get_args(Message)) == 28
+    assert len(get_args(Message)) == 29
     for message in MESSAGES:
         assert decode([bytes(frame) for frame in encode(message)]) == message
         assert encode_frames(encode(message))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +95,19 @@ def test_short_cell_is_not_sampled(rank: CellProcess) -> None:
     """A cell that ends within a second sends no status."""
     rank.run("import time\ntime.sleep(0.7)")
     assert not [m for m in rank.unread if isinstance(m, RankStatus)]
+
+
+def test_cell_that_is_asked_reports_soon(rank: CellProcess) -> None:
+    """Also in its first second, and once for each time it is asked."""
+    rank.begin("import time\ntime.sleep(60)")
+    began = time.monotonic()
+    for _ in range(2):
+        rank.request_report()
+        status = rank.receive(lambda message: isinstance(message, RankStatus))
+        assert isinstance(status, RankStatus)
+        assert (status.activity, status.line) == ("sleep", 2)
+    assert time.monotonic() - began < 1.6, "the first sample without a request comes after 1.8 s"
+    rank.interrupt()
 
 
 def test_function_of_another_file_is_named(rank: CellProcess, tmp_path: Path) -> None:

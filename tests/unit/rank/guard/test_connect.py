@@ -42,6 +42,8 @@ def test_rank_is_interrupted_by_its_own_supervisor(tmp_path: Path) -> None:
         assert flag is not None
         assert flag.interrupted_seq == 0
         flag.request_interrupt(number)
+        flag.request_report()
+        assert (flag.report_count, flag.close_count) == (1, 0)
     assert [flag.interrupted_seq for flag in flags if flag is not None] == [4, 5]
     for flag in flags:
         assert flag is not None

@@ -326,7 +326,7 @@ def test_stack_sample_shows_the_wait_of_the_gate(tmp_path: Path) -> None:
         while (proposal := gate.undecided_launch) is None:
             time.sleep(0.001)
         try:
-            return sampler.sample(1, 2.0)
+            return sampler.sample(1, 2.0, 0)
         finally:
             other.propose(proposal)
             other.wait(lambda: False)
@@ -375,7 +375,7 @@ def test_later_mismatch_keeps_the_first_note() -> None:
 class AskedToStop:
     """The memory of a supervisor that was asked to stop the first cell."""
 
-    interrupted_seq = 1
+    interrupted_seq, report_count = 1, 0
 
 
 def begin_interruptible_cell(backend: AgreementBackend) -> tuple[LaunchGate, InterruptDelivery]:

@@ -74,10 +74,12 @@ def test_interrupts_endings_and_waits_are_shared(boards: tuple[SharedBoard, Shar
     """Interrupts, endings and waits are written by one process, and read by all."""
     mine, theirs = boards
     mine.request_interrupt(9)
+    mine.request_report()
     with mine.locked():
         mine.end_cell(1, 8, 2)
     mine.set_waiting(0, BoardSlot(9, 3, 4))
     assert (theirs.interrupted_seq, theirs.ended_seq(1), theirs.cell_ending(1)) == (9, 8, 2)
+    assert (theirs.report_count, theirs.close_count) == (1, 0)
     assert theirs.waiting_slot(0, 9) == BoardSlot(9, 3, 4)
     mine.set_waiting(0, None)
     assert theirs.waiting_slot(0, 9) is None
