@@ -14,8 +14,10 @@ from types import TracebackType
 from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 _MAX_NAME_CHARS = 200
-_MAX_ERRORS = 50
-"""Of an error with more causes and errors in groups, only the error itself is drawn."""
+_MAX_DRAWN, _MAX_ERRORS = 200, 10_000
+"""An error with more causes and errors in groups than the first number is drawn alone, with a list of the first and the last of
+these below its text; more than the second are not counted."""
+_MAX_FIRST, _MAX_LAST, _MAX_LINE_CHARS = 12, 4, 200
 _BROKEN = "<its __str__ raised "
 _READ_ATTRIBUTES = frozenset(
     ("__bool__", "__cause__", "__class__", "__context__", "__getattr__", "__getattribute__", "__len__", "__notes__")
@@ -186,12 +188,23 @@ def read_error(error: BaseException, hide: _Hide) -> Reading:
     """
     text = text_of(error)
     related = list_related(error)
+    shown = text if len(related) <= _MAX_DRAWN else "\n".join([text, *_list_lines(related[1:])])
     for each in related:
         hide(traceback_of(each))
-    plain: BaseException = type(name_of(error), (Exception,), {"__str__": lambda _: text, "__module__": "builtins"})()
+    plain: BaseException = type(name_of(error), (Exception,), {"__str__": lambda _: shown, "__module__": "builtins"})()
     plain.__traceback__ = hide(traceback_of(error))
-    is_ordinary = len(related) <= _MAX_ERRORS and not text.startswith(_BROKEN) and not any(map(_is_unusual, related))
+    is_ordinary = shown == text and not text.startswith(_BROKEN) and not any(map(_is_unusual, related))
     return Reading(error, plain, is_ordinary)
+
+
+def _list_lines(errors: list[BaseException]) -> list[str]:
+    """Return a line for the first and the last errors, which are the deepest causes."""
+    lines = [
+        f"  {name_of(each)}: {_in_one_line(text_of(each))}"[:_MAX_LINE_CHARS]
+        for each in (*errors[:_MAX_FIRST], *errors[-_MAX_LAST:])
+    ]
+    between = f"  … {len(errors) - _MAX_FIRST - _MAX_LAST} errors in between"
+    return [*lines[:_MAX_FIRST], between, *lines[_MAX_FIRST:]]
 
 
 def _is_unusual(error: BaseException) -> bool:
