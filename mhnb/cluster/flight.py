@@ -77,11 +77,6 @@ def _read_file(path: Path, rank: int) -> RankFlight:
     return structs.replace(flight, problem=copied)
 
 
-def has_all_recordings(run_dir: Path) -> bool:
-    """Return whether the recordings of all ranks are on this machine, and not only copies of some."""
-    return not any(flight.problem for flight in read_run(run_dir).flights)
-
-
 def _list_ranks(run_dir: Path) -> dict[int, Path]:
     """Return the recording of each rank, or the notebook's copy of it if it is on another machine."""
     files = sorted((run_dir / "flight").glob("rank*"), key=lambda path: path.suffix)

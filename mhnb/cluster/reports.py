@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from mhnb.cluster import logs
 from mhnb.cluster.flight import find_recorded_runs, read_run, write_report
 from mhnb.cluster.metrics import MetricTable, write_csv
@@ -162,14 +164,22 @@ def read_logs(source: Sequence[RankInfo] | RunRecord, ranks: str | None, lines: 
     """Return the report of `logs`; also without the notebook's process, from the record of a cluster on this machine."""
     if lines < 1:
         raise InvalidRequest(f"-n {lines}: expected a number of lines from 1")
-    return Report([Code("\n".join(logs.format_rank_logs(logs.read_rank_logs(source, ranks, lines))))])
+    count = len(source.rank_pids) if isinstance(source, RunRecord) else len(source)
+    chosen = None if ranks is None else parse_ranks(ranks, count, argument="logs")
+    return Report([Code("\n".join(logs.format_rank_logs(logs.read_rank_logs(source, chosen, lines))))])
 
 
 # -- what the ranks recorded
 
 
-def _report_flight(cluster: Cluster, ranks: str | None, json: str | None) -> Report:
-    return _build_flight(cluster.flight(), ranks, json)
+def _report_flight(cluster: Cluster, ranks: str | None, json: str | None, *, is_shell: bool = False) -> Report:
+    report = cluster.flight()
+    # A shell may show runs of several processes.
+    return _build_flight(structs.replace(report, name=_full_name(cluster)) if is_shell else report, ranks, json)
+
+
+def _full_name(cluster: Cluster) -> str:
+    return cluster.log_dir.parent.name.rpartition(".")[0]
 
 
 def _build_flight(report: FlightReport, ranks: str | None, json: str | None) -> Report:
@@ -188,41 +198,49 @@ def _report_stragglers(cluster: Cluster, **flags: bool) -> Report:
 
 
 def _report_trace(cluster: Cluster, what: Sequence[str]) -> Report:
-    run = cluster.log_dir.parent
-    return _build_trace(find_recorded_runs(os.environ, run.name.rpartition(".")[0]), what, is_shell=False)
+    return _build_trace(find_recorded_runs(os.environ, _full_name(cluster)), what, is_shell=False)
 
 
 def _build_trace(runs: Sequence[Path], what: Sequence[str], *, is_shell: bool) -> Report:
     """Build the trace of a cell, the last one by default; in a shell also how its timeline is looked at.
 
+    Args:
+        runs: the run directories, the newest first.
+        what: the words of the command.
+        is_shell: whether it is printed in a shell.
+
     Raises:
         InvalidRequest: no cell was traced, the named one was not, or its timeline was removed.
     """
     is_open = list(what[:1]) == ["open"]
-    reports = [report for run in reversed(runs) for report in read_summaries(run)]
-    report = _choose_trace(reports, " ".join(what[1:] if is_open else what))
+    traced = {run: read_summaries(run) for run in runs}
+    run, report = _choose_trace(traced, " ".join(what[1:] if is_open else what))
     parts: list[Part] = [] if is_open else list(build_trace(report, is_shell=is_shell))
-    if is_open or is_shell:
+    if run != runs[0]:
+        parts.append(Line(f"of an earlier run: {run.name}"))
+    if is_open and not report.path:
+        raise InvalidRequest(f"{report.cell_name} has no timeline. {' '.join(report.notes)}".rstrip())
+    if report.path and (is_open or is_shell):
         page = write_page(report.path, partial(format_trace_page, report))
         parts.append(Code(format_open_text(report, str(page), has_xprof=shutil.which("xprof") is not None)))
-    if is_shell and (others := [other.cell_name for other in reports if other is not report]):
+    if is_shell and (others := [other.cell_name for other in traced[run] if other is not report]):
         parts.append(Line(f"other traced cells: {', '.join(others)}"))
     return Report(parts)
 
 
-def _choose_trace(reports: Sequence[TraceReport], typed: str) -> TraceReport:
-    traced = f". Traced: {', '.join(report.cell_name for report in reports)}" if reports else ""
-    fix = "\n  Fix: %%mhjax --trace, as the first line of a cell"
-    if not typed and not reports:
-        raise InvalidRequest(f"no cell was traced yet{fix}")
-    if not typed:
-        return reports[-1]
-    if (cell := parse_cell_argument(typed)) is None:
-        raise InvalidRequest(f"{typed!r}: expected open, or a cell, such as In[7] or 7{traced}")
-    seq = find_cell(cell, {report.seq: report.execution_count for report in reports})
-    if seq is None:
-        raise InvalidRequest(f"{cell.name} was not traced{traced}{fix}")
-    return next(report for report in reversed(reports) if report.seq == seq)
+def _choose_trace(traced: Mapping[Path, Sequence[TraceReport]], typed: str) -> tuple[Path, TraceReport]:
+    """Return a trace and its run: of the newest run that has one, because each start numbers its own cells."""
+    names = ", ".join(report.cell_name for reports in reversed([*traced.values()]) for report in reports)
+    known, fix = f". Traced: {names}" if names else "", "\n  Fix: %%mhjax --trace, as the first line of a cell"
+    cell = parse_cell_argument(typed) if typed else None
+    if typed and cell is None:
+        raise InvalidRequest(f"{typed!r}: expected open, or a cell, such as In[7] or 7{known}")
+    for run, reports in traced.items():
+        seq = None if cell is None else find_cell(cell, {report.seq: report.execution_count for report in reports})
+        matching = [report for report in reports if cell is None or report.seq == seq]
+        if matching:
+            return run, matching[-1]
+    raise InvalidRequest(f"no cell was traced yet{fix}" if cell is None else f"{cell.name} was not traced{known}{fix}")
 
 
 REPORTS: Mapping[str, Callable[..., Report]] = {
@@ -237,6 +255,7 @@ REPORTS: Mapping[str, Callable[..., Report]] = {
 }
 """Every report by the name of its command: takes a cluster, and the command's arguments by name."""
 _ASKS_RANKS = ("memory",)
+_WITH_SHELL_FORM = ("where", "flight")
 
 
 def answer_shell(cluster: Cluster, name: str, arguments: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -258,7 +277,7 @@ def answer_shell(cluster: Cluster, name: str, arguments: Mapping[str, Any]) -> t
             f"  Fix: wait for it, or mhnb interrupt {cluster.name}"
         )
     others = {key: value for key, value in arguments.items() if key != "as_json"}
-    report = _report_where(cluster, is_shell=True) if name == "where" else build(cluster, **others)
+    report = build(cluster, **others, **({"is_shell": True} if name in _WITH_SHELL_FORM else {}))
     if arguments.get("as_json") and report.values is not None:
         return "", report.values()
     return report.format(), {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,8 +92,7 @@ def collect_trace(client: RankClient, cell: TracedCell, run_dir: Path, folder: P
         run_dir: of the cluster.
         folder: for the files; None for the cluster's own.
     """
-    own = default_trace_folder(run_dir)
-    files = folder or own
+    files = folder or default_trace_folder(run_dir)
     notes: list[str] = []
     result = cell.result
     report = TraceReport(result.seq, result.name, str(files), "", execution_count=result.execution_count)
@@ -112,12 +112,8 @@ def collect_trace(client: RankClient, cell: TracedCell, run_dir: Path, folder: P
             code = dict(enumerate(source.split("\n"), start=1))
             write_timeline(path, build_timeline(sources, runs, cell_name=report.cell_name, code=code))
             report = replace(report, path=str(path))
-            notes += _fetch_profiles(client, result.seq, traces, files, name)
             write_summary(files, name, replace(report, notes=tuple(notes)))
-            if folder is not None:
-                # `trace` looks for the summaries in the cluster's own folder.
-                make_trace_folder(own, is_private=True)
-                write_summary(own, f"cell{result.seq}", replace(report, notes=tuple(notes)))
+            notes += _fetch_profiles(client, result.seq, traces, files, name)
         except (NotPrivate, OSError) as error:
             notes.append(f"not all files of the trace could be written: {error}")
         _release(client, result.seq, traces)
@@ -126,7 +122,17 @@ def collect_trace(client: RankClient, cell: TracedCell, run_dir: Path, folder: P
         notes.append(f"Ctrl-C ended the collection of the trace: {written}")
     except Exception as error:  # noqa: BLE001 - the cell has ended, and its result must not be lost
         notes.append(f"the trace could not be collected: internal error of mhnb, please report it: {error!r:.300}")
-    return replace(report, notes=tuple(notes))
+    report = replace(report, notes=tuple(notes))
+    _keep_summary(run_dir, report)
+    return report
+
+
+def _keep_summary(run_dir: Path, report: TraceReport) -> None:
+    """Write the summary into the cluster's own folder, where `trace` looks for it, whatever became of the other files."""
+    folder = default_trace_folder(run_dir)
+    with suppress(NotPrivate, OSError):
+        make_trace_folder(folder, is_private=True)
+        write_summary(folder, f"cell{report.seq}", report)
 
 
 def _release(client: RankClient, seq: int, traces: Mapping[int, RankTrace]) -> None:

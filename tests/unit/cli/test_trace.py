@@ -66,3 +66,39 @@ def test_missing_trace_is_an_error_that_names_those_there_are(
     for path in default_trace_folder(run_dir).iterdir():
         path.unlink()
     assert "no cell was traced yet" in read_error("demo")
+
+
+def test_each_run_numbers_its_own_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cell of an earlier run is found although a later one has a cell of that number, and its run is named."""
+    runs = [tmp_path / "main.4711.2", tmp_path / "main.4711.1"]
+    for module in (flight, reports):
+        monkeypatch.setattr(module, "find_recorded_runs", lambda *_: runs)
+    for run, count in zip(runs, (25, 22), strict=True):
+        folder = default_trace_folder(run)
+        make_trace_folder(folder, is_private=True)
+        write_summary(folder, "cell3", TraceReport(3, f"In [{count}]", str(folder), "", execution_count=count))
+    assert main(["trace", "demo", "22"]) == 0
+    assert "of an earlier run: main.4711.1" in capsys.readouterr().out
+    assert main(["trace", "demo"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("In [25] · no trace")
+    assert "earlier run" not in out
+
+
+def test_trace_without_a_timeline_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its files could not be written: the summary is shown, and `open` has the reason."""
+    for module in (flight, reports):
+        monkeypatch.setattr(module, "find_recorded_runs", lambda *_: [tmp_path])
+    folder = default_trace_folder(tmp_path)
+    make_trace_folder(folder, is_private=True)
+    write_summary(
+        folder, "cell3", TraceReport(3, "In [3]", "/full", "", notes=("the disk is full",), execution_count=3)
+    )
+    assert main(["trace", "demo"]) == 0
+    assert "the disk is full" in capsys.readouterr().out
+    assert main(["trace", "demo", "open"]) == 1
+    assert "In [3] has no timeline. the disk is full" in capsys.readouterr().err
