@@ -20,21 +20,23 @@ from typing import Any
 import psutil
 
 from mhnb.cli.clusters import add_json_option, add_name_argument, find_cluster, record_values, unknown_cluster_error
-from mhnb.cli.logs import add_follow_options, follow_logs
+from mhnb.cli.logs import add_follow_options, follow_logs, has_all_logs
 from mhnb.cluster.attach import has_owner
 from mhnb.commands.command import Command
 from mhnb.commands.reports import WITH_JSON, list_reports, read_arguments
 from mhnb.core.ranks import pluralize
-from mhnb.errors import ClusterError
+from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.system.processes import PROCESS_UNREADABLE
-from mhnb.system.run_dir import RunRecord, find_clusters_named, has_live_notebook
-from mhnb.system.shell_requests import Clocks, ShellAnswer, sent_request
+from mhnb.system.run_dir import RunRecord, find_clusters_named, has_live_notebook, read_running_clusters
+from mhnb.system.shell_requests import Clocks, ShellAnswer, make_answer, sent_request
 
 _FOUND_S = 5.0
 """How long the notebook's process may take to find a request: its event loop looks several times a second."""
 _ANSWER_S = 60.0
 _CLOCKS = Clocks(time.time, time.monotonic)
-_NOT_A_NAME = re.compile(r"open|(In|cell) ?\[?\d+\]?|all|\d[\d,-]*")
+_POSITIONAL = {"trace": "what", "metrics": "names", "logs": "ranks"}
+"""Where a report has the words that are no flags."""
+_NOT_A_NAME = re.compile(r"(open ?)?((In|cell) ?\[?\d+\]?)?|all|\d[\d,-]*")
 """A cell, ranks, or a word of a command, where the name of a cluster could be."""
 
 
@@ -45,7 +47,7 @@ def ask_notebook(
     arguments: Mapping[str, Any] | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> ShellAnswer | None:
-    """Send a request to the notebook's process; None if it does not answer.
+    """Send a request to the notebook's process; None if it does not take it.
 
     Args:
         record: of the cluster.
@@ -67,13 +69,17 @@ def ask_notebook(
         except KeyboardInterrupt:
             goes_on = f"the notebook's process goes on with it\n  To stop that: mhnb interrupt {record.name}"
             raise KeyboardInterrupt(goes_on) from None
+        if answer is None and limit_s is not None:
+            return make_answer(
+                "failed", f"the process of its notebook (pid {record.owner_pid}) needs more than {limit_s:g} s"
+            )
         return answer
 
 
-def describe_silence(record: RunRecord, waited_s: float = _FOUND_S) -> str:
+def describe_silence(record: RunRecord) -> str:
     """Describe that the notebook's process did not answer, and why that may be."""
     return (
-        f"the process of its notebook (pid {record.owner_pid}) did not answer within {waited_s:g} s; "
+        f"the process of its notebook (pid {record.owner_pid}) did not answer within {_FOUND_S:g} s; "
         "it may be suspended, or run one long call that lets no other thread run"
     )
 
@@ -97,20 +103,20 @@ def _print_report(name: str, args: argparse.Namespace) -> int:
         ClusterError: the report needs an answer, and no notebook is attached.
         InvalidRequest: a wrong argument.
     """
-    _settle_arguments(args)
+    _settle_arguments(name, args)
     arguments = read_arguments(_BY_NAME[name], args)
     record = _find_record(name, args.name)
-    if record is None or name == "trace":
-        # A trace is complete in its files.
+    if name == "logs" and args.follow and record is not None:
+        return follow_logs(record, args.ranks, args.lines)
+    if record is None or name == "trace" or (name == "logs" and has_all_logs(record)):
+        # These are complete in their files.
         print(_read_recorded(name, args.name or "", record, arguments))
         return 0
-    if name == "logs" and args.follow:
-        return follow_logs(record, args.ranks, args.lines)
     as_json = name in WITH_JSON and args.json
     answer, why = _ask_report(record, name, {**arguments, "as_json": as_json})
     if answer is not None and answer.outcome == "failed":
-        print(f"mhnb {name} {record.name}: {answer.text}", file=sys.stderr)
-        return 1
+        kind = InvalidRequest if answer.values.get("error") == InvalidRequest.__name__ else ClusterError
+        raise kind(answer.text)
     if name == "status":
         print(_format_status(record, answer, why, as_json=as_json))
     elif answer is not None:
@@ -119,20 +125,29 @@ def _print_report(name: str, args: argparse.Namespace) -> int:
         print(f"mhnb {name} {record.name}: {why}\nWhat follows is from the files of this machine.", file=sys.stderr)
         print(_read_recorded(name, record.full_name, record, arguments))
     else:
-        raise ClusterError(why)
+        files = f"\n  Or: mhnb flight {record.full_name} (what the ranks recorded, from their files)"
+        raise ClusterError(f"{record.name}: {why}{files}")
     return 0
 
 
-def _settle_arguments(args: argparse.Namespace) -> None:
-    """Take a word that is a cell or ranks for what it is, where it stands in the place of the cluster's name."""
+def _settle_arguments(report: str, args: argparse.Namespace) -> None:
+    """Take a word that is a cell, ranks or a metric for what it is, where it stands in the place of the cluster's name.
+
+    Raises:
+        InvalidRequest: ranks are given twice.
+    """
+    dest = _POSITIONAL.get(report)
+    if dest is not None and args.name is not None and not find_clusters_named(os.environ, args.name):
+        rest = getattr(args, dest) or []
+        words = [args.name, *([rest] if isinstance(rest, str) else rest)]
+        is_metric = report == "metrics" and len(read_running_clusters(os.environ)) == 1
+        if is_metric or _NOT_A_NAME.fullmatch(" ".join(words)):
+            args.name = None
+            setattr(args, dest, words[0] if report == "logs" else words)
     if getattr(args, "rank", None) is not None:
+        if args.ranks is not None:
+            raise InvalidRequest(f"logs {args.ranks} --rank {args.rank}: expected ranks once")
         args.ranks = args.rank
-    if args.name is None or not _NOT_A_NAME.fullmatch(args.name) or find_clusters_named(os.environ, args.name):
-        return
-    if hasattr(args, "what"):
-        args.name, args.what = None, [args.name, *args.what]
-    elif getattr(args, "ranks", "") is None:
-        args.name, args.ranks = None, args.name
 
 
 def _find_record(report: str, name: str | None) -> RunRecord | None:
@@ -152,9 +167,8 @@ def _ask_report(record: RunRecord, name: str, arguments: Mapping[str, Any]) -> t
         if record.is_detachable:
             return None, f"no notebook is attached\n  Fix: %mhjax attach {record.full_name}"
         return None, f"its notebook (pid {record.owner_pid}) has ended, and the cluster is ending"
-    limit_s = _FOUND_S if name == "status" else _ANSWER_S
-    answer = ask_notebook(record, "report", limit_s, {"name": name, "arguments": arguments})
-    return answer, "" if answer is not None else describe_silence(record, limit_s)
+    answer = ask_notebook(record, "report", _ANSWER_S, {"name": name, "arguments": arguments})
+    return answer, "" if answer is not None else describe_silence(record)
 
 
 def _read_recorded(name: str, cluster: str, record: RunRecord | None, arguments: Mapping[str, Any]) -> str:
@@ -162,7 +176,7 @@ def _read_recorded(name: str, cluster: str, record: RunRecord | None, arguments:
 
     if name == "logs" and record is not None:
         return reports.read_logs(record, **arguments).format()
-    return reports.RECORDED[name](cluster or (record.full_name if record else ""), **arguments).format()
+    return reports.RECORDED[name](cluster if record is None else record.full_name, **arguments).format()
 
 
 def _format_status(record: RunRecord, answer: ShellAnswer | None, why: str, *, as_json: bool) -> str:
@@ -202,5 +216,12 @@ def _add_arguments(command: Command, parser: argparse.ArgumentParser) -> None:
 
 _REPORTS = list_reports(lambda name: partial(_print_report, name))
 _BY_NAME = {command.name: command for command in _REPORTS}
-COMMANDS = tuple(replace(command, add_arguments=partial(_add_arguments, command)) for command in _REPORTS)
+COMMANDS = tuple(
+    replace(
+        command,
+        add_arguments=partial(_add_arguments, command),
+        details=command.shell_details or command.details,
+    )
+    for command in _REPORTS
+)
 """The commands that report."""

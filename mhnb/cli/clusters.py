@@ -1,4 +1,4 @@
-"""The commands for clusters that run already: list, status, stop, where, and the cleanup of what notebooks left behind."""
+"""Find clusters by their names, and the commands `list`, `stop` and `cleanup`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from mhnb.core.arguments import format_unknown
 from mhnb.core.ranks import pluralize
-from mhnb.errors import NotStarted
+from mhnb.errors import InvalidRequest, NotStarted
 from mhnb.system.run_dir import RunRecord, find_clusters_named, list_running_clusters, read_running_clusters
 
 
@@ -57,8 +57,9 @@ def find_cluster(name: str | None) -> RunRecord:
         raise NotStarted("you have no running cluster on this machine")
     if len(named) > 1:
         have = "are running" if name is None else f"have the name {name!r}, each of another notebook"
-        names = " or ".join(record.full_name for record in named[:5])
-        raise NotStarted(f"{len(named)} clusters {have}\n  Fix: give the full name: {names}")
+        counts = Counter(record.name for record in named)
+        shown = [record.name if counts[record.name] == 1 else record.full_name for record in named[:5]]
+        raise NotStarted(f"{len(named)} clusters {have}\n  Fix: give the name: {' or '.join(shown)}")
     return named[0]
 
 
@@ -144,6 +145,8 @@ def stop_clusters(args: argparse.Namespace) -> int:
     from mhnb.launchers.local import end_supervisor
 
     records_by_run_dir = {str(attachable.run_dir): attachable for attachable in list_cluster_records(os.environ)}
+    if args.name is None and args.all:
+        raise InvalidRequest("--all: expected the name of the clusters, as in mhnb stop NAME --all")
     named = [find_cluster(None)] if args.name is None else find_clusters(args.name)
     if len(named) > 1 and not args.all:
         names = " or ".join(record.full_name for record in named[:5])

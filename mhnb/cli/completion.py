@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from mhnb.errors import MhnbError
 
@@ -34,25 +34,27 @@ def print_completion(args: argparse.Namespace) -> int:
     return 0
 
 
-def complete(parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]) -> None:
-    """Answer a shell that completes a line, and exit; return if no shell asks."""
+def complete(
+    parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser], hidden: Collection[str]
+) -> None:
+    """Answer a shell that completes a line, and exit; return if no shell asks. Hidden commands are not offered."""
     if "_ARGCOMPLETE" not in os.environ:
         return
     import argcomplete
 
     for name, command in commands.items():
         for action in command._actions:  # noqa: SLF001  # argparse has no public list
-            if (completer := _find_completer(name, action, commands)) is not None:
+            if (
+                completer := _find_completer(name, action, [each for each in commands if each not in hidden])
+            ) is not None:
                 action.completer = completer  # type: ignore[attr-defined]  # the attribute that argcomplete looks for
-    argcomplete.autocomplete(parser, always_complete_options=False)
+    argcomplete.autocomplete(parser, always_complete_options=False, exclude=hidden)
 
 
 _Completer = Callable[..., Iterable[str]]
 
 
-def _find_completer(
-    command: str, action: argparse.Action, commands: Mapping[str, argparse.ArgumentParser]
-) -> _Completer | None:
+def _find_completer(command: str, action: argparse.Action, commands: Sequence[str]) -> _Completer | None:
     """Return what completes the value of an argument; None if the library's own way does: choices, or files."""
     if action.dest == "profile":
         return _list_profile_names
@@ -83,7 +85,7 @@ def _list_profile_names(**_: object) -> list[str]:
     return sorted([*list_profiles(), *user_profiles()])
 
 
-def _list_help_names(commands: Mapping[str, argparse.ArgumentParser]) -> list[str]:
+def _list_help_names(commands: Sequence[str]) -> list[str]:
     from mhnb.system.help_topics import list_topics
 
     return sorted([*commands, *list_topics()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from mhnb.commands.command import Command
@@ -39,7 +39,10 @@ def add_help_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def print_help(
-    name: str | None, parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]
+    name: str | None,
+    parser: argparse.ArgumentParser,
+    commands: Mapping[str, argparse.ArgumentParser],
+    known: Sequence[str],
 ) -> int:
     """Print the overview, the help of a command, or the text of a help topic; return the exit status."""
     from mhnb.system.help_topics import list_topics, read_topic
@@ -51,7 +54,7 @@ def print_help(
     elif (text := read_topic(name)) is not None:
         print(text)
     else:
-        unknown = format_unknown("help topic", name, [*commands, *list_topics()])
+        unknown = format_unknown("help topic", name, [*known, *list_topics()])
         print(f"mhnb help: {unknown}\n  Help: mhnb help", file=sys.stderr)
         return 2
     return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mhnb.cluster.logs import RankLog, find_rank_logs, find_tail, format_rank_logs
+from mhnb.errors import InvalidRequest
 from mhnb.system.run_dir import RunRecord, read_running_clusters
 
 _POLL_S = 0.2
@@ -28,8 +29,19 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def has_all_logs(record: RunRecord) -> bool:
+    """Return whether the logs of all ranks are on this machine."""
+    return not any(log.host for log in find_rank_logs(record))
+
+
 def follow_logs(record: RunRecord, ranks: str | None, count: int) -> int:
-    """Print the last lines of the logs, and new ones as they are written."""
+    """Print the last lines of the logs, and new ones as they are written.
+
+    Raises:
+        InvalidRequest: a number of lines below 0.
+    """
+    if count < 0:
+        raise InvalidRequest(f"-n {count}: expected a number of lines from 0")
     try:
         for line in _follow(record, find_rank_logs(record, ranks), count):
             print(line, flush=True)

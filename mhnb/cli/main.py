@@ -61,7 +61,7 @@ def _version(args: argparse.Namespace) -> int:
 
 def _help(args: argparse.Namespace) -> int:
     parser = build_parser()
-    return print_help(args.name, parser, find_commands(parser))
+    return print_help(args.name, parser, find_commands(parser), list_names())
 
 
 _LIST_DETAILS = """\
@@ -139,7 +139,7 @@ COMMANDS: Mapping[str, Command] = order_by_group(
             "Stop a cluster in any state, and all its processes.",
             "start and stop",
             clusters.add_stop_arguments,
-            settings={"usage": "mhnb stop [-h] NAME [--all]"},
+            settings={"usage": "mhnb stop [-h] [NAME] [--all]"},
         ),
         Command(
             "cleanup",
@@ -211,6 +211,11 @@ COMMANDS: Mapping[str, Command] = order_by_group(
 """Every command by its name, in the order of the overview."""
 
 
+def list_names() -> list[str]:
+    """Return the names of the commands that the overview has."""
+    return [name for name, command in COMMANDS.items() if not command.is_hidden]
+
+
 class _MainParser(CommandParser):
     """The parser of the whole command line. Its help is the overview."""
 
@@ -253,7 +258,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = build_parser()
     words = list(sys.argv[1:] if argv is None else argv)
     commands = find_commands(parser)
-    completion.complete(parser, commands)
+    completion.complete(parser, commands, hidden=set(commands) - set(list_names()))
     if not words:
         words = ["help"]
     if not words[0].startswith("-") and words[0] not in commands:
@@ -271,7 +276,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _exit_unknown_command(word: str, parser: argparse.ArgumentParser) -> NoReturn:
-    parser.exit(2, f"mhnb: {format_unknown('command', word, COMMANDS)}\n  Help: mhnb help\n")
+    parser.exit(2, f"mhnb: {format_unknown('command', word, list_names())}\n  Help: mhnb help\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -72,7 +72,7 @@ class ShellRequests:
         try:
             text, values = action()
         except MhnbError as error:
-            self._answer(request_id, make_answer("failed", str(error)))
+            self._answer(request_id, make_answer("failed", str(error), {"error": type(error).__name__}))
         except Exception as error:
             self._answer(request_id, make_answer("failed", f"{type(error).__name__}: {error}"))
             raise

@@ -49,6 +49,8 @@ class Command:
     """How its line in a notebook is split: as a shell does; keeping the quotes of expressions; with cells as `In [7]`; or not at all."""
     details: str = ""
     """Text below its arguments in its help, in lines as they are printed."""
+    shell_details: str = ""
+    """The same in the shell, if it differs."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of its parser in the shell."""
 
@@ -59,5 +61,6 @@ def order_by_group(commands: Iterable[Command]) -> dict[str, Command]:
 
 
 def list_flags(parser: argparse.ArgumentParser) -> list[str]:
-    """Return all spellings of all flags of a parser."""
-    return [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001  # argparse has no public list
+    """Return all spellings of the flags that a parser's help has."""
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # noqa: SLF001  # argparse has no public list
+    return [flag for action in shown for flag in action.option_strings]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from mhnb.cluster.logs import DEFAULT_LINES
 from mhnb.commands.command import Command
 from mhnb.core.arguments import int_argument, unquote
 from mhnb.core.memory import DEFAULT_TOP
@@ -14,7 +15,7 @@ from mhnb.core.memory import DEFAULT_TOP
 WITH_JSON = ("status", "memory")
 """Reports that the shell also prints as JSON."""
 _STATUS_DETAILS = """\
-In a shell, --json prints an object with the keys of `mhnb list --json` and these:
+With --json, an object with the keys of `mhnb list --json` and these:
   answered              whether the notebook's process answered; if not, the values up to jax_version are null
   state, reason         as %mhjax status shows them
   generation, guard, jax_version, log_dir
@@ -22,15 +23,14 @@ In a shell, --json prints an object with the keys of `mhnb list --json` and thes
                         memory_bytes, last_cell, log"""
 _WHERE_DETAILS = "What each rank does is known once a cell has run for 2 s."
 _FLIGHT_DETAILS = """\
-In a shell, the notebook's process answers as long as it runs. After that, the
+The notebook's process answers as long as it runs. After that, the
 recordings on this machine are read. After a restart, the run before it has a
 name such as main.4711.1; the last five runs that have ended are kept."""
 _TRACE_DETAILS = """\
 A cell that begins with %%mhjax --trace is traced. In a shell, the traces of a
 cluster that has ended are shown too."""
 _MEMORY_DETAILS = """\
-Ranks answer between cells only: while a cell runs, the command in a shell says
-so. With --json, it prints all arrays that the ranks report."""
+Ranks answer between cells only: while a cell runs, the command says so. With --json, it prints all arrays that the ranks report."""
 _METRICS_DETAILS = "A line of the file has one point: generation, cell, rank, step, name, value."
 _LOGS_DETAILS = "A log on another machine is named with its host and path."
 
@@ -84,7 +84,12 @@ def _add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_logs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ranks", nargs="?", metavar="RANKS", help="ranks, such as 0,2-3 (default: all)")
     parser.add_argument(
-        "-n", dest="lines", type=int_argument, default=50, metavar="LINES", help="lines of each rank (default: 50)"
+        "-n",
+        dest="lines",
+        type=int_argument,
+        default=DEFAULT_LINES,
+        metavar="LINES",
+        help=f"lines of each rank (default: {DEFAULT_LINES})",
     )
 
 
@@ -104,7 +109,7 @@ def _list_present(make_run: _MakeRun) -> tuple[Command, ...]:
             make_run("status"),
             "Show the ranks, their processes and the state of the cluster.",
             "look",
-            details=_STATUS_DETAILS,
+            shell_details=_STATUS_DETAILS,
         ),
         Command(
             "where",
@@ -120,7 +125,7 @@ def _list_present(make_run: _MakeRun) -> tuple[Command, ...]:
             "look",
             _add_memory_arguments,
             "[--top N] [--ranks SPEC]",
-            details=_MEMORY_DETAILS,
+            shell_details=_MEMORY_DETAILS,
         ),
         Command(
             "metrics",
@@ -153,7 +158,7 @@ def _list_recorded(make_run: _MakeRun) -> tuple[Command, ...]:
             "look",
             _add_flight_arguments,
             "[--ranks SPEC] [--json FILE]",
-            details=_FLIGHT_DETAILS,
+            shell_details=_FLIGHT_DETAILS,
         ),
         Command(
             "stragglers",

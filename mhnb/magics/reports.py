@@ -1,4 +1,4 @@
-"""The commands of `%mhjax` that report what a cluster does or did, and `history`."""
+"""The commands of `%mhjax` that report what a cluster does or did."""
 
 from __future__ import annotations
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from typing import Any, get_args
+from typing import Any
 
 from traitlets import Enum, Float, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from mhnb.core.arguments import is_positive_seconds
-from mhnb.core.cell_request import GuardName, guard_argument
+from mhnb.core.cell_request import GUARDS, guard_argument
 from mhnb.core.cluster_spec import ClusterSpec, check_counts
 from mhnb.core.shorthand import ShapeArgument, shape_argument
 from mhnb.errors import InvalidRequest
@@ -18,12 +18,19 @@ VIEWS = ("fold", "tabs", "grid")
 """How the outputs of the ranks can be arranged."""
 
 
+class _GuardName(Enum[Any]):
+    """The name of a guard; an older name is read as the present one."""
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        return super().validate(obj, guard_argument(value) if isinstance(value, str) else value)
+
+
 class Mhjax(Configurable):
     """Defaults of `%mhjax` and `%%mhjax`. A flag on the line has precedence."""
 
     view: Any = Enum(VIEWS, "fold", help="How to arrange the outputs of the ranks.").tag(config=True)
-    guard: Any = Enum(
-        get_args(GuardName),
+    guard: Any = _GuardName(
+        GUARDS,
         None,
         allow_none=True,
         help="When a start lets launches be compared: before each one (lockstep), after the cell (parity), or off.",
@@ -34,10 +41,6 @@ class Mhjax(Configurable):
     shape: Any = Unicode("", help="Ranks, or ranks x devices, of a start that names no shape, such as '8x4'.").tag(
         config=True
     )
-
-    @validate("guard")
-    def _name_guard(self, proposal: Any) -> Any:
-        return proposal["value"] and guard_argument(proposal["value"])
 
     @validate("timeout_s")
     def _check_timeout(self, proposal: Any) -> Any:

@@ -8,6 +8,7 @@ from mhnb.cli import ask
 from mhnb.cli.main import parse_arguments
 from mhnb.cluster.reports import REPORTS
 from mhnb.commands.reports import list_reports
+from mhnb.errors import InvalidRequest
 
 
 def test_each_report_is_a_command() -> None:
@@ -29,13 +30,24 @@ def test_each_report_is_a_command() -> None:
         ("logs main --rank 1", "main", "ranks", "1"),
         ("flight main --rank 1", "main", "ranks", "1"),
         ("metrics main loss", "main", "names", ["loss"]),
+        ("metrics loss", None, "names", ["loss"]),
+        ("trace open In [7]", None, "what", ["open", "In", "[7]"]),
+        ("trace trian", "trian", "what", []),
     ],
 )
 def test_name_of_the_cluster_may_be_left_out(
     monkeypatch: pytest.MonkeyPatch, line: str, name: str | None, dest: str, value: object
 ) -> None:
     """A word that is a cell or ranks is not taken for a name."""
-    monkeypatch.setattr(ask, "find_clusters_named", lambda *_: [])
+    monkeypatch.setattr(ask, "find_clusters_named", lambda _, cluster: ["found"] if cluster == "main" else [])
+    monkeypatch.setattr(ask, "read_running_clusters", lambda _: ["main"])
     args = parse_arguments(line.split())
-    ask._settle_arguments(args)
+    ask._settle_arguments(args.verb, args)
     assert (args.name, getattr(args, dest)) == (name, value)
+
+
+def test_ranks_of_logs_are_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a word, or with the older flag."""
+    monkeypatch.setattr(ask, "find_clusters_named", lambda *_: [])
+    with pytest.raises(InvalidRequest, match=r"^logs 0 --rank 1: expected ranks once$"):
+        ask._settle_arguments("logs", parse_arguments(["logs", "0", "--rank", "1"]))

@@ -36,6 +36,8 @@ def complete(line: str, out: Path, **variables: str) -> list[str]:
     ("line", "expected"),
     [
         ("mhnb sta", {"start", "status"}),
+        ("mhnb st", {"start", "status", "stop"}),
+        ("mhnb rea", {""}),
         ("mhnb start --gpus", {"--gpus-per-rank"}),
         ("mhnb start --profile sl", {"slurm"}),
         ("mhnb run --guard ", {"lockstep", "parity", "off"}),

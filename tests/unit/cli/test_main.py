@@ -187,6 +187,10 @@ def test_every_help_text_is_a_sentence() -> None:
     ("line", "expected"),
     [
         ("lsit", "mhnb: unknown command 'lsit'. Did you mean 'list'?\n  Help: mhnb help\n"),
+        (
+            "reapp",
+            "mhnb: unknown command 'reapp'; expected start, list, restart, stop, run, or another of 22\n  Help: mhnb help\n",
+        ),
         ("docter --hosts a", "mhnb: unknown command 'docter'. Did you mean 'doctor'?\n  Help: mhnb help\n"),
         ("export", "mhnb export: the following arguments are required: NOTEBOOK\n  Help: mhnb help export\n"),
     ],
@@ -250,15 +254,15 @@ def test_run_refuses_a_notebook(
     assert read_script(shlex.split(commands[1])[-1]).strip()
 
 
-@pytest.mark.parametrize("command", ["stop", "stop --all", "status", "where", "flight", "restart"])
+@pytest.mark.parametrize("command", ["stop", "status", "where", "flight", "restart"])
 def test_command_without_name_needs_one_cluster(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a name, a command is refused where several clusters run, or none."""
-    running = [SimpleNamespace(full_name=name) for name in ("a.1", "b.2")]
+    running = [SimpleNamespace(name=name, full_name=f"{name}.{at}") for at, name in enumerate("aab")]
     monkeypatch.setattr("mhnb.cli.clusters.read_running_clusters", lambda _: running)
     assert main(command.split()) == 1
-    assert "2 clusters are running\n  Fix: give the full name: a.1 or b.2\n" in capsys.readouterr().err
+    assert "3 clusters are running\n  Fix: give the name: a.0 or a.1 or b\n" in capsys.readouterr().err
     monkeypatch.setattr("mhnb.cli.clusters.read_running_clusters", lambda _: [])
     assert main(command.split()) == 1
     assert "you have no running cluster on this machine" in capsys.readouterr().err
