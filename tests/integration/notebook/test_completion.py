@@ -43,10 +43,10 @@ def test_cell_line_offers_all_flags(typing: Session, start: str) -> None:
         ("%%mhjax --ranks 0 --vi", ["%%mhjax --ranks 0 --view"]),
         (
             "%%mhjax --guard ",
-            [f"%%mhjax --guard {guard}" for guard in ("after", "before", "lockstep", "off", "parity")],
+            [f"%%mhjax --guard {guard}" for guard in ("lockstep", "off", "parity")],
         ),
         ("%mhjax start 4x2 --pers", []),
-        ("%mhjax start --sta", ["%mhjax start --start-timeout"]),
+        ("%mhjax start --start-", ["%mhjax start --start-timeout"]),
         ("%%mhjax --guard l", ["%%mhjax --guard lockstep"]),
         ("%%mhjax --guard=l", ["%%mhjax --guard=lockstep"]),
         ("%%mhjax --view ", ["%%mhjax --view fold", "%%mhjax --view grid", "%%mhjax --view tabs"]),

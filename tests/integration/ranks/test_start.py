@@ -544,7 +544,7 @@ def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
-        ({"guard": "strict"}, "expected before"),
+        ({"guard": "strict"}, "expected lockstep, parity or off"),
         ({"start_timeout_s": -1}, "start_timeout_s=-1"),
         ({"initialize": {"x": 1}}, "no argument 'x'"),
         ({"ranks_per_host": 0}, "ranks_per_host=0"),
