@@ -228,7 +228,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all commands. The generated reference of the documentation reads it too."""
     parser = _MainParser(prog="mhnb", description="One notebook, many JAX hosts.")
     parser.add_argument("--version", action="version", version=f"mhnb {metadata.version('mhnb')}")
-    commands = parser.add_subparsers(dest="verb", metavar="COMMAND", parser_class=CommandParser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=CommandParser)
     for command in COMMANDS.values():
         command_parser = commands.add_parser(
             command.name,
@@ -268,9 +268,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         words[1:], arguments = run.split_run_words(words[1:])
     args, rest = parser.parse_known_args(words)
     args.arguments = arguments
-    if rest and args.verb != "lab":
+    if rest and args.command != "lab":
         fault = f"unrecognized arguments: {' '.join(rest)}"
-        commands[args.verb].error(run.describe_unknown_words(words[1:], rest) if args.verb == "run" else fault)
+        commands[args.command].error(run.describe_unknown_words(words[1:], rest) if args.command == "run" else fault)
     args.rest = [word for word in rest if word != "--"]
     return args
 
@@ -291,14 +291,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as error:
-        print(f"mhnb {args.verb}: {error.args[0] if error.args else 'interrupted'}", file=sys.stderr)
+        print(f"mhnb {args.command}: {error.args[0] if error.args else 'interrupted'}", file=sys.stderr)
         return INTERRUPTED_STATUS
     except (MhnbError, FileNotFoundError, NotPrivate) as error:
-        print(f"mhnb {args.verb}: {error}{_format_help_line(error, args.verb)}", file=sys.stderr)
+        print(f"mhnb {args.command}: {error}{_format_help_line(error, args.command)}", file=sys.stderr)
         return 1
 
 
-def _format_help_line(error: Exception, verb: str) -> str:
+def _format_help_line(error: Exception, command: str) -> str:
     """Return the line that names the help for an error; empty without one."""
-    topic = find_topic(error, verb)
+    topic = find_topic(error, command)
     return f"\n  Help: mhnb help {topic}" if topic else ""

@@ -43,7 +43,7 @@ def add_start_arguments(parser: argparse.ArgumentParser) -> None:
 def start_kept(args: argparse.Namespace) -> int:
     """Start the cluster, print its summary, and detach from it."""
     if not args.keep:
-        line = shlex.join(["mhnb", *sys.argv[1:2], "--keep", *sys.argv[2:]]) if args.verb in sys.argv[1:2] else USAGE
+        line = shlex.join(["mhnb", *sys.argv[1:2], "--keep", *sys.argv[2:]]) if args.command in sys.argv[1:2] else USAGE
         print(
             "mhnb start: without --keep the ranks would end together with this command"
             f"\n  Fix: {line}\n  Or: to run one script: mhnb run SCRIPT",

@@ -599,9 +599,11 @@ class Cluster:
 
     # -- values
 
-    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: Sequence[bytes] = ()) -> Future[RankReply]:
+    def ask(
+        self, rank: int, handler: str, arguments: dict[str, Any], payload: Sequence[bytes] = ()
+    ) -> Future[RankReply]:
         """Send a request to one rank between cells."""
-        return self._event_loop.request(rank, verb, arguments, payload)
+        return self._event_loop.request(rank, handler, arguments, payload)
 
     def interrupt_requests(self) -> None:
         """Interrupt what the ranks do between cells. They answer all the same."""

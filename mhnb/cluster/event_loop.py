@@ -226,7 +226,7 @@ class EventLoop:
             self._transport.wake()
 
     def request(
-        self, rank: int, verb: str, arguments: dict[str, object], payload: Sequence[bytes] = ()
+        self, rank: int, handler: str, arguments: dict[str, object], payload: Sequence[bytes] = ()
     ) -> Future[RankReply]:
         """Send a request to a rank between cells."""
         with self._lock:
@@ -238,7 +238,7 @@ class EventLoop:
                 _PendingRequest(
                     rank,
                     RankRequest(
-                        self._last_request_id, verb, arguments, tuple(payload), kernel=self._state_machine.kernel
+                        self._last_request_id, handler, arguments, tuple(payload), kernel=self._state_machine.kernel
                     ),
                     future,
                 )

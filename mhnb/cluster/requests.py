@@ -34,7 +34,9 @@ class RankClient(Protocol):
     def process_count(self) -> int:
         """Number of ranks."""
 
-    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
+    def ask(
+        self, rank: int, handler: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()
+    ) -> Future[RankReply]:
         """Send a request to a rank between cells. Several requests may be under way; a rank answers in order."""
 
     def interrupt_requests(self) -> None:
@@ -46,7 +48,7 @@ class TransferJob:
     """One request of a transfer, and the function that takes the payload of the reply."""
 
     rank: int
-    verb: str
+    handler: str
     arguments: dict[str, Any]
     payload: tuple[Any, ...] = ()
     on_payload: Callable[[Any], None] | None = None
@@ -95,7 +97,7 @@ def interrupting_requests(client: RankClient) -> Iterator[None]:
         raise
 
 
-def await_reply(rank: int, verb: str, future: Future[RankReply]) -> RankReply:
+def await_reply(rank: int, handler: str, future: Future[RankReply]) -> RankReply:
     """Wait for a reply and return it; inside `interrupting_requests`, as the request itself.
 
     Raises:
@@ -105,7 +107,7 @@ def await_reply(rank: int, verb: str, future: Future[RankReply]) -> RankReply:
     if not answer.ok:
         ename, evalue = answer.value["ename"], answer.value["evalue"]
         raise ClusterError(
-            f"rank {rank} could not answer {verb!r}: {ename}: {evalue}",
+            f"rank {rank} could not answer {handler!r}: {ename}: {evalue}",
             rank=rank,
             ename=ename,
             traceback=answer.value["traceback"],
@@ -114,15 +116,15 @@ def await_reply(rank: int, verb: str, future: Future[RankReply]) -> RankReply:
 
 
 def request_all(
-    client: RankClient, ranks: Iterable[int], verb: str, arguments: Mapping[str, Any]
+    client: RankClient, ranks: Iterable[int], handler: str, arguments: Mapping[str, Any]
 ) -> dict[int, RankReply]:
     """Send the same request to several ranks at once, and wait for all replies."""
     with interrupting_requests(client):
-        futures = {rank: client.ask(rank, verb, dict(arguments)) for rank in ranks}
-        return {rank: await_reply(rank, verb, future) for rank, future in futures.items()}
+        futures = {rank: client.ask(rank, handler, dict(arguments)) for rank in ranks}
+        return {rank: await_reply(rank, handler, future) for rank, future in futures.items()}
 
 
-def read_values(verb: str, answers: Mapping[int, RankReply], kind: type[T]) -> dict[int, T]:
+def read_values(handler: str, answers: Mapping[int, RankReply], kind: type[T]) -> dict[int, T]:
     """Return the value of each reply as the type that replies to this request have.
 
     Raises:
@@ -134,7 +136,7 @@ def read_values(verb: str, answers: Mapping[int, RankReply], kind: type[T]) -> d
             values[rank] = convert(answer.value, kind)
         except ValueError as error:
             raise ClusterError(
-                f"rank {rank} sent an unexpected reply to {verb!r}: {error!s:.200}; its version of mhnb may differ\n"
+                f"rank {rank} sent an unexpected reply to {handler!r}: {error!s:.200}; its version of mhnb may differ\n"
                 "  Fix: install the same mhnb on every host; %mhjax doctor compares the versions",
                 rank=rank,
             ) from error
@@ -159,7 +161,7 @@ def run_jobs(
     pending: deque[tuple[TransferJob, Future[RankReply]]] = deque()
     with interrupting_requests(client):
         for job in jobs:
-            pending.append((job, client.ask(job.rank, job.verb, job.arguments, job.payload)))
+            pending.append((job, client.ask(job.rank, job.handler, job.arguments, job.payload)))
             if len(pending) >= in_flight:
                 _finish_job(*pending.popleft(), on_done)
         while pending:
@@ -171,7 +173,7 @@ def _finish_job(
     future: Future[RankReply],
     on_done: Callable[[TransferJob], None] | None,
 ) -> None:
-    answer = await_reply(job.rank, job.verb, future)
+    answer = await_reply(job.rank, job.handler, future)
     if job.on_payload is not None:
         job.on_payload(answer.payload[0])
     if on_done is not None:
@@ -194,21 +196,23 @@ def check_ranks(ranks: Iterable[int] | None, process_count: int) -> tuple[int, .
     return chosen
 
 
-def check_names(names: Sequence[str], verb: str) -> tuple[str, ...]:
+def check_names(names: Sequence[str], command: str) -> tuple[str, ...]:
     """Return the names, if each is a valid variable name.
 
     Raises:
         InvalidRequest: no name, or a name that is not a variable's.
     """
     if not names:
-        raise InvalidRequest(f"{verb}: expected one or more names of variables; %mhjax vars lists those on the ranks")
+        raise InvalidRequest(
+            f"{command}: expected one or more names of variables; %mhjax vars lists those on the ranks"
+        )
     for name in names:
         candidate: object = name
         if not isinstance(candidate, str) or not name.isidentifier():
             several = isinstance(candidate, str) and all(map(str.isidentifier, filter(None, name.split(","))))
             hint = "Separate names by spaces" if several else "Assign the value to a variable first"
             raise InvalidRequest(
-                f"{verb}: expected names of variables, got {name!r}. {hint}",
+                f"{command}: expected names of variables, got {name!r}. {hint}",
                 name=name,
             )
     return tuple(names)

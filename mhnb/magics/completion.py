@@ -356,11 +356,11 @@ class ShellHooks:
             else:
                 raise
 
-    def _request_one(self, verb: str, *, rank: int = 0, **arguments: Any) -> Any:
+    def _request_one(self, handler: str, *, rank: int = 0, **arguments: Any) -> Any:
         """Send a request to one rank; return None if there is no cluster, or the rank is busy or lost."""
-        return self._request_all(verb, rank=rank, **arguments).get(rank)
+        return self._request_all(handler, rank=rank, **arguments).get(rank)
 
-    def _request_all(self, verb: str, *, rank: int | None = None, **arguments: Any) -> dict[int, Any]:
+    def _request_all(self, handler: str, *, rank: int | None = None, **arguments: Any) -> dict[int, Any]:
         """Send a request to all ranks, or one, and return by rank the answers that arrive within `_ANSWER_TIMEOUT_S`.
 
         Empty if there is no cluster or a cell is running.
@@ -371,7 +371,7 @@ class ShellHooks:
                 return {}
             ranks = [each for each in range(cluster.process_count) if rank in (None, each)]
             with interrupting_requests(cluster):
-                futures = {each: cluster.ask(each, verb, arguments) for each in ranks}
+                futures = {each: cluster.ask(each, handler, arguments) for each in ranks}
                 done, _ = wait(futures.values(), _ANSWER_TIMEOUT_S)
             answers = {each: future.result() for each, future in futures.items() if future in done}
         except ClusterError:

@@ -70,14 +70,16 @@ class PipedRanks:
             if not future.done():
                 future.set_exception(EOFError("a rank ended"))
 
-    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
+    def ask(
+        self, rank: int, handler: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()
+    ) -> Future[RankReply]:
         """Send a request to one rank."""
         number = len(self.sent_requests)
-        self.sent_requests.append((rank, verb))
+        self.sent_requests.append((rank, handler))
         future = self._waiting[number] = Future()
         stream = self._processes[rank].stdin
         assert stream is not None
-        write_frames(stream, encode(RankRequest(number, verb, arguments, payload)))
+        write_frames(stream, encode(RankRequest(number, handler, arguments, payload)))
         return future
 
     def interrupt_requests(self) -> None:
@@ -94,6 +96,6 @@ class PipedRanks:
 
     def take_requested_handlers(self) -> list[str]:
         """Return the handlers requested from rank 0 since the last call."""
-        seen = [verb for rank, verb in self.sent_requests if rank == 0 and verb != "run"]
+        seen = [handler for rank, handler in self.sent_requests if rank == 0 and handler != "run"]
         self.sent_requests = [(rank, "run") for rank, _ in self.sent_requests]
         return seen

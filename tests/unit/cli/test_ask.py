@@ -42,7 +42,7 @@ def test_name_of_the_cluster_may_be_left_out(
     monkeypatch.setattr(ask, "find_clusters_named", lambda _, cluster: ["found"] if cluster == "main" else [])
     monkeypatch.setattr(ask, "read_running_clusters", lambda _: ["main"])
     args = parse_arguments(line.split())
-    ask._settle_arguments(args.verb, args)
+    ask._settle_arguments(args.command, args)
     assert (args.name, getattr(args, dest)) == (name, value)
 
 

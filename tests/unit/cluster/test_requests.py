@@ -27,12 +27,14 @@ class InterruptedClient:
         self.events: list[str] = []
         self._is_sent = is_sent
 
-    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
+    def ask(
+        self, rank: int, handler: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()
+    ) -> Future[RankReply]:
         """Record the request."""
         del arguments, payload
         if rank == 1 and not self._is_sent:
             raise KeyboardInterrupt
-        self.events.append(f"{verb} to rank {rank}")
+        self.events.append(f"{handler} to rank {rank}")
         return _InterruptedFuture() if self._is_sent else Future()
 
     def interrupt_requests(self) -> None:

@@ -40,16 +40,18 @@ class Ranks:
         self._broken, self._interrupts_at = broken or {}, interrupts_at
         self.released: list[int] = []
 
-    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
+    def ask(
+        self, rank: int, handler: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()
+    ) -> Future[RankReply]:
         """Answer at once."""
         assert not payload
-        if verb == self._interrupts_at:
+        if handler == self._interrupts_at:
             raise KeyboardInterrupt
         answer: Future[RankReply] = Future()
-        if verb == "read_profile":
+        if handler == "read_profile":
             data = PROFILE[arguments["start"] : arguments["stop"]]
             answer.set_result(RankReply(rank, 1, ok=True, value=None, payload=(data,)))
-        elif verb == "release_trace":
+        elif handler == "release_trace":
             self.released.append(rank)
         elif rank in self._broken:
             answer.set_result(RankReply(rank, 1, ok=False, value=self._broken[rank]))
@@ -102,14 +104,14 @@ def test_rank_that_does_not_answer_has_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "written"),
+    ("handler", "written"),
     [("trace", "nothing was written"), ("read_profile", "the timeline is written, but not all profiles are")],
 )
-def test_ctrl_c_ends_the_collection_and_not_more(tmp_path: Path, verb: str, written: str) -> None:
+def test_ctrl_c_ends_the_collection_and_not_more(tmp_path: Path, handler: str, written: str) -> None:
     """The cell's result is kept; a note says how far the collection came."""
-    report = collect_trace(Ranks(interrupts_at=verb), CELL, tmp_path, None)
+    report = collect_trace(Ranks(interrupts_at=handler), CELL, tmp_path, None)
     assert report.notes == (f"Ctrl-C ended the collection of the trace: {written}",)
-    assert bool(report.path) is (verb == "read_profile")
+    assert bool(report.path) is (handler == "read_profile")
 
 
 def test_error_of_mhnb_does_not_lose_the_result(tmp_path: Path) -> None:
