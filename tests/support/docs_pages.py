@@ -43,6 +43,7 @@ _VARIABLE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r"\b\d+(?:\.\d+)?(?: ?(?:µs|ms|s|min|h))\b"), "TIME"),
     (re.compile(r"\b\d\d:\d\d(?::\d\d)?\b"), "TIME"),
+    (re.compile(r"[█▏]+"), "BAR"),
     (re.compile(r"\bpid \d+"), "pid N"),
     (re.compile(r"\bjax \d+(?:\.\d+)+"), "jax VERSION"),
     # A row of %mhjax status: the process id and the memory of a rank.

@@ -111,10 +111,15 @@ def _read_status(name: str) -> dict[str, Any]:
 
 
 def _wait_for_status(name: str, **expected: object) -> dict[str, Any]:
-    """Return the status once it has these values; the test's time limit ends the wait."""
-    while any((values := _read_status(name))[key] != value for key, value in expected.items()):
-        continue
-    return values
+    """Return the status once it has these values; the test's time limit ends the wait.
+
+    While a restart replaces the processes, there is a moment without a cluster of that name.
+    """
+    while True:
+        done = _mhnb("status", name, "--json")
+        values: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+        if values and all(values[key] == value for key, value in expected.items()):
+            return values
 
 
 @pytest.mark.parametrize("cell", [_HANG, _HANG_IN_COLLECTIVE], ids=["blocked", "collective"])
