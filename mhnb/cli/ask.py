@@ -27,14 +27,14 @@ from mhnb.commands.reports import WITH_JSON, list_reports, read_arguments
 from mhnb.core.ranks import pluralize
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.system.processes import PROCESS_UNREADABLE
-from mhnb.system.run_dir import RunRecord, find_clusters_named, has_live_notebook, read_running_clusters
+from mhnb.system.run_dir import RunRecord, find_clusters_named, has_live_notebook
 from mhnb.system.shell_requests import Clocks, ShellAnswer, make_answer, sent_request
 
 _FOUND_S = 5.0
 """How long the notebook's process may take to find a request: its event loop looks several times a second."""
 _ANSWER_S = 60.0
 _CLOCKS = Clocks(time.time, time.monotonic)
-_POSITIONAL = {"trace": "what", "metrics": "names", "logs": "ranks"}
+_POSITIONAL = {"trace": "what", "logs": "ranks"}
 """Where a report has the words that are no flags."""
 _NOT_A_NAME = re.compile(r"(open ?)?((In|cell) ?\[?\d+\]?)?|all|\d[\d,-]*")
 """A cell, ranks, or a word of a command, where the name of a cluster could be."""
@@ -131,7 +131,7 @@ def _print_report(name: str, args: argparse.Namespace) -> int:
 
 
 def _settle_arguments(report: str, args: argparse.Namespace) -> None:
-    """Take a word that is a cell, ranks or a metric for what it is, where it stands in the place of the cluster's name.
+    """Take a word that is a cell or ranks for what it is, where it stands in the place of the cluster's name.
 
     Raises:
         InvalidRequest: ranks are given twice.
@@ -140,8 +140,7 @@ def _settle_arguments(report: str, args: argparse.Namespace) -> None:
     if dest is not None and args.name is not None and not find_clusters_named(os.environ, args.name):
         rest = getattr(args, dest) or []
         words = [args.name, *([rest] if isinstance(rest, str) else rest)]
-        is_metric = report == "metrics" and len(read_running_clusters(os.environ)) == 1
-        if is_metric or _NOT_A_NAME.fullmatch(" ".join(words)):
+        if _NOT_A_NAME.fullmatch(" ".join(words)):
             args.name = None
             setattr(args, dest, words[0] if report == "logs" else words)
     if getattr(args, "rank", None) is not None:

@@ -32,6 +32,7 @@ cluster that has ended are shown too."""
 _MEMORY_DETAILS = """\
 Ranks answer between cells only: while a cell runs, the command says so. With --json, it prints all arrays that the ranks report."""
 _METRICS_DETAILS = "A line of the file has one point: generation, cell, rank, step, name, value."
+_SHELL_METRICS_DETAILS = f"{_METRICS_DETAILS}\nMetrics are named after the cluster: mhnb metrics NAME loss."
 _LOGS_DETAILS = "A log on another machine is named with its host and path."
 
 
@@ -135,6 +136,7 @@ def _list_present(make_run: _MakeRun) -> tuple[Command, ...]:
             _add_metrics_arguments,
             "[METRIC ...] [--cell CELL] [--csv FILE]",
             details=_METRICS_DETAILS,
+            shell_details=_SHELL_METRICS_DETAILS,
         ),
         Command(
             "logs",

@@ -30,7 +30,7 @@ def test_each_report_is_a_command() -> None:
         ("logs main --rank 1", "main", "ranks", "1"),
         ("flight main --rank 1", "main", "ranks", "1"),
         ("metrics main loss", "main", "names", ["loss"]),
-        ("metrics loss", None, "names", ["loss"]),
+        ("metrics loss", "loss", "names", []),
         ("trace open In [7]", None, "what", ["open", "In", "[7]"]),
         ("trace trian", "trian", "what", []),
     ],
@@ -40,7 +40,6 @@ def test_name_of_the_cluster_may_be_left_out(
 ) -> None:
     """A word that is a cell or ranks is not taken for a name."""
     monkeypatch.setattr(ask, "find_clusters_named", lambda _, cluster: ["found"] if cluster == "main" else [])
-    monkeypatch.setattr(ask, "read_running_clusters", lambda _: ["main"])
     args = parse_arguments(line.split())
     ask._settle_arguments(args.command, args)
     assert (args.name, getattr(args, dest)) == (name, value)

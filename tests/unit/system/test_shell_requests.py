@@ -148,7 +148,7 @@ def test_each_outcome_is_answered(run_dir: Path) -> None:
     requests = ShellRequests(run_dir, {"work": lambda: ("worked", {"a": 1}), "fail": refuse}, {}, lambda: NOW_S)
     expected = {
         "work": ("done", "worked", {"a": 1}),
-        "fail": ("failed", "no rank is left", {}),
+        "fail": ("failed", "no rank is left", {"error": "ClusterError"}),
         "other": ("failed", "the notebook's mhnb does not know 'other'; it may be another version", {}),
     }
     for action, outcome in expected.items():
