@@ -110,7 +110,7 @@ def _print_report(name: str, args: argparse.Namespace) -> int:
         return follow_logs(record, args.ranks, args.lines)
     if record is None or name == "trace" or (name == "logs" and has_all_logs(record)):
         # These are complete in their files.
-        print(_read_recorded(name, args.name or "", record, arguments))
+        print(_read_recorded(name, record or args.name, arguments))
         return 0
     as_json = name in WITH_JSON and args.json
     answer, why = _ask_report(record, name, {**arguments, "as_json": as_json})
@@ -123,7 +123,7 @@ def _print_report(name: str, args: argparse.Namespace) -> int:
         print(json.dumps(answer.values, indent=2) if as_json else answer.text)
     elif name in ("flight", "logs"):
         print(f"mhnb {name} {record.name}: {why}\nWhat follows is from the files of this machine.", file=sys.stderr)
-        print(_read_recorded(name, record.full_name, record, arguments))
+        print(_read_recorded(name, record, arguments))
     else:
         files = f"\n  Or: mhnb flight {record.full_name} (what the ranks recorded, from their files)"
         raise ClusterError(f"{record.name}: {why}{files}")
@@ -170,12 +170,15 @@ def _ask_report(record: RunRecord, name: str, arguments: Mapping[str, Any]) -> t
     return answer, "" if answer is not None else describe_silence(record)
 
 
-def _read_recorded(name: str, cluster: str, record: RunRecord | None, arguments: Mapping[str, Any]) -> str:
+def _read_recorded(name: str, source: RunRecord | str, arguments: Mapping[str, Any]) -> str:
+    """Return a report from the files of this machine: of a cluster that runs, or by its name of one that has ended."""
     from mhnb.cluster import reports
 
-    if name == "logs" and record is not None:
-        return reports.read_logs(record, **arguments).format()
-    return reports.RECORDED[name](cluster if record is None else record.full_name, **arguments).format()
+    if isinstance(source, str):
+        return reports.RECORDED[name](source, **arguments).format()
+    if name == "logs":
+        return reports.read_logs(source, **arguments).format()
+    return reports.RECORDED[name](source.full_name, **arguments).format()
 
 
 def _format_status(record: RunRecord, answer: ShellAnswer | None, why: str, *, as_json: bool) -> str:
