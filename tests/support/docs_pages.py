@@ -43,7 +43,6 @@ _VARIABLE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r"\b\d+(?:\.\d+)?(?: ?(?:µs|ms|s|min|h))\b"), "TIME"),
     (re.compile(r"\b\d\d:\d\d(?::\d\d)?\b"), "TIME"),
-    (re.compile(r"[█▏]+"), "BAR"),
     (re.compile(r"\bpid \d+"), "pid N"),
     (re.compile(r"\bjax \d+(?:\.\d+)+"), "jax VERSION"),
     # A row of %mhjax status: the process id and the memory of a rank.
@@ -54,7 +53,7 @@ _VARIABLE = (
     # A rank's bar of a trace, and the rank for which the others waited.
     (re.compile(r"^(rank +\d+) [█▒░·? ]+$", re.MULTILINE), r"\1 BAR"),
     (re.compile(r" rank \d+ \(\d+%\)$", re.MULTILINE), ""),
-    (re.compile(r"█[█▏▎▍▌▋▊▉]*"), "BAR"),
+    (re.compile(r"[█▏▎▍▌▋▊▉]+"), "BAR"),
     (re.compile(r"[ \t]+$", re.MULTILINE), ""),
 )
 """What differs from run to run: colours, durations, times of day, memory, process ids, ports, paths, versions, bars,

@@ -347,7 +347,7 @@ def test_messages_say_how_to_attach_to_detached_clusters(
             owner.wait()
         names = [f"kept.{owner.pid}" for owner in (first, second)]
         assert main(["where", names[0]]) == 1
-        expected = f"mhnb where: no notebook is attached\n  Fix: %mhjax attach {names[0]}\n"
+        expected = f"mhnb where: kept: no notebook is attached\n  Fix: %mhjax attach {names[0]}\n"
         assert capsys.readouterr().err.startswith(expected)
         with hidden_clusters():
             with pytest.raises(NotStarted, match=r"Fix: %mhjax attach kept \(a detached cluster on this machine\)"):
