@@ -56,6 +56,7 @@ from mhnb.rank.guard.provenance import (
     Tag,
     copy_provenance,
     is_tagged,
+    read_content,
     read_tags,
     tag_array,
 )
@@ -389,7 +390,7 @@ class HostDataRecorder:
                 itself. None: wait for all, as for a launch without a collective.
         """
         if self._unhashed:
-            pending = [getattr(array, PENDING) for array in inputs if hasattr(array, PENDING)]
+            pending = [host for array in inputs if (host := getattr(array, PENDING, None)) is not None]
             if not self._deferred.has_room_for([host for host in pending if host.parts]):
                 donated = None
             for at, array in enumerate(inputs):
@@ -429,17 +430,12 @@ class HostDataRecorder:
             return
         number = self._next_number(program.participants, is_agreed=is_agreed)
         if is_agreed:
-            positions, tags = (
-                uncompared_positions(uncompared_mask, len(inputs)),
-                read_tags(inputs) if uncompared_mask else [],
-            )
+            positions = uncompared_positions(uncompared_mask, len(inputs))
         else:
-            tags = read_tags(inputs)
-            positions = [at for at, (value, producer, _) in enumerate(tags) if value and producer is None]
+            positions = [at for at, (value, producer, _) in enumerate(read_tags(inputs)) if value and producer is None]
         with self._lock:
             for at in positions:
-                content = getattr(inputs[at], PENDING, tags[at][0])
-                self._add_input(program, line, (number, at), content, inputs[at])
+                self._add_input(program, line, (number, at), read_content(inputs[at]), inputs[at])
             for at, array in enumerate(inputs) if self._partially_shared and number else ():
                 for host in getattr(array, BOXES, ()):
                     self._add_input_boxes(host, HashLabel(number, at, line))

@@ -88,6 +88,13 @@ def read_tags(inputs: Iterable[object]) -> list[Tag]:
     return [getattr(array, ATTRIBUTE, UNTAGGED) for array in inputs]
 
 
+def read_content(array: object) -> Any:
+    """Return the `HostArray` of an array that is still computed, or else its tag value."""
+    # In this order: a thread that finds it computed sets the tag before it removes the other attribute.
+    pending = getattr(array, PENDING, None)
+    return read_tags([array])[0][0] if pending is None else pending
+
+
 def combine_tags(tags: Iterable[Tag], uncompared_mask: int = 0) -> int:
     """Return a hash of the tag values of a launch's arrays; less than 2**63.
 
@@ -198,8 +205,9 @@ def is_tagged(array: object) -> bool:
 def copy_provenance(source: object, target: Any, producer: Producer | None = None, token: object = None) -> None:
     """Copy the tag of an array to one that was made from it unchanged; `producer` is for a source made for one launch."""
     for name in (PENDING, BOXES):
-        if hasattr(source, name):
-            setattr(target, name, getattr(source, name))
+        # Read once, because another thread may remove it.
+        if (hosts := getattr(source, name, None)) is not None:
+            setattr(target, name, hosts)
         else:
             vars(target).pop(name, None)
     # The token describes what the source looks like, and the target may look different.
@@ -250,7 +258,7 @@ class UncomparedArrays:
             if (
                 value == UNKNOWN
                 or (producer is not None and producer.has_unknown_inputs)
-                or (value == ANY and not (producer and producer.pmap_value) and not hasattr(array, PENDING))
+                or (value == ANY and not (producer and producer.pmap_value) and read_content(array) == ANY)
             ):
                 self._lines |= set() if line is None else {line}
                 self._count += getattr(array, _COUNTED, None) is not self

@@ -19,6 +19,7 @@ from mhnb.rank.guard.provenance import (
     describe_inputs,
     for_collective,
     for_local,
+    read_content,
     read_provenance,
     read_tags,
     tag_array,
@@ -187,6 +188,15 @@ def test_uncompared_arrays_are_counted() -> None:
     (note,) = uncompared.format_notes()
     assert note.startswith("2 arrays were not compared")
     assert note.endswith("(line 3)")
+
+
+def test_an_array_that_another_thread_hashes_meanwhile_is_compared() -> None:
+    """Between two reads of an array another thread may find it computed: it gets its tag, and is pending no more."""
+    array = host_array(5, DATA)
+    uncompared = UncomparedArrays()
+    uncompared.record([array], [(ANY, DATA, None)], 1)
+    assert uncompared.format_notes() == []
+    assert read_content(array) == 5
 
 
 @pytest.mark.parametrize("seed", ["0", "77"])
