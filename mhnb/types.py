@@ -1,4 +1,4 @@
-"""Value types that every layer shares. They do not depend on processes, sockets or JAX."""
+"""Value types of all layers, independent of processes, sockets and JAX."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Frame: TypeAlias = bytes | memoryview
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceRef:
-    """A device: its rank and its index among that rank's local devices, shown as `2:0`.
+    """A device as rank and local index, shown as `2:0`.
 
     >>> str(DeviceRef(2, 0))
     '2:0'
@@ -41,7 +41,7 @@ class DeviceRef:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """Status of one rank: what `cluster.ranks` holds, and what every view of a start or a status shows."""
+    """Status of one rank, as in `cluster.ranks` and in status views."""
 
     rank: int
     host: str

@@ -1,1 +1,1 @@
-"""Start supervisors on hosts and end them: this machine, ssh, Slurm, MPI, cloud VMs, ipcluster."""
+"""Launchers of supervisors: local, ssh, Slurm, MPI, cloud and ipcluster."""

@@ -1,4 +1,4 @@
-"""Protocols of launchers, which start supervisors, and of hosts, which represent started supervisors to the event loop."""
+"""Protocols: launchers start supervisors; hosts represent them to the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADDRESS_FIX = "\n  Fix: --address 10.0.0.1 (the address of this machine that the
 
 
 class Host(Protocol):
-    """A process of this machine that is a supervisor, or runs one or several on other machines."""
+    """A local process that is a supervisor, or runs remote supervisors."""
 
     supervisors: tuple[int, ...]
     """Numbers of its supervisors."""
@@ -30,42 +30,42 @@ class Host(Protocol):
         """Return whether it has ended."""
 
     def explain(self) -> str:
-        """Describe how it ended: what it is, its last output, and the next step."""
+        """Describe how it ended, with its last output and the next step."""
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Wait for its end, and kill it if it does not end; if it is on this machine, with the process groups of its ranks."""
+        """Wait until it ends; otherwise kill it and its local ranks (`pids`)."""
 
     def release(self) -> None:
-        """Release it, so that it outlives this process, for a start with `--keep`."""
+        """Let it outlive this process, for a start with `--keep`."""
 
 
 @runtime_checkable
 class QueuedHost(Protocol):
-    """A host that may have to wait for its machines in a scheduler's queue."""
+    """A host that may wait in a scheduler's queue."""
 
     @property
     def queue_status(self) -> str:
-        """Describe its state in the queue; empty if it is not or no longer queued."""
+        """Describe its state in the queue; empty if it is not queued."""
 
 
 @runtime_checkable
 class FailureReporter(Protocol):
-    """A host that knows why its supervisors did not start, each on its own machine."""
+    """A host that reports why its supervisors did not start."""
 
     def start_failures(self) -> Mapping[int, LaunchError]:
-        """Return why supervisors did not start, by their numbers; the others may still report."""
+        """Return the start failures known so far, by supervisor number."""
 
 
 class Launcher(Protocol):
     """Starts the supervisors of one kind of profile."""
 
     def find_own_address(self) -> str:
-        """Return the address by which the hosts reach this machine. Raises LaunchError if it is unknown."""
+        """Return the address for hosts to reach this machine, or raise LaunchError."""
 
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
-        """Start a supervisor for each spec, all at once; yield each process as soon as it exists.
+        """Start all supervisors at once; yield each process once it exists.
 
         Args:
             specs: one for each share, with the key; to be passed on standard input, never in argv or the environment.

@@ -1,4 +1,4 @@
-"""A process on this machine that reads its standard input from here and writes to a log: a supervisor, ssh, or a launcher's command."""
+"""A local process with input from here and output to a log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mhnb.system.private_files import open_private
 
 
 class ChildProcess:
-    """A running process. It may have ended at any time, so no method raises for that reason.
+    """A child process; no method raises because it has ended.
 
     Args:
         command: the program and its arguments.
@@ -61,7 +61,7 @@ class ChildProcess:
             return log.read().decode(errors="replace")
 
     def write(self, data: bytes) -> None:
-        """Write to its standard input, from any thread; do nothing if it has ended, or the input is closed."""
+        """Write to its standard input if it is open; thread-safe."""
         with self._stdin_lock, contextlib.suppress(BrokenPipeError):
             if not self._stdin.closed:
                 self._stdin.write(data)
@@ -74,7 +74,7 @@ class ChildProcess:
             self._stdin.close()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended; return False if it has not within that time."""
+        """Wait until it has ended; return False on timeout."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:

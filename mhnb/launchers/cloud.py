@@ -1,4 +1,4 @@
-"""TPU VM and Kubernetes launcher: one client command per host starts a supervisor on each worker or pod, all at once."""
+"""TPU VM and Kubernetes launcher: one client command per worker or pod."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""ipyparallel launcher classes: with a profile of mhnb, `ipcluster start` starts the same ranks, engine id = rank.
+"""ipyparallel launcher classes: `ipcluster start` starts the ranks of a profile.
 
-A separate process, `mhnb.cluster.ipcluster_engines`, owns the engines.
+An engine's id is its rank. A separate process, `mhnb.cluster.ipcluster_engines`, owns the engines.
 It outlives `ipcluster start --daemonize` as ipyparallel's own engines do.
 """
 
@@ -38,7 +38,7 @@ def _query_profile(profile_dir: str, *words: str) -> str:
 
 
 class MhnbControllerLauncher(LocalControllerLauncher):
-    """The hub on this machine, at the address by which the profile's hosts reach it.
+    """The hub on this machine, at an address reachable from the hosts.
 
     If the profile has no settings of the hub, it gets those that it would have in a notebook.
     """
@@ -87,7 +87,7 @@ class MhnbEngineLauncher(LocalProcessLauncher, EngineLauncher):
         return _engines_command(self.profile_dir, *words, "--settings", json.dumps(settings, default=str))
 
     def get_env(self) -> dict[str, str]:
-        """Return the environment without the hub's key, which every process of this user could read there."""
+        """Return the environment without the hub's key, which other processes could read."""
         return {name: value for name, value in super().get_env().items() if name != "IPP_CONNECTION_INFO"}
 
     def start(self, n: int) -> Any:

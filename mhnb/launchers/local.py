@@ -1,4 +1,4 @@
-"""Supervisors on this machine: a child of the notebook, or one that another process of this user started and detached from.
+"""Supervisors on this machine, and those that another process started.
 
 A child reads the spec, which holds the key, from standard input. The end of that input means that its owner has ended.
 """
@@ -87,7 +87,7 @@ class LocalHost:
         )
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Wait until it has ended; kill it and its ranks if it does not.
+        """Wait until it has ended; otherwise kill it and its ranks.
 
         Args:
             pids: the process groups of its ranks.
@@ -102,9 +102,10 @@ class LocalHost:
             self._process.kill()
 
     def _ends_by_itself(self) -> bool:
-        """Return whether it ends by itself, after it has ended its ranks and the processes they started.
+        """Return whether it ends by itself within the time limit.
 
-        The supervisor confirms it with a file. Its exit code is no evidence: if other code has waited for this child, it is always 0.
+        A file confirms that the supervisor has ended its ranks and their processes. Its exit code is no evidence: if
+        other code has waited for this child, it is always 0.
         """
         return self._process.wait(_KILL_AFTER_S) and self._end_marker.exists()
 
@@ -123,7 +124,7 @@ _TERM_S = 10.0
 
 
 class AdoptedHost:
-    """A supervisor on this machine that is not a child of this process.
+    """A supervisor on this machine, not a child of this process.
 
     Args:
         supervisor: its number.
@@ -151,11 +152,11 @@ class AdoptedHost:
         return not self._released and not is_running(self._process)
 
     def explain(self) -> str:
-        """Describe its end. The exit status is unknown, because it was not a child of this process."""
+        """Describe its end; only a child has a known exit status."""
         return f"the supervisor of this machine (pid {self.pid}) ended"
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Wait until it has ended; kill it and its ranks if it does not."""
+        """Wait until it has ended; otherwise kill it and its ranks."""
         if self._released:
             return
         try:
@@ -187,7 +188,7 @@ class DetachedHosts:
         return 0
 
     def has_exited(self) -> bool:
-        """Return False, because no process here can end. Loss is detected from missing heartbeats or a closed connection."""
+        """Return False; only heartbeats and the connection show a loss."""
         return False
 
     def explain(self) -> str:
@@ -195,14 +196,14 @@ class DetachedHosts:
         return "hosts from which another notebook detached"
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Do nothing: they end by the message that the transport has delivered, and nothing here can wait for it."""
+        """Do nothing: a message over the transport ends them."""
 
     def release(self) -> None:
         """Do nothing: they live on by themselves."""
 
 
 def end_supervisor(pid: int) -> None:
-    """Terminate a supervisor of this machine and all its child processes; wait for them, and kill those that do not end."""
+    """Terminate a local supervisor, then kill what remains of its process tree."""
     with contextlib.suppress(*PROCESS_ENDED):
         supervisor = psutil.Process(pid)
         processes = [*supervisor.children(recursive=True), supervisor]

@@ -1,4 +1,4 @@
-"""MPI launcher: one mpiexec starts all supervisors, on this machine or on machines that it reaches."""
+"""MPI launcher: one mpiexec starts all supervisors, here or elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFI
 
 
 class MpiHosts(TaskHosts):
-    """The supervisors of one mpiexec, and the file that they read. It holds the key, and is removed as soon as all have read it.
+    """The supervisors of one mpiexec, and the file that they read.
+
+    The file holds the key, so it is removed as soon as all have read it.
 
     Args:
         command_spec: the mpiexec.
@@ -74,7 +76,7 @@ class MpiLauncher:
         self._has_allocation = any(environment.get(name) for name in _ALLOCATION_VARIABLES)
 
     def find_own_address(self) -> str:
-        """Return the address from which this machine reaches the others; loopback if all processes run here.
+        """Return this machine's address for the others; loopback if it is alone.
 
         Raises:
             LaunchError: the first machine's name cannot be resolved here.

@@ -79,12 +79,12 @@ class Settings(Configurable):
     )
 
     def build_options(self, cls: type[_Options]) -> _Options:
-        """Build the frozen options of a kind from the settings of the same names."""
+        """Build frozen options from the settings with the same names."""
         values = {part.name: getattr(self, part.name) for part in fields(cls) if self.has_trait(part.name)}  # type: ignore[arg-type]
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
     def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:
-        """Create the launcher for a spec; a kind whose ranks all belong to the one supervisor of this machine has none.
+        """Create the launcher for a spec; only remote kinds have one.
 
         Raises:
             InvalidRequest: a setting is invalid, or the spec has machines missing, or has machines that the kind chooses itself.
@@ -134,7 +134,7 @@ class _RemoteSettings(Settings):
     share_gpus = _switch("Divide the GPUs of a host among its ranks (default: False, every rank sees all GPUs).")
 
     def remote_options(self) -> SshOptions:
-        """Return the options of the remote side, for kinds that are not reached by our own ssh."""
+        """Return the options of the remote side; kind ssh adds its login."""
         return SshOptions(
             python=self.python,
             venv=self.venv,
@@ -178,7 +178,7 @@ class MhnbSsh(_RemoteSettings):
 
 
 class MhnbSlurm(_RemoteSettings):
-    """Machines allocated by Slurm: one srun, as a job of its own or a step of the job this notebook is in."""
+    """Machines allocated by Slurm, in a new job or the current one."""
 
     kind = "slurm"
     shares_machines = True
@@ -279,7 +279,7 @@ _PREFIX = "mhnb-"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile as its file was when it was loaded: once for a start and its restarts, so that all of a cluster has the same settings."""
+    """A snapshot of a profile, shared by a start and its restarts."""
 
     name: str
     """Name as requested."""
@@ -294,7 +294,7 @@ class Profile:
     """Its own, with those of a start over them. Not compared, because traitlets compares identities; `StartOptions.reach` is."""
 
     def with_settings(self, profile_settings: Mapping[str, Any]) -> Profile:
-        """Return the profile with settings of a start over its own, and without those of another start. Its file is not run again.
+        """Return a copy with these settings over the file's own.
 
         Args:
             profile_settings: settings by name; texts are parsed as the setting's type.
@@ -319,7 +319,7 @@ def user_profile_dir(name: str) -> Path:
 
 
 def user_profiles() -> list[str]:
-    """Return the names of the user's own profiles whose launcher is one of mhnb's."""
+    """Return the names of the user's profiles with a launcher of mhnb."""
     files = sorted(Path(get_ipython_dir()).glob(f"profile_*/{_FILE}"))
     return [
         file.parent.name.removeprefix("profile_") for file in files if f'"{_PREFIX}' in file.read_text(encoding="utf-8")
@@ -332,7 +332,7 @@ def is_path(name: str) -> bool:
 
 
 def find_profile(name: str) -> Path:
-    """Return the folder of a profile: a given directory, one of the user's own, or one that comes with mhnb.
+    """Find a profile's folder by path, or by name: mhnb's, then user's.
 
     Raises:
         InvalidRequest: unknown profile; the message lists the existing ones.
@@ -410,7 +410,7 @@ def _find_kind(config: Config, path: Path) -> str:
 
 
 def _check_settings(config: Config, path: Path) -> None:
-    """Raise for settings that would have no effect, because their class or name does not exist."""
+    """Raise for unknown classes and settings, which would have no effect."""
     classes = {cls.__name__: cls for cls in KINDS.values()}
     for owner, settings in config.items():
         if owner.startswith("Mhnb") and owner not in classes:
@@ -426,7 +426,7 @@ def _check_settings(config: Config, path: Path) -> None:
 
 
 def _locate_setting(path: Path, owner: str, name: str | None = None) -> str:
-    """Return the file, and the line that sets something if the text shows it."""
+    """Return the position of a setting: file, and line if found."""
     wanted = f"c.{owner}" if name is None else f"c.{owner}.{name}"
     lines = [
         node.lineno
@@ -445,7 +445,7 @@ def _set(settings: Settings, name: str, value: object, where: str) -> None:
 
 
 def _parse_setting(trait: TraitType[Any, Any], value: object, name: str) -> object:
-    """Parse a typed text as the type of the setting; other values stay as they are."""
+    """Convert text from flags to the setting's type; keep other values."""
     if isinstance(trait, List):
         return (
             shlex.split(value) if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else value
@@ -465,7 +465,7 @@ def _parse_setting(trait: TraitType[Any, Any], value: object, name: str) -> obje
 
 
 def format_restart_note(cluster_spec: ClusterSpec, *, is_detachable: bool) -> str:
-    """Return a note if a restart must request machines from a scheduler again; otherwise an empty string."""
+    """Return a note if a restart queues for machines again; otherwise empty."""
     queues = is_detachable and (cluster_spec.kind or cluster_spec.profile) == "slurm" and not is_inside_job(os.environ)
     return REQUEUE_NOTE if queues else ""
 
@@ -474,7 +474,7 @@ def format_restart_note(cluster_spec: ClusterSpec, *, is_detachable: bool) -> st
 
 
 def read_hosts(spec: str) -> tuple[HostName, ...]:
-    """Parse `a,b,c`, or read a host file: `@hosts.txt`, or any path with a slash, which no machine name contains.
+    """Parse host names `a,b,c`, or a host file `@FILE` or `DIR/FILE`.
 
     Raises:
         InvalidRequest: an invalid machine name, or a file that cannot be read.
@@ -501,7 +501,7 @@ def read_hostfile(name: str) -> tuple[HostName, ...]:
 
 
 def ranks_per_host(hosts: Sequence[HostName]) -> int | None:
-    """Return the number of ranks that a host file sets for every host; None if it sets none.
+    """Return the hosts' common number of ranks; None if not set.
 
     Raises:
         InvalidRequest: the numbers differ between hosts.

@@ -1,4 +1,4 @@
-"""Run supervisors on other machines through one local command: srun, mpiexec, gcloud, kubectl.
+"""Run supervisors through one local command: srun, mpiexec, gcloud or kubectl.
 
 The command runs under the watchdog process (`watchdog.py`). The remote command line and the spec are sent over its standard input.
 """
@@ -59,7 +59,7 @@ def run_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.
 
 
 def spec_input(spec: HostSpec, remote_options: SshOptions) -> bytes:
-    """Return the command's input: a shell line that becomes the supervisor, and the supervisor's spec, which holds the key."""
+    """Return the input: a shell line, then the spec with the key."""
     # The interpreter reads its hash seed from the environment; it cannot be set later.
     seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
     options = replace(choose_python(remote_options, sys.executable), environment={**seed, **remote_options.environment})
@@ -106,12 +106,12 @@ class CommandHosts:
         self.write_stdin(command_spec.stdin_data)
 
     def write_stdin(self, data: bytes) -> None:
-        """Write to the command's standard input; do nothing if it has ended: the owner polls, and `explain` describes why."""
+        """Write to the command's standard input; do nothing if it ended."""
         self._process.write(data)
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of the command; None while it runs, and after a release."""
+        """Return the command's exit code; None while it runs or after release."""
         return None if self._released else self._process.code
 
     @property
@@ -166,7 +166,7 @@ class TaskHosts(CommandHosts):
         self._is_kept = False
 
     def record_report(self, supervisor: int) -> None:
-        """Record that a supervisor has reported: from now on the command of a detachable cluster outlives its notebook.
+        """Record a supervisor's report; a detachable command then outlives its notebook.
 
         Before that it may wait in a queue, and there is no cluster that another notebook could attach to.
         """
@@ -176,7 +176,7 @@ class TaskHosts(CommandHosts):
             self.write_stdin(KEEP_MARKER + b"\n")
 
     def start_failures(self) -> Mapping[int, LaunchError]:
-        """Return why supervisors did not start: their tasks have reported it in the log."""
+        """Return the start failures that tasks reported in the log."""
         log = self._command_spec.log
         with log.open("rb") as file:
             file.seek(self._log_offset)

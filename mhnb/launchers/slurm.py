@@ -1,4 +1,4 @@
-"""Slurm launcher: one srun starts all supervisors, squeue reports the state of its job, and a restart reuses its allocation.
+"""Slurm launcher: one srun starts all supervisors; restarts reuse its allocation.
 
 The job belongs to a salloc, and the srun is a step in it. The allocation outlives the step: a restart passes it from one generation of
 a cluster to the next. A detachable cluster may have no notebook that could release a job, so the job is the srun's own and ends with
@@ -68,7 +68,7 @@ class SallocAllocation:
         return self._holder.has_exited()
 
     def is_usable(self) -> bool:
-        """Return whether Slurm reports the job as running: salloc may not know yet that its job was just revoked."""
+        """Return whether squeue reports RUNNING; salloc learns later of a revoked job."""
         if self.has_ended() or not self.file.exists():
             return False
         command = ["squeue", "--noheader", "--format=%T", f"--jobs={self.file.read_text().strip()}"]
@@ -86,7 +86,7 @@ class SallocAllocation:
         return self._holder.explain()
 
     def release(self) -> None:
-        """Release the machines, and wait until Slurm has taken them back. A second call does nothing."""
+        """Release the machines, and wait until Slurm has them back; idempotent."""
         self._holder.wait(())
 
 
@@ -95,16 +95,16 @@ _parked: dict[str, SallocAllocation] = {}
 
 
 def park_allocation(cluster: str, hosts: Sequence[Host]) -> None:
-    """Park the allocation of these hosts, if they have one, for the next start of that cluster."""
+    """Park these hosts' allocation, if any, for the cluster's next start."""
     for host in hosts:
         if isinstance(host, SlurmHosts) and (allocation := host.detach_allocation()) is not None:
             _parked[cluster] = allocation
 
 
 def claim_allocation(cluster: str, requested: object) -> SallocAllocation | None:
-    """Return the parked allocation of a cluster; None if it does not exist, has ended, or was requested differently.
+    """Return a cluster's parked allocation if it is usable, or None.
 
-    An allocation that cannot be used is released.
+    An allocation that has ended, or was requested with other options, is released.
     """
     allocation = _parked.pop(cluster, None)
     if allocation is not None and (allocation.requested != requested or not allocation.is_usable()):
@@ -127,7 +127,7 @@ _QUERY_TIMEOUT_S = 10.0
 
 
 class SlurmHosts(TaskHosts):
-    """The supervisors of one srun. A thread polls squeue for the state of the job until it has its machines.
+    """The supervisors of one srun; a thread polls squeue while queued.
 
     Args:
         command_spec: the srun.
@@ -153,7 +153,7 @@ class SlurmHosts(TaskHosts):
 
     @property
     def queue_status(self) -> str:
-        """Describe how the job waits for its machines; empty once it has them."""
+        """Describe the job's wait for machines; empty once it has them."""
         return self._queue_status
 
     def _poll_queue(self) -> None:
@@ -182,28 +182,28 @@ class SlurmHosts(TaskHosts):
             self._has_begun.set()
 
     def has_exited(self) -> bool:
-        """Return whether the step has ended, or its job before the step began; and with it every supervisor."""
+        """Return whether the step, or its job before it, has ended."""
         return super().has_exited() or (
             (pending := self._find_pending_allocation()) is not None and pending.has_ended()
         )
 
     def explain(self) -> str:
-        """Describe the end from Slurm's output for the step, or for the job if the step has not begun."""
+        """Describe the end of the step, or of its pending job."""
         pending = self._find_pending_allocation()
         return super().explain() if pending is None else pending.explain()
 
     def _find_pending_allocation(self) -> SallocAllocation | None:
-        """Return the own job that the step still waits for. Several threads call it while another one hands the job over."""
+        """Return the allocation that the step waits for, or None; thread-safe."""
         allocation = self._allocation
         return None if allocation is None or allocation.file.exists() else allocation
 
     def detach_allocation(self) -> SallocAllocation | None:
-        """Return the job for the next generation; None if it has none of its own."""
+        """Detach and return the job for the next generation, or None."""
         allocation, self._allocation = self._allocation, None
         return allocation
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Release the step and, unless it was handed over, the job; wait until they have ended."""
+        """End the step and, unless detached, its job; wait for both."""
         self._stopped.set()
         super().wait(pids)
         allocation = self._allocation
@@ -213,7 +213,7 @@ class SlurmHosts(TaskHosts):
 
 
 def _query_queue() -> str:
-    """Return squeue's lines on all jobs that wait or have just begun; empty if squeue does not answer."""
+    """Return squeue's lines on waiting and running jobs; empty without an answer."""
     words = ["squeue", "--noheader", "--sort=-p,i", "--states=PENDING,CONFIGURING,RUNNING", f"--format={QUEUE_FORMAT}"]
     try:
         return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_QUERY_TIMEOUT_S).stdout

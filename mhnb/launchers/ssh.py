@@ -1,4 +1,4 @@
-"""ssh launcher: one login per host starts its supervisor, all at once, with the spec on standard input.
+"""ssh launcher: one login per host starts its supervisor, all at once.
 
 Each login is a local ssh process, with a log and an explanation of its end. Standard input stays open while the remote program should
 run: the program ends with the input, whether this process, the machine or the network ended.
@@ -53,7 +53,7 @@ class SshProcess(ChildProcess):
         self.write(remote_line(options, arguments).encode() + stdin)
 
     def failure(self) -> LaunchError | None:
-        """Describe why it ended; None while it runs, or if it ended on request."""
+        """Return its failure; None if it runs or ended on request."""
         code = self.code
         if code is None or code == 0 or self._was_killed:
             return None
@@ -68,7 +68,7 @@ class SshProcess(ChildProcess):
         return f"{self.host}: {'ended' if self.has_exited() else 'runs'}; log {self.log}"
 
     def kill(self) -> None:
-        """Break the connection at once. The program is not killed, but sees the end of its standard input."""
+        """Break the connection; the program is not killed but loses its input."""
         self._was_killed = not self.has_exited()
         super().kill()
         self.close_input()
@@ -109,12 +109,12 @@ class SshHost:
         return {} if error is None else dict.fromkeys(self.supervisors, error)
 
     def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # part of the protocol; these ids belong to another machine
-        """Close its standard input, which ends everything on that machine, and wait for the end."""
+        """Close its standard input, which ends the remote side, and wait."""
         if not self._released:
             self._process.end(_END_S)
 
     def release(self) -> None:
-        """Release it: ssh ends and the supervisor keeps running, as its spec requires."""
+        """End ssh; the supervisor keeps running, as its spec requires."""
         self._released = True
         self._process.kill()
 

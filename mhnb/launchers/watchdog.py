@@ -1,4 +1,4 @@
-"""Watchdog process for a command that must not outlive the notebook, and that could not detect the notebook's end itself.
+"""Watchdog: ends a command that cannot detect the notebook's end itself.
 
 `python -m mhnb.launchers.watchdog [--keep] [--clean-up WORDS] -- COMMAND...` forwards standard input to the command. When it ends,
 because the notebook closed it or was killed, the command's input is closed too. A command that has not ended a moment later is
@@ -45,7 +45,7 @@ def watchdog_command(command: Sequence[str], *, keep: bool = False, clean_up: Se
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command until it ends; return its exit code, or 128 plus the signal's number if a signal ended it."""
+    """Run the command; return its exit code, or 128 plus signal number."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--clean-up", default="")
@@ -75,7 +75,7 @@ def _start_thread(work: Callable[..., None], *arguments: object) -> None:
 
 
 def _terminate_with_parent() -> None:
-    """Make the system terminate the command when this process is killed: it may not read, and so miss the end of its input."""
+    """Let Linux terminate the command if this process is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
@@ -101,7 +101,7 @@ def _forward_input(child: subprocess.Popen[bytes], keep: bool) -> None:  # noqa:
 
 
 def _terminate(child: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Terminate the command after the grace period, and kill it if that does not help."""
+    """Terminate the command after the grace period; kill it if necessary."""
     for limit_s, act in ((grace_s, child.terminate), (_KILL_S, lambda: _kill_all(child))):
         try:
             child.wait(limit_s)
