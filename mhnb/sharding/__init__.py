@@ -1,1 +1,1 @@
-"""Pure computations about shardings, layouts and collectives: plain values in, plain values out, no JAX."""
+"""Pure computations about shardings, layouts and collectives, without JAX."""

@@ -19,7 +19,7 @@ from mhnb.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class ByteRun:
-    """A box within an array, and the bytes `start:stop` that hold it in row-major memory."""
+    """A box of an array, and its bytes `start:stop` in row-major memory."""
 
     start: int
     stop: int
@@ -45,7 +45,7 @@ def box_shape(box: Box) -> tuple[int, ...]:
 
 
 def find_uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
-    """Return a box of the array that none of `boxes` covers; None if all of it is covered.
+    """Return an uncovered box of the array; None if `boxes` cover it.
 
     >>> find_uncovered((4, 2), [((0, 2), (0, 2))])
     ((2, 4), (0, 2))
@@ -56,7 +56,7 @@ def find_uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
 
 
 def _find_uncovered_in(target: Box, boxes: Sequence[Box], dim: int) -> Box | None:
-    """Search one slab after another along `dim`; `boxes` cover the target in all dims before it."""
+    """Search slabs along `dim`; `boxes` cover the target in earlier dims."""
     if not boxes:
         return target
     if dim == len(target):
@@ -72,9 +72,10 @@ def _find_uncovered_in(target: Box, boxes: Sequence[Box], dim: int) -> Box | Non
 
 
 def split_shape(shape: Sequence[int], itemsize: int, limit: int) -> Iterator[ByteRun]:
-    """Split an array into pieces of at most `limit` bytes (or one element), in memory order.
+    """Yield an array's pieces of at most `limit` bytes, in memory order.
 
-    Each piece is both a box and one contiguous range of row-major memory, so that one copy reads it and writes it anywhere.
+    A piece has at least one element. It is both a box and one contiguous range of row-major memory, so that one copy
+    reads it and writes it anywhere.
 
     >>> [(p.start, p.stop, p.box) for p in split_shape((3, 2), 4, 16)]
     [(0, 16, ((0, 2), (0, 2))), (16, 24, ((2, 3), (0, 2)))]
@@ -135,7 +136,7 @@ def short_dtype(name: str) -> str:
 
 
 def parse_dtype(value: Any) -> Dtype:
-    """Parse a dtype: a name in NumPy's or JAX's spelling, or an object that has a name.
+    """Parse a dtype: NumPy's or JAX's name, or a named object.
 
     Raises:
         InvalidRequest: it is not a type of known size.
@@ -178,7 +179,7 @@ WHOLE_ARRAY = "whole"
 
 
 def box_of_index(index: Iterable[slice], shape: Sequence[int]) -> Box:
-    """Convert an index of slices, one per dim, as JAX's shardings give them.
+    """Convert a JAX shard's index, one slice per dim, to a box.
 
     >>> box_of_index((slice(2, 4), slice(None)), (8, 3))
     ((2, 4), (0, 3))
@@ -187,7 +188,7 @@ def box_of_index(index: Iterable[slice], shape: Sequence[int]) -> Box:
 
 
 def partition_dim(size: int, parts: int) -> list[Range]:
-    """Partition a dim into equal ranges; if not divisible, the last ones are shorter or empty, as the compiler pads them.
+    """Partition a dim like XLA: equal ranges, the last shorter or empty.
 
     >>> partition_dim(8, 2), partition_dim(5, 4)
     ([(0, 4), (4, 8)], [(0, 2), (2, 4), (4, 5), (5, 5)])
@@ -197,7 +198,7 @@ def partition_dim(size: int, parts: int) -> list[Range]:
 
 
 def box_size(box: Box) -> int:
-    """Count the elements of a box; a box without dims has one element.
+    """Count the elements of a box; one without dims has one.
 
     >>> box_size(((2, 4), (0, 3))), box_size(())
     (6, 1)
@@ -225,7 +226,7 @@ def format_box(box: Sequence[Range]) -> str:
 
 
 def describe_box(box: Sequence[Range]) -> str:
-    """Describe a box in a sentence, without brackets; an array without dims is `whole`.
+    """Format a box without brackets; `whole` if it has no dims.
 
     >>> describe_box(((2, 4), (0, 3))), describe_box(())
     ('2:4, 0:3', 'whole')

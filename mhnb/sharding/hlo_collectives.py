@@ -1,4 +1,4 @@
-"""Parse the collectives of a compiled program from its text: bytes, groups, mesh axes, how often each runs, and its source line.
+"""Parse the collectives in a compiled program's text: bytes, groups, axes, source.
 
 Nothing is skipped silently: an unknown communicating operation, spelling of groups or shape raises `UnknownForm`.
 The text knows no mesh and no hosts: groups are positions in the device assignment, without axis names (names in XLA's own spellings
@@ -74,7 +74,7 @@ def _iter_meshes(stablehlo: str) -> Iterator[NamedMesh]:
 
 
 def find_axes(groups: Groups, meshes: Iterable[NamedMesh]) -> GroupAxes:
-    """Return the axes of the first mesh whose whole axes the groups span, or else of the first mesh that fits.
+    """Return the axes of the first mesh that fits, preferring whole axes.
 
     >>> mesh = NamedMesh(("data", "model"), (4, 2))
     >>> find_axes(((0, 2, 4, 6), (1, 3, 5, 7)), [mesh]).axes, find_axes(((0, 2), (1, 3)), [mesh])
@@ -91,7 +91,7 @@ def find_axes(groups: Groups, meshes: Iterable[NamedMesh]) -> GroupAxes:
 
 @lru_cache(maxsize=256)
 def _find_group_axes(groups: Groups, mesh: NamedMesh) -> GroupAxes | None:
-    """Return the axes of one mesh along which members of a group differ; None if a member is not in the mesh."""
+    """Return the axes that groups span; None for positions outside the mesh."""
     count = prod(mesh.sizes)
     if any(not 0 <= position < count for group in groups for position in group):
         return None
@@ -148,7 +148,7 @@ _REMOTE_METADATA = re.compile(r"nvshmem|xla_replica_ids|has_communication|collec
 
 
 def may_communicate(text: str) -> bool:
-    """Check whether a program has a collective, or a custom call that could be one.
+    """Return whether a program may communicate with other devices.
 
     Args:
         text: optimised HLO, because XLA's partitioner adds most collectives after lowering.
@@ -286,7 +286,7 @@ class HloCollective:
 
 
 def parse_collectives(text: str) -> tuple[HloCollective, ...]:
-    r"""Parse the collectives of a compiled program, in the order of its text.
+    r"""Parse the collectives of a compiled program, in text order.
 
     Args:
         text: result of `jax.jit(f).lower(...).compile().as_text()`: one program after partitioning.
@@ -378,7 +378,7 @@ def _iter_operands(op: str, computation: Computation, instruction: Instruction) 
 
 
 def _parse_result(op: str, instruction: Instruction, *, starts: bool) -> Tree:
-    """Return the result's shape. Except for all-reduce, the shape of a start operation is (operands, result, contexts...)."""
+    """Return the result's shape, which start operations wrap as (operands, result, ...)."""
     tree = instruction.tree()
     if not starts or op == "all-reduce":
         return tree
@@ -402,7 +402,7 @@ def _read_groups(module: HloModule, instruction: Instruction) -> Groups:
 
 
 def _truncate_after_groups(text: str) -> str:
-    """Truncate the text after the groups, so that equal groups are parsed once."""
+    """Truncate the text after the groups, for the cache of `parse_groups`."""
     end = re.search(r",\s*(?!device_ids)[a-z_]+=", text)
     return text[: end.start()] if end else text
 
@@ -417,7 +417,7 @@ def _read_pairs(op: str, instruction: Instruction) -> tuple[tuple[int, int], ...
 
 
 def _connected_groups(pairs: tuple[tuple[int, int], ...]) -> Groups:
-    """Return the rings and chains that the pairs form: positions that can reach each other."""
+    """Return the rings and chains that the pairs form, as groups."""
     group: dict[int, list[int]] = {}
     for source, target in pairs:
         one, other = group.setdefault(source, [source]), group.setdefault(target, [target])

@@ -1,4 +1,4 @@
-"""Parse the spellings of replica groups in HLO text into positions in the device assignment.
+"""Parse replica groups in HLO text into positions in the device assignment.
 
 XLA writes the same groups as a list, as an iota with a transpose, or as axes of a mesh of its own. No spelling is preferred, and
 the same program changes its spelling between versions.
@@ -72,7 +72,7 @@ def parse_pairs(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _read_iota(text: str, shape: str, dims: str, order: str | None) -> Groups:
-    """Expand `[groups,size]<=[dims]T(order)`: 0, 1, 2, ... shaped as dims, transposed, and split into groups."""
+    """Expand `[groups,size]<=[dims]T(order)`: a transposed iota, split into groups."""
     sizes = _integers(shape)
     if len(sizes) != 2:
         raise _unknown(text, f"its groups have {len(sizes)} dimensions, expected 2")
@@ -83,7 +83,7 @@ def _read_iota(text: str, shape: str, dims: str, order: str | None) -> Groups:
 
 
 def _transposed(text: str, dims: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
-    """Number the cells of an array with these dims, and return the numbers in the order of its transpose."""
+    """Return an iota of these dims, flattened after a transpose."""
     order = order or tuple(range(len(dims)))
     if sorted(order) != list(range(len(dims))):
         raise _unknown(text, f"T({','.join(map(str, order))}) does not permute {len(dims)} dimensions")
@@ -93,7 +93,7 @@ def _transposed(text: str, dims: tuple[int, ...], order: tuple[int, ...]) -> lis
 
 
 def _read_mesh(text: str, mesh: str, devices: str | None, refs: str) -> Groups:
-    """Expand `mesh['a'=4,'b'=2], device_ids=(...) {'a','b':(1)2}`: groups along the named axes, or parts of axes."""
+    """Expand `mesh['a'=4,'b'=2], device_ids=(...) {'a','b':(1)2}` to groups along axes or their parts."""
     sizes = {name: int(size) for name, size in _AXIS.findall(mesh)}
     named = [(name, int(before or 1), int(size or 0)) for name, before, size in _REF.findall(refs)]
     if not sizes or any(name not in sizes for name, _, _ in named):
@@ -114,7 +114,7 @@ def _read_mesh(text: str, mesh: str, devices: str | None, refs: str) -> Groups:
 
 
 def _split_axis(text: str, axis_size: int, cuts: list[tuple[int, int, int]]) -> list[tuple[int, int | None]]:
-    """Split an axis at its named parts, each `(before, size, index in the list of names)`; other parts have index None."""
+    """Split an axis into `(size, index)` parts; unnamed ones have index None."""
     parts: list[tuple[int, int | None]] = []
     at = 1
     for before, size, place in cuts:

@@ -1,4 +1,4 @@
-"""Parse a compiled program's text: computations, how often each is called, source lines, shapes and their bytes; strip metadata.
+"""Parse a compiled program's text into computations, shapes and source lines.
 
 The text is what XLA prints (`HloModule::ToString`). It is split into lines first; an instruction is parsed only when requested.
 Shapes are written as `f32[8,4]{1,0:T(8,128)}`, or as tuples of those.
@@ -33,7 +33,7 @@ class HloShape:
 
     @property
     def nbytes(self) -> int:
-        """Bytes without padding; types under 8 bits are counted packed, as XLA sends them."""
+        """Return the bytes without padding; types under 8 bits are packed."""
         return (prod(self.dims) * _nbits(self.dtype) + 7) // 8
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ def flatten(tree: Tree) -> Iterator[HloShape]:
 
 
 def split_shape(text: str) -> tuple[str, str]:
-    """Split the shape off the beginning of an instruction's text; return it and the rest.
+    """Split an instruction's text into its shape and the rest.
 
     >>> split_shape("(f32[8]{0}, u32[]{:T(128)}) send(%x)")
     ('(f32[8]{0}, u32[]{:T(128)})', 'send(%x)')
@@ -158,7 +158,7 @@ class TripCount(NamedTuple):
     """Whether it is in a branch that may not be executed."""
 
     def nested_in(self, factor: int | None, *, branch: bool) -> TripCount:
-        """Return the runs inside a loop with this number of iterations (None: unknown), or in a branch."""
+        """Return the runs inside a loop (factor None: unknown) or branch."""
         return TripCount(
             self.times * (1 if factor is None else factor),
             self.has_unknown_loop or factor is None,
@@ -199,7 +199,7 @@ class Instruction:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Return the texts of the operands. Each is a name; in older texts, its shape precedes it."""
+        """Return the operands' texts: names, in older texts after their shapes."""
         depth, start, found = 1, 0, []
         for index, character in enumerate(self.rest):
             if character in "([{":
@@ -248,7 +248,7 @@ class Computation:
 
     @cached_property
     def starts_overlap(self) -> bool:
-        """Return whether this is the fusion with which XLA for TPU starts a collective that overlaps with other operations."""
+        """Return whether this fusion starts an overlapping collective (XLA for TPU)."""
         return any('custom_call_target="AsyncCollectiveStart"' in text for text in self.texts.values())
 
     @cached_property
@@ -299,7 +299,7 @@ class HloModule:
         return name == self.entry or any(self.is_called(caller) for caller, _, _ in self._callers.get(name, ()))
 
     def trip_count_of(self, name: str) -> TripCount:
-        """Return how often a computation runs per launch; 0 if nothing calls it."""
+        """Return a computation's runs per launch; 0 if nothing calls it."""
         if name == self.entry:
             return TripCount(1)
         if name not in self._trip_counts:
@@ -310,7 +310,7 @@ class HloModule:
         return self._trip_counts[name]
 
     def source_of(self, metadata: str) -> SourceLine | None:
-        """Return the source line of an operation: stated in older texts, found in a table of stack frames in newer ones."""
+        """Return an operation's source line, from metadata or stack-frame tables."""
         if found := re.search(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?', metadata):
             return SourceLine(found[1], int(found[2] or 0))
         found = re.search(r"stack_frame_id=(\d+)", metadata)
@@ -327,7 +327,7 @@ class HloModule:
 
 
 def _iter_called(name: str, text: str) -> Iterator[tuple[str, int | None, bool]]:
-    """Yield the computations that an instruction calls: name, iterations (None: unknown), and whether it is a branch."""
+    """Yield each called computation: name, iterations (None: unknown), whether a branch."""
     found = _CALLED.findall(text)
     found += [
         (kind, one.strip().removeprefix("%")) for kind, many in _CALLED_LIST.findall(text) for one in many.split(",")

@@ -1,4 +1,4 @@
-"""Layout of an array: the box that each device stores, the bytes it costs, its JSON encoding and its text.
+"""Layout of an array: boxes by device, bytes, JSON and text.
 
 A tree of layouts describes a pytree: the cost of each array, and which of them are replicated although others are sharded.
 The encoding contains each mesh once, however many arrays use it. The text is the same on a rank, in a report and in a table.
@@ -23,7 +23,7 @@ from mhnb.types import DeviceRef
 
 
 def compute_boxes(shape: Sequence[int], spec: Spec, mesh: MeshShape) -> dict[DeviceRef, Box]:
-    """Return the box of each device of a mesh; a dim not divisible by its axes is partitioned as the compiler pads it.
+    """Return each device's box; indivisible dims are partitioned as by the compiler.
 
     >>> compute_boxes((4, 2), parse_spec("P('x')"), MeshShape.row_major({"x": 2}))
     {DeviceRef(rank=0, ordinal=0): ((0, 2), (0, 2)), DeviceRef(rank=0, ordinal=1): ((2, 4), (0, 2))}
@@ -45,7 +45,7 @@ def compute_boxes(shape: Sequence[int], spec: Spec, mesh: MeshShape) -> dict[Dev
 # Not slotted: boxes are computed on first use and cached, so that a table of a thousand arrays computes none.
 @dataclass(frozen=True)
 class Layout:
-    """Sharding of an array over devices. Equal layouts put equal boxes of the same dtype on the same mesh by the same spec."""
+    """Sharding of an array over devices, compared by value."""
 
     shape: tuple[int, ...]
     dtype: Dtype
@@ -100,7 +100,7 @@ class Layout:
 
     @cached_property
     def owners_by_box(self) -> dict[Box, tuple[DeviceRef, ...]]:
-        """Return the distinct boxes in index order, each with the sorted devices that store it."""
+        """Return the distinct boxes in order, each with its sorted devices."""
         found: dict[Box, list[DeviceRef]] = {}
         for device, box in self.boxes.items():
             found.setdefault(box, []).append(device)
@@ -155,12 +155,12 @@ class Layout:
 
     @property
     def replication(self) -> float:
-        """Bytes stored per byte of the array; 1.0 for an array of no bytes."""
+        """Return the bytes stored per byte of the array; 1.0 if empty."""
         return self.nbytes_stored / self.nbytes if self.nbytes else 1.0
 
     @property
     def is_replicated(self) -> bool:
-        """Return whether several devices store the array and each stores all of it."""
+        """Return whether several devices each store all of the array."""
         return self.device_count > 1 and self.nbytes_per_device == self.nbytes
 
 
@@ -212,7 +212,7 @@ class LayoutTree:
 
     @cached_property
     def fallen_back(self) -> frozenset[str]:
-        """Return the paths of fully replicated arrays that take at least as much memory per device as the sharded ones do.
+        """Return paths of replicated arrays at least as large as sharded ones.
 
         A bias or a scale is replicated on purpose, and is small. A matrix whose spec got lost takes more memory per device than its
         sharded neighbours. The threshold is the median of the sharded arrays.
@@ -394,7 +394,7 @@ def format_device_count(layout: Layout) -> str:
 
 
 def format_replicas(layout: Layout) -> str:
-    """Format how many devices store each box, or over which axes partial sums remain; empty if each box is on one device.
+    """Format replicas per box, or axes of partial sums; empty without either.
 
     >>> format_replicas(Layout.of((8,), {"x": 4, "y": 2}, "P('x')"))
     '2 replicas'
@@ -408,7 +408,7 @@ def format_replicas(layout: Layout) -> str:
 
 
 def format_array_line(layout: Layout) -> str:
-    """Format the line that a cell shows for a global array, identical on every rank.
+    """Format a global array's line in a cell, identical on every rank.
 
     >>> format_array_line(Layout.of((8, 8), {"data": 4, "model": 2}, "P('data', 'model')"))
     "f32[8,8] on mesh (data 4, model 2) spec P('data', 'model') · 256 B, 32 B per device"

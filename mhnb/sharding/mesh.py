@@ -1,4 +1,4 @@
-"""Mesh as a value: named axes, the device at each coordinate, and which axes span several hosts."""
+"""Mesh as a value: named axes, devices, and axes across hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PER_LAYER_AXIS_NAMES = ("model", "tensor", "tp", "mp", "expert", "ep", "sequence
 
 @dataclass(frozen=True, slots=True)
 class MeshOrigin:
-    """What JAX knows of a real mesh, and code that makes it again needs."""
+    """Facts about a real JAX mesh, needed to make it again."""
 
     slices: tuple[int, ...]
     """The slice of each device, in the mesh's order; empty if all are in one slice."""
@@ -37,7 +37,7 @@ class MeshShape:
 
     @classmethod
     def row_major(cls, axes: Mapping[str, int], *, devices_per_host: int | None = None) -> MeshShape:
-        """Build a mesh over hosts of one rank each, in the order of rank, then local device index.
+        """Build a mesh over one-rank hosts, ordered by rank, then local index.
 
         Args:
             axes: sizes by name, in order.
@@ -72,7 +72,7 @@ class MeshShape:
         return [place // stride % size for place in range(len(self.devices))]
 
     def lines(self, axis: str) -> Iterator[tuple[DeviceRef, ...]]:
-        """Yield the groups of devices that differ only in their coordinate along an axis."""
+        """Yield the groups of devices along an axis, other coordinates fixed."""
         at = self.names.index(axis)
         size, stride = self.sizes[at], prod(self.sizes[at + 1 :])
         for start in range(0, len(self.devices), size * stride):
@@ -96,7 +96,7 @@ class AxisReach:
 
 
 def find_axis_reach(mesh: MeshShape, hosts: Mapping[int, str] | None = None) -> tuple[AxisReach, ...]:
-    """Return how many hosts each axis spans; without `hosts` (label by rank), each rank counts as a host.
+    """Return how many hosts each axis spans; ranks are hosts by default.
 
     >>> [(a.name, a.hosts) for a in find_axis_reach(MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2))]
     [('data', 4), ('model', 1)]
@@ -110,7 +110,7 @@ def find_axis_reach(mesh: MeshShape, hosts: Mapping[int, str] | None = None) -> 
 
 
 def warn_cross_host_axes(mesh: MeshShape, hosts: Mapping[int, str] | None = None) -> tuple[str, ...]:
-    """Return warnings for axes that cross hosts and whose names suggest communication in every layer.
+    """Return warnings for cross-host axes whose names suggest per-layer communication.
 
     The hosts of one slice are connected by a fast network, so over several slices only crossing these counts.
 
@@ -133,7 +133,7 @@ def _is_per_layer(name: str) -> bool:
 
 
 def _format_cure(mesh: MeshShape, name: str, unit: str, labels: Mapping[int, str] | None) -> str:
-    """Format how to keep an axis inside a host or slice, if that is possible."""
+    """Format whether and how an axis fits inside a host or slice."""
     origin = mesh.origin or MeshOrigin((), ("Explicit",) * len(mesh.axes), has_all_devices=True)
     ends = sorted(range(len(mesh.axes)), key=lambda at: (mesh.names[at] == name, _is_per_layer(mesh.names[at])))
     if origin.slices:
@@ -155,7 +155,7 @@ def _format_cure(mesh: MeshShape, name: str, unit: str, labels: Mapping[int, str
 
 
 def split_over_slices(sizes: Sequence[int], order: Sequence[int], slice_count: int) -> tuple[int, ...] | None:
-    """Return into how many parts each axis is split over the slices; None if no split fits.
+    """Return the split of each axis over the slices; None if impossible.
 
     Args:
         sizes: of the axes.
@@ -173,7 +173,7 @@ def split_over_slices(sizes: Sequence[int], order: Sequence[int], slice_count: i
 
 
 def slice_order(names: Sequence[str]) -> list[int]:
-    """Return the order in which axes are split over slices: those that communicate in every layer come last.
+    """Return the order of splitting axes over slices, per-layer axes last.
 
     >>> slice_order(("model", "data"))
     [1, 0]
@@ -223,7 +223,7 @@ def format_axes(axes: Sequence[tuple[str, int]]) -> str:
 
 
 def parse_axes(text: str) -> dict[str, int]:
-    """Parse axes in the format of `format_axes`; `data=4` and `data:4` are accepted too.
+    """Parse the format of `format_axes`; accept `data=4` and `data:4` too.
 
     Raises:
         InvalidRequest: it cannot be parsed, or a name appears twice.

@@ -1,4 +1,4 @@
-"""What-if plans of hosts, a mesh and arrays that need not exist, and the traffic of a reshard between two layouts.
+"""What-if plans of arrays on a mesh, and traffic of reshards.
 
 A plan shows which arrays are legal, and what each device would store.
 A reshard counts the boxes that must arrive at a device that does not store them, and the bytes that cross hosts. How a compiler moves
@@ -57,7 +57,7 @@ class Reshard:
 
     @cached_property
     def nbytes_across_hosts(self) -> int:
-        """The part of the moved bytes that no device of the same host stores."""
+        """Return the moved bytes that the target's host does not store."""
         boxes_by_host: dict[int | str, set[Box]] = {}
         for device, box in self.before.boxes.items():
             boxes_by_host.setdefault(self.host_of(device), set()).add(box)
@@ -78,7 +78,7 @@ class Reshard:
         return self.hosts.get(device.rank, device.rank)
 
     def moves(self) -> Iterator[Move]:
-        """Yield every box that moves, target by target; there may be as many as devices squared."""
+        """Yield every moving box by target; up to devices squared."""
         grid = [sorted({box[dim] for box in self.before.owners_by_box}) for dim in range(len(self.before.shape))]
         for at, (target, wanted) in enumerate(self.after.boxes.items()):
             own = self.before.boxes.get(target)
@@ -213,7 +213,7 @@ def parse_planned(text: str) -> PlannedArray:
 
 
 def make_plan(hosts: int, devices_per_host: int, axes: Mapping[str, int], arrays: Sequence[PlannedArray]) -> Plan:
-    """Lay arrays out on a mesh over hosts; an array that is not legal is replaced by the reason.
+    """Lay arrays out on a mesh; replace illegal ones by the reason.
 
     >>> plan = make_plan(4, 2, {"data": 4}, [parse_planned("x f32[6] P('data')")])
     >>> plan.refused[0][1].jax_says
@@ -243,7 +243,7 @@ def _lay_out(array: PlannedArray, mesh: MeshShape) -> Layout | Refusal:
 
 
 def example_arrays(program: str, axes: Sequence[str]) -> tuple[PlannedArray, ...]:
-    """Return sample arrays of a program: the batch sharded over the first axis, the weights over the last.
+    """Return sample arrays: batch over the first axis, weights over the last.
 
     >>> [array.spec for array in example_arrays("matmul", ["data", "model"])]
     ["P('data', None)", "P(None, 'model')"]

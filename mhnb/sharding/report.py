@@ -1,4 +1,4 @@
-"""Communication report: bytes that a program's collectives move, and their encoding between the ranks and the notebook.
+"""Communication report: bytes of a program's collectives, and their encoding.
 
 It combines the compiled text (`hlo_collectives`) with facts from outside it: the hosts, the meshes, the lowered module.
 
@@ -89,7 +89,7 @@ def _group_stats(groups: Groups, hosts: tuple[Hashable, ...]) -> frozenset[tuple
 
 
 def _group_stat(group: Sequence[int], hosts: Sequence[Hashable]) -> tuple[int, int, bool]:
-    """Return the size, the members on the host that has the fewest of them, and whether the ring crosses hosts."""
+    """Return size, minimum members per host, and whether hosts are crossed."""
     group_hosts = [hosts[position] for position in group]
     return len(group), min(Counter(group_hosts).values()), len(set(group_hosts)) > 1
 
@@ -125,7 +125,7 @@ def crosses_hosts(collective: HloCollective, hosts: Sequence[Hashable]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Equal collectives of one program. Bytes are those of the busiest device in one run; `traffic` defines them."""
+    """Equal collectives of a program; bytes per run on the busiest device."""
 
     op: str
     """As all-reduce, for both synchronous and asynchronous forms."""
@@ -184,7 +184,7 @@ class Program:
     """The types of its arguments, as `f32[8,4], f32[4]`."""
 
     def with_explanations(self, stablehlo: str) -> Program:
-        """Return the program with an explanation of each collective, from the lowered module with debug locations."""
+        """Return the program, explained by a lowered module with debug locations."""
         known: dict[object, Explanation] = {}
         for one in self.collectives:
             # An explanation depends on nothing else: a layer that is repeated is explained once.
@@ -218,7 +218,7 @@ class Report:
 
     @property
     def ring_nbytes(self) -> tuple[int, int]:
-        """Return what a device sends in ring algorithms per launch, and the part of it that crosses hosts."""
+        """Return a device's ring bytes per launch: total and across hosts."""
         sent = sum(row.times * row.ring_nbytes_per_device for row in self.rows)
         return sent, sum(row.times * row.ring_nbytes_across_hosts for row in self.rows)
 
@@ -275,7 +275,7 @@ def _format_shapes(shapes: Iterable[HloShape]) -> str:
 
 
 def _merge(rows: Iterable[Collective]) -> Iterable[Collective]:
-    """Merge rows that differ only in their counts, in the order of the program."""
+    """Merge rows that differ only in counts, in program order."""
     joined: dict[Collective, tuple[int, int | None]] = {}
     for row in rows:
         key = replace(row, count=0 if row.count is not None else None, times=0)
@@ -288,7 +288,7 @@ def _merge(rows: Iterable[Collective]) -> Iterable[Collective]:
 
 
 class WireProgram(msgspec.Struct, frozen=True):
-    """A program as ranks send it. Equal groups are written once, because there are few of them, and they are long."""
+    """A program as sent by ranks, with equal groups stored once."""
 
     program: Program
     """Its collectives have no groups."""

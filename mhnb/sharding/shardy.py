@@ -1,4 +1,4 @@
-"""Read a lowered module (StableHLO with Shardy's attributes): why a collective exists, unchanged outputs, donated arguments.
+"""Read a lowered StableHLO module: explanations, unchanged outputs, donated arguments.
 
 An explanation is the operation and line that a collective serves, and the shardings stated before partitioning. It uses the module's
 debug locations, and only what the module states is returned. A sharding that the module does not state was chosen by the compiler: it
@@ -179,7 +179,7 @@ def _read_operation(
 
 
 def _resolve(locations: dict[str, str], key: str) -> tuple[str, tuple[str, int] | None]:
-    """Follow a location to the name of the operation and the innermost line."""
+    """Follow a location to the operation's name and innermost line."""
     name = ""
     for _ in range(len(locations)):
         text = locations.get(key, "")
@@ -228,14 +228,14 @@ def _is_manual(found: list[_Operation]) -> bool:
 
 
 def _stated_at_entry(lowered: LoweredModule, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
-    """Return stated and required sharding of the only operand of a shard_map that differs in them: that operand must move."""
+    """Return the stated and required sharding of the only mismatched operand."""
     pairs = zip(found[0].operands, found[0].required, strict=False)
     mismatches = [(lowered.stated.get(value), wanted) for value, wanted in pairs if lowered.stated.get(value) != wanted]
     return ((mismatches[0][0],), mismatches[0][1]) if len(mismatches) == 1 else ((), None)
 
 
 def _stated_around(lowered: LoweredModule, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
-    """Return the shardings of the inputs and the output of one operation, which may span several values (dot, constraint)."""
+    """Return the input and output shardings of one (possibly composed) operation."""
     if len({operation.kind for operation in found}) < len(found):
         # Two operations of a kind on one line: it is unknown which of them the collective serves.
         return (), None
@@ -262,7 +262,7 @@ _IDENTITY_OPS = re.compile(
 
 
 def find_passthrough_outputs(module: str) -> tuple[tuple[int, int], ...]:
-    r"""Return the index of each unchanged output and of its argument, from 0.
+    r"""Return the 0-based indices of unchanged outputs and of their arguments.
 
     Args:
         module: the text of a StableHLO module.
@@ -282,7 +282,7 @@ def find_passthrough_outputs(module: str) -> tuple[tuple[int, int], ...]:
 
 
 def find_donated(module: str) -> tuple[int, ...] | None:
-    r"""Return the index of each donated argument, from 0; None if the text is not a StableHLO module.
+    r"""Return 0-based indices of donated arguments; None if not a StableHLO module.
 
     >>> find_donated("func.func public @main(%arg0: t {jax.buffer_donor = true}, %arg1: t) -> (t) {\n    return %0 : t\n  }")
     (0,)
@@ -306,7 +306,7 @@ _MESH_DECLARATION = re.compile(r"^ *sdy\.mesh (@\S+) .*\n", re.MULTILINE)
 
 
 def omit_replicated_arguments(module: str) -> str:
-    r"""Return a StableHLO module's text without the shardings of replicated arguments, and without meshes that only they use.
+    r"""Remove the shardings of replicated arguments, and then unused meshes.
 
     >>> omit_replicated_arguments("@main(%arg0: t {sdy.sharding = #sdy.sharding<@m, [{}, {}]>}, %arg1: u {a = 1 : i32}) -> (t) {")
     '@main(%arg0: t, %arg1: u {a = 1 : i32}) -> (t) {'

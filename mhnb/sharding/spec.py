@@ -1,4 +1,4 @@
-"""PartitionSpec as a value: which mesh axes partition which dim. Parse, format and check it."""
+"""PartitionSpec as a value: parse, format and check it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNCONSTRAINED = "UNCONSTRAINED"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Axes for each dim, outermost first; dims beyond the last entry are not partitioned."""
+    """Axes for each dim, outermost first; later dims are not partitioned."""
 
     dims: tuple[tuple[str, ...], ...] = ()
     """Empty for a dim that is not partitioned."""
@@ -35,7 +35,7 @@ class Spec:
 
 
 def parse_spec(value: Any) -> Spec:
-    """Parse a spec: a text as JAX writes it, a sequence of entries, a PartitionSpec, or None for `P()`.
+    """Parse a spec from text, a sequence, a PartitionSpec or None (`P()`).
 
     Raises:
         InvalidRequest: it is of another type, or has another form.
@@ -164,7 +164,7 @@ def _check_axes(spec: Spec, mesh: MeshShape) -> None:
 
 
 def _format_as_jax(spec: Spec) -> str:
-    """Format a spec as in JAX's messages: a single entry is followed by a comma."""
+    """Format a spec as JAX does: `P('x',)` for a single entry."""
     text = format_spec(spec)
     return text[:-1] + ",)" if len(spec.dims) == 1 and not (spec.unreduced or spec.reduced) else text
 
