@@ -1,4 +1,4 @@
-"""Exercises of the lessons: `check` grades an answer on every rank; `predict` and `reveal` compare a guess with the result.
+"""Exercises of the lessons: graded answers, and predictions to compare with results.
 
 mhnb.teach.check("NAME", answer)      in a %%mhjax cell: each rank grades its own data
 mhnb.teach.predict("NAME", answer)    in a notebook cell; without an answer it shows the question as buttons and as text

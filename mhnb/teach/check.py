@@ -1,4 +1,4 @@
-"""`check`: grade an answer in the process that calls it; with the assertions and communication budgets that exercises use.
+"""`check` grades an answer in the process that calls it.
 
 Each rank grades its own data without communication. A check that waited for other ranks would hang if one rank did not call it.
 The notebook combines the feedback of the ranks and shows equal feedback once.
@@ -52,7 +52,7 @@ def call_answer(answer: Any, *arguments: Any, what: str) -> Any:
 
 
 def assert_equal(got: Any, expected: Any, what: str, *, hint: str = "") -> None:
-    """Check that two values are equal and of the same type: 8 is not 8.0."""
+    """Check that type and value are equal: 8 is not 8.0."""
     if type(got) is not type(expected) or got != expected:
         raise WrongAnswer(
             f"{what} is {got!r}", expected=f"{expected!r}{_format_type_difference(got, expected)}", hint=hint
@@ -65,7 +65,7 @@ def _format_type_difference(got: Any, expected: Any) -> str:
 
 
 def assert_global_array(x: Any, shape: tuple[int, ...], dtype: str, what: str, process: ProcessInfo) -> Any:
-    """Check that x is a jax.Array of this shape and dtype on all devices of the cluster, and return it."""
+    """Return x after a check of its type, shape, dtype and devices."""
     import jax
 
     if not isinstance(x, jax.Array):
@@ -83,7 +83,7 @@ def assert_global_array(x: Any, shape: tuple[int, ...], dtype: str, what: str, p
 
 
 def assert_spec(x: Any, mesh: Any, spec: Any, what: str) -> None:
-    """Check that the array is sharded over the mesh as the PartitionSpec says; an equivalent spec is accepted."""
+    """Check that the array's sharding is equivalent to `spec` over `mesh`."""
     import jax
 
     expected = jax.sharding.NamedSharding(mesh, spec)
@@ -98,7 +98,7 @@ def assert_spec(x: Any, mesh: Any, spec: Any, what: str) -> None:
 
 
 def _find_moved_shard(x: Any, expected: Any) -> tuple[str, str] | None:
-    """Return what the first device of this process holds that should hold other elements, and what it should hold."""
+    """Describe the first misplaced shard of this process: actual, and expected."""
     indices = expected.devices_indices_map(x.shape)
     for ordinal, shard in enumerate(_local_shards(x)):
         got, wanted = (box_of_index(index, x.shape) for index in (shard.index, indices[shard.device]))
@@ -108,7 +108,7 @@ def _find_moved_shard(x: Any, expected: Any) -> tuple[str, str] | None:
 
 
 def assert_shards(x: Any, expected: np.ndarray, what: str, process: ProcessInfo) -> None:
-    """Check that each shard of this process holds the expected values of its index."""
+    """Check that this process's shards hold the expected values."""
     for ordinal, shard in enumerate(_local_shards(x)):
         expected_shard = expected[shard.index]
         got = np.asarray(shard.data)
@@ -126,7 +126,7 @@ def assert_shards(x: Any, expected: np.ndarray, what: str, process: ProcessInfo)
 
 
 def assert_fits(x: Any, nbytes: int, what: str, process: ProcessInfo) -> None:
-    """Check that no device of this process holds more than `nbytes` bytes of the array."""
+    """Check that no local device holds more than `nbytes` of the array."""
     for ordinal, shard in enumerate(_local_shards(x)):
         if shard.data.nbytes > nbytes:
             raise WrongAnswer(
@@ -137,7 +137,7 @@ def assert_fits(x: Any, nbytes: int, what: str, process: ProcessInfo) -> None:
 
 
 def make_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
-    """Return a mesh of all devices in their order, which JAX's own function refuses over several GPU nodes."""
+    """Build a mesh in device order; `jax.make_mesh` refuses several GPU nodes."""
     import jax
 
     devices, types = np.array(jax.devices()).reshape(sizes), (jax.sharding.AxisType.Explicit,) * len(names)
@@ -145,7 +145,7 @@ def make_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
 
 
 def _local_shards(x: Any) -> list[Any]:
-    """Return the shards of this process, ordered by the local index of their device."""
+    """Return the shards of this process, ordered by local device index."""
     return sorted(x.addressable_shards, key=lambda shard: shard.device.id)
 
 
@@ -163,7 +163,7 @@ _NOTEBOOK = ProcessInfo(None, 1, 1, 1)
 
 
 def check(name: str, *answer: Any) -> None:
-    """Grade an answer; in a `%%mhjax` cell, on every rank that runs the cell.
+    """Grade an answer; in a `%%mhjax` cell, on all its ranks.
 
     Args:
         name: name of the exercise.
@@ -190,7 +190,7 @@ def check(name: str, *answer: Any) -> None:
 
 
 def _show_not_yet(exercise: Exercise, process: ProcessInfo, difference: Difference) -> NotYet:
-    """Show a wrong answer in the notebook, and return its error. The error of a rank is shown with those of other ranks."""
+    """Return a wrong answer's error, and show it in the notebook process."""
     # Without the rank number, because the notebook names the ranks and shows text that is equal on all ranks once.
     error = NotYet(format_difference(difference), exercise=exercise.name, rank=process.rank)
     if process.rank is None and hide_traceback(error):
@@ -211,7 +211,7 @@ def _show_with_bar(exercise: Exercise, card: Document) -> None:
 
 
 def _publish(answer: Answer, text: str) -> None:
-    """Show an answer of this rank. It is a display of its own, so that it is not mixed with what the cell prints."""
+    """Show a rank's answer as a display, apart from printed text."""
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()
@@ -222,7 +222,7 @@ def _publish(answer: Answer, text: str) -> None:
 
 
 def _format_shown(exercise: Exercise, answers: Sequence[Any]) -> Iterator[str]:
-    """Yield what shows that an answer is right: the drawing of an array or a mesh, or a short value."""
+    """Yield a drawing or the short value of each right answer."""
     names = list(inspect.signature(exercise.grade).parameters)[1:]
     for name, answer in zip(names, answers, strict=True):
         drawing = _draw_jax_value(name, answer)
@@ -233,7 +233,7 @@ def _format_shown(exercise: Exercise, answers: Sequence[Any]) -> Iterator[str]:
 
 
 def _draw_jax_value(name: str, value: Any) -> str:
-    """Draw which device holds what of an array on several devices, or where the devices of a mesh are; else return ''."""
+    """Draw the devices of a multi-device array or a mesh; otherwise empty."""
     if "jax" not in sys.modules:
         return ""
     import jax
@@ -284,7 +284,7 @@ def _grade(exercise: Exercise, process: ProcessInfo, answer: tuple[Any, ...]) ->
 
 
 def _show_raised(exercise: Exercise, process: ProcessInfo, error_name: str) -> None:
-    """Show that the learner's own code raised. The error itself is shown as any other error."""
+    """Show that the learner's code raised; the error is shown separately."""
     answer = Answer(title_of(exercise.name), is_right=False)
     text = format_raised(answer.title, error_name)
     if process.rank is None:
@@ -308,7 +308,7 @@ def _store(name: str, process: ProcessInfo, answer: tuple[Any, ...], *, feedback
 
 
 def format_answer(answer: Any) -> str:
-    """Return the source of a function or class, or the repr of any other value; truncated to a few thousand characters."""
+    """Return a callable's source or a value's repr, up to `_MAX_ANSWER_CHARS`."""
     try:
         text = inspect.getsource(answer) if callable(answer) else repr(answer)
     except (OSError, TypeError):
@@ -336,14 +336,14 @@ class Budget:
 
 
 def measure(function: Any, *arguments: Any) -> Sequence[Collective]:
-    """Compile a function without launching it and return its collectives. On ranks, all ranks must call it."""
+    """Compile a function and return its collectives; all ranks must call it."""
     from mhnb.rank.requests.sharding import collectives
 
     return collectives(function, *arguments)
 
 
 def check_budget(budget: Budget, function: Any, *arguments: Any, measure: Measure = measure) -> str:
-    """Measure a program, compare it with a budget, and return a description of its collectives.
+    """Check a program's collectives against a budget, and describe them.
 
     Raises:
         WrongAnswer: the program exceeds the budget; the text names the collective, the count and the bytes.

@@ -1,4 +1,4 @@
-"""Types for exercises and predictions, and the registry of all of them by name.
+"""Exercises and predictions as types, with a registry by name.
 
 They are plain values, and functions of plain values. They use no more of a rank than its number, and do not depend on where
 answers are stored. Each module of exercises is listed in the registry once.
@@ -17,7 +17,7 @@ from mhnb.errors import InvalidRequest
 
 
 class WrongAnswer(Exception):  # feedback on an answer: `check` catches it, so it is never shown as an error
-    """An answer differs from the expected one. The text says what differs, from which value, and where to look."""
+    """Raised for an answer that differs from the expected one."""
 
     def __init__(self, yours: str, *, expected: str = "", note: str = "", hint: str = "") -> None:
         """Describe the difference.
@@ -78,7 +78,7 @@ class Prediction:
 
 
 def is_correct_guess(guess: Any, truth: Any) -> bool:
-    """Return whether a guess equals a value. A tuple, a list and an array with equal elements are equal.
+    """Return whether a guess equals a value, whatever the sequence type.
 
     >>> is_correct_guess((2, 4), [2, 4]), is_correct_guess("2", 2), is_correct_guess(8, 8.0)
     (True, False, True)
@@ -101,7 +101,7 @@ MODULES = ("exercises_spmd", "exercises_arrays", "exercises_collectives", "exerc
 
 @cache
 def tasks() -> dict[str, Exercise | Prediction]:
-    """Return all exercises and predictions by name, in the order of the lessons.
+    """Return all exercises and predictions by name, in lesson order.
 
     Raises:
         ValueError: two tasks have the same name.
@@ -124,7 +124,7 @@ RENAMED = {"mended_step": "fixed_step"}
 
 
 def current_name(name: str) -> str:
-    """Return the name of a task that may be given by its former name.
+    """Return a task's current name; `name` may be a former one.
 
     >>> current_name("mended_step"), current_name("fits")
     ('fixed_step', 'fits')

@@ -1,6 +1,6 @@
-"""Exercises on devices, meshes and arrays: lessons 02 (local and global devices), 03 (meshes and PartitionSpecs), 04 and 05.
+"""Exercises on devices, meshes and arrays: lessons 02 to 05.
 
-Lesson 04 is making global arrays; lesson 05 is loading data.
+Lesson 02 is local and global devices, 03 meshes and PartitionSpecs, 04 making global arrays, 05 loading data.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _n_devices_in_mesh(process: ProcessInfo, n_devices_in_mesh: Any) -> str:
 
 
 def _count_devices(process: ProcessInfo) -> int:
-    """Return the number of devices. The notebook uses JAX only from here on, because only the learner's function needs it."""
+    """Return the device count; in the notebook, import JAX for it."""
     if process.rank is not None:
         return process.device_count
     import jax

@@ -1,4 +1,4 @@
-"""Exercises on collectives: lesson 09 (explicit sharding) and lesson 10 (collectives by hand with shard_map)."""
+"""Exercises on collectives: lessons 09 (explicit sharding) and 10 (shard_map)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _AXIS = "i"
 
 
 def _line_mesh() -> Any:
-    """Return a mesh with all devices on one axis, as in the lesson."""
+    """Return the lesson's mesh: all devices on one axis."""
     import jax
 
     return jax.sharding.Mesh(np.array(jax.devices()), (_AXIS,))
 
 
 def _map_over_devices(body: Any, values: np.ndarray) -> tuple[Callable[..., Any], Any]:
-    """Return the learner's function under shard_map, which concatenates the results of the devices, and a sharded input array."""
+    """Return the learner's function under shard_map, and a sharded input array."""
     import jax
 
     call_answer(callable, body, what="of a device's shard")

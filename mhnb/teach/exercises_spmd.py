@@ -1,6 +1,7 @@
-"""Exercises on the SPMD model: lessons 01 (one notebook, many Pythons), 06 (same program, same order), 07 and 08.
+"""Exercises on the SPMD model: lessons 01, 06, 07 and 08.
 
-Lesson 07 is the deadlock lab; lesson 08 is reading collectives, on a communication budget.
+Lesson 01 is one notebook, many Pythons; 06 same program, same order; 07 the deadlock lab; 08 reading collectives, on a
+communication budget.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _product(x: Any, w: Any) -> Any:
 
 
 def _abstract_array(name: str, shape: tuple[int, ...], mesh: Any, spec: Any) -> Any:
-    """Return the shape of a sharded array without creating it. The learner's spec may put at most 16 KiB of it on each device."""
+    """Return an abstract sharded array of at most 16 KiB per device."""
     import jax
 
     if not isinstance(spec, jax.sharding.PartitionSpec):

@@ -1,4 +1,4 @@
-"""Exercises on training and operation: lessons 11 (training and checkpoints), 12 (when a rank dies) and 13 (notebook to srun)."""
+"""Exercises of lessons 11 (training), 12 (dead rank) and 13 (srun)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lessons by number: title, file, and the heading above each exercise, in the order of the notebook.
+"""The lessons by number: file, title, exercise headings in notebook order.
 
 `check` numbers an exercise by its place here, and the bar of a lesson links to its heading.
 """
@@ -25,7 +25,7 @@ class Lesson:
         return f"{self.number}.{list(self.headings).index(exercise) + 1}"
 
     def anchor_of(self, exercise: str) -> str:
-        """Return the link to an exercise's heading, as JupyterLab and nbconvert name it."""
+        """Return the link to an exercise's heading in JupyterLab and nbconvert."""
         return "#" + f"Exercise: {self.headings[exercise]}".replace(" ", "-")
 
 

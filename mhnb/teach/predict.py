@@ -1,4 +1,4 @@
-"""`predict` and `reveal`: store a guess before the ranks run, and compare it with their result.
+"""`predict` stores a guess; `reveal` compares it with the ranks' result.
 
 A guess can be changed until it is revealed, and is fixed then. A wrong guess does not raise, because it is part of the lesson and
 Run All must continue. The question is shown with buttons and as text. No widget stays in a saved notebook: the buttons are replaced
@@ -44,7 +44,7 @@ def _format_call(prediction: Prediction, choice: Any) -> str:
 
 
 def _question_card(prediction: Prediction, guess: AnswerRecord | None) -> Document:
-    """Return the question as it is stored: with its choices, and the guess that was made."""
+    """Return the card without buttons: the choices, or the guess made."""
     if guess is not None:
         return _kept_card(prediction, guess.answer)
     rows = [("choices", format_choices(prediction))]
@@ -75,7 +75,7 @@ def _tone_of(*, is_right: bool) -> tuple[CardTone, str]:
 
 
 def show_question(prediction: Prediction, store_guess: StoreGuess) -> None:
-    """Show the question with buttons; in a script, which has no buttons, print it as text."""
+    """Show the question with buttons, or as text in a script."""
     from IPython.core.getipython import get_ipython
 
     guess = _stored_guess(prediction.name)
@@ -125,7 +125,7 @@ def _show_buttons(shell: Any, prediction: Prediction, guess: AnswerRecord | None
 
 
 def predict(name: str, answer: Any = ...) -> None:
-    """Store your guess. Without one, show the question with buttons, or as text if there are no buttons.
+    """Store your guess; without one, show the question.
 
     Until the guess is revealed, another one replaces it. After that it stays; `reset` forgets it.
 
@@ -140,7 +140,7 @@ def predict(name: str, answer: Any = ...) -> None:
 
 
 def reveal(name: str, truth: Any) -> None:
-    """Show your guess beside the value from the ranks, and explain the value.
+    """Show your guess beside the ranks' value, and explain the value.
 
     Args:
         name: name of the prediction.
@@ -171,7 +171,7 @@ def reveal(name: str, truth: Any) -> None:
 
 
 def _show_without_guess(prediction: Prediction, value: str) -> None:
-    """Show that no guess was made. The value is closed, so that the learner can still make one."""
+    """Show that no guess was made, with the value folded."""
     again = "Answer the question above, then run this cell again."
     text = f"no prediction was made; it is {value}.\n{prediction.explanation}"
     head, truth = f"no prediction was made · {prediction.name}", f"it is {value}. {prediction.explanation}"
@@ -188,7 +188,7 @@ def _find_prediction(name: str) -> Prediction:
 
 
 def _store_guess(prediction: Prediction, answer: Any) -> Document:
-    """Store a guess and return the feedback, which does not reveal whether the guess is correct."""
+    """Store a guess; the feedback does not reveal whether it is correct."""
     matching = [index for index, choice in enumerate(prediction.choices) if is_correct_guess(answer, choice)]
     if not matching:
         raise InvalidRequest(f"{prediction.name}: expected one of {format_choices(prediction)}; got {answer!r}")

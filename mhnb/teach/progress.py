@@ -1,4 +1,4 @@
-"""Answers on disk, and `progress`, `recall` and `reset`, which summarise them over all ranks or forget them.
+"""Answers on disk; `progress`, `recall` and `reset` show or delete them.
 
 There is one small file per task and process, so that no two processes write the same file. The files are in mhnb's state folder
 and not in the notebook, because neither a rank nor a button can write to the notebook's file. Answers that the learner typed into
@@ -44,7 +44,7 @@ def _folder(name: str, environment: Mapping[str, str]) -> Path:
 
 
 def _stored_paths(name: str, environment: Mapping[str, str]) -> list[Path]:
-    """Return the files with the answers to a task. Those under a former name count if it was not answered since."""
+    """Return a task's answer files; if none, those of former names."""
     former = [each for each in RENAMED if RENAMED[each] == name]
     found = (list(_folder(each, environment).glob("*.json")) for each in (name, *former))
     return next(filter(None, found), [])
@@ -65,7 +65,7 @@ def write_record(name: str, record: AnswerRecord, environment: Mapping[str, str]
 
 
 def try_write_record(name: str, record: AnswerRecord) -> str:
-    """Store an answer. Return an error message for the learner if writing fails, otherwise an empty string."""
+    """Store an answer; return an error message, or empty on success."""
     try:
         write_record(name, record)
     except OSError as error:
@@ -74,7 +74,7 @@ def try_write_record(name: str, record: AnswerRecord) -> str:
 
 
 def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list[AnswerRecord]:
-    """Return the records of the last attempt: the notebook first, then by rank.
+    """Return the last attempt's records: notebook first, then by rank.
 
     Records of an earlier attempt with another number of ranks are skipped, because those ranks have not answered since.
     """
@@ -158,7 +158,7 @@ def _describe_prediction(name: str, records: Sequence[AnswerRecord]) -> TaskLine
 
 
 def _find_next(exercises: Sequence[TaskLine], after: str) -> str:
-    """Return the first exercise behind `after` that is not done, else the first one before it; empty if all are done."""
+    """Return the next unfinished exercise after `after`, wrapping around; otherwise empty."""
     names = [line.name for line in exercises]
     begin = names.index(after) + 1 if after in names else 0
     left = [line.name for line in (*exercises[begin:], *exercises[:begin]) if line.state != "done"]
@@ -170,7 +170,7 @@ def _format_next(lesson: str, exercise: str) -> str:
 
 
 def _link_to(lesson: str, exercise: str, environment: Mapping[str, str]) -> str:
-    """Return a link to an exercise's heading; empty unless it is in this notebook, as far as the file on disk says."""
+    """Return the heading's link; empty if the saved notebook lacks it."""
     path = Path(environment.get("JPY_SESSION_NAME", ""))
     try:
         notebook = path.read_text(encoding="utf-8") if path.is_absolute() else ""
@@ -181,7 +181,7 @@ def _link_to(lesson: str, exercise: str, environment: Mapping[str, str]) -> str:
 
 
 def show_bar_for(exercise: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Show the bar of the lesson below a cell that ran on the ranks, if this exercise was answered there.
+    """Show the lesson's bar below a cell, if ranks answered the exercise.
 
     Args:
         exercise: what the ranks name; it need not exist.
@@ -196,7 +196,7 @@ def show_bar_for(exercise: str, environment: Mapping[str, str] = os.environ) -> 
 
 
 def summarise_records(records: Sequence[AnswerRecord]) -> str:
-    """Describe in one line where an answer is correct, where it is not, and why not.
+    """Summarise where an answer is correct, where not, and why not.
 
     >>> summarise_records([AnswerRecord(0, 2, True, "8.0", ""), AnswerRecord(1, 2, False, "gives 2.0", "")])
     'not yet on rank 1: gives 2.0 · right on rank 0'
@@ -237,7 +237,7 @@ def _describe_missing(records: Sequence[AnswerRecord]) -> str:
 
 
 def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.environ) -> None:
-    """Show your progress: a table of the lessons, and each exercise and prediction.
+    """Show your progress by lesson, exercise and prediction.
 
     Args:
         lesson: lesson number, such as `02`; None for all lessons.
@@ -277,7 +277,7 @@ def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
 
 
 def reset(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
-    """Forget the answers to one exercise or prediction, or to all of a lesson, so that it can be answered again.
+    """Delete your answers to an exercise, a prediction or a whole lesson.
 
     Args:
         name: as `count_all`, or a lesson number, as `02`.
