@@ -1,1 +1,1 @@
-"""Messages between the notebook and the ranks: framing, encryption, the server, the client, and addresses."""
+"""Messages between notebook and ranks: framing, encryption, sockets, addresses."""

@@ -1,4 +1,4 @@
-"""Ports and addresses: find free ports for the coordinator and the hub, check ports that are in use, and wait for a listener."""
+"""Ports and addresses: find free ports, check ports, wait for listeners."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ACCEPT_PAUSE_S = 0.2
 
 
 def max_unauthenticated() -> int:
-    """Return how many unauthenticated connections a listener of this process keeps open at a time.
+    """Return the limit on unauthenticated connections that a listener keeps open.
 
     The limit fits a large start whose ranks all connect at once. It is at most half of the descriptors that the process may have,
     because anyone who reaches the port can open connections and send nothing.
@@ -48,7 +48,7 @@ def max_unauthenticated() -> int:
 
 
 def find_free_port(address: str = _LOOPBACK) -> int:
-    """Return a TCP port that is free, and that stays free until a process requests this very number.
+    """Return a free TCP port, outside the ephemeral range if possible.
 
     The coordinator binds it a second later. By then, a port that the system itself chose could belong to another socket.
     """
@@ -61,7 +61,7 @@ def find_free_port(address: str = _LOOPBACK) -> int:
 
 
 def reserve_hub_ports(count: int, reservation: ExitStack, address: str = _LOOPBACK) -> list[int]:
-    """Find ports for the hub of this process, and reserve them until the hub has bound them one after the other.
+    """Find and reserve ports for the hub of this process.
 
     The ports are in one block, whose first port is bound here. No other hub uses a block that is reserved, whatever its user or
     container. Hubs that start at the same moment begin at different blocks, because their process ids differ. Coordinators do not use
@@ -109,7 +109,7 @@ def find_family(host: str) -> socket.AddressFamily:
 
 
 def listen_tcp(address: Address) -> socket.socket:
-    """Listen at an IP address and a port; port 0 is any free one.
+    """Listen at an IP address and port (0: any free port).
 
     Raises:
         OSError: the address is not this machine's, or the port is taken.
@@ -118,7 +118,7 @@ def listen_tcp(address: Address) -> socket.socket:
 
 
 def find_own_address(name: str) -> str:
-    """Return the address of this machine from which it reaches another machine, without sending anything.
+    """Return this machine's address towards another machine, without sending anything.
 
     Raises:
         OSError: the name cannot be resolved (socket.gaierror), or there is no route.
@@ -130,7 +130,7 @@ def find_own_address(name: str) -> str:
 
 
 def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
-    """Raise if the port of a coordinator address is taken, or if the address does not belong to this machine.
+    """Raise if a coordinator address is taken, or not this machine's.
 
     JAX does not check it: a foreign listener at that port crashes the ranks, and another coordinator of the same user shares the port
     silently.
@@ -198,7 +198,7 @@ def wait_for_port(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Wait until a process listens at `HOST:PORT`. Return False if none does in time, or the address is not valid.
+    """Wait for a listener at `HOST:PORT`; return whether there is one.
 
     gRPC, refused once, tries again only after a second: it should not try before the coordinator is up.
     """

@@ -1,4 +1,4 @@
-"""Transport protocol: named peers, messages in both directions, a way to wake the reader.
+"""Transport protocol: messages to and from named peers, and wake-ups.
 
 Peers are named `r3` (rank 3) and `s0` (the supervisor of the first machine).
 One thread, the reader, polls and closes; `send` and `wake` may be called from any thread.
@@ -22,35 +22,36 @@ def supervisor_peer(supervisor: int) -> str:
 
 
 class Transport(Protocol):
-    """Protocol of an object that carries messages between the notebook and its ranks."""
+    """Protocol for messages between the notebook and its ranks."""
 
     @property
     def rejected_count(self) -> int:
-        """Number of messages dropped because they were not signed with this cluster's key."""
+        """Return the number of messages and connections rejected as unauthenticated or invalid."""
 
     def poll(self, timeout_s: float | None) -> list[Message]:
-        """Wait for messages or a wake-up, at most `timeout_s` (None: forever); return the messages received, in order per peer.
+        """Wait for messages or a wake-up; return messages in order per peer.
 
-        It may return an empty list early if a peer has connected or disconnected.
+        It waits at most `timeout_s`, without limit if None. A peer that connects or disconnects may end the wait early,
+        with an empty list.
         """
 
     def poll_with_peers(self, timeout_s: float | None) -> list[tuple[str, Message]]:
-        """Poll like `poll`, and return the name of the sending peer with each message."""
+        """Poll, and return each message with the name of its sender."""
 
     def disconnect(self, peer: str) -> None:
-        """Close the connection of a peer that violates the protocol. To be called by the reader."""
+        """Disconnect a peer that violates the protocol (reader only)."""
 
     def pop_violators(self) -> list[tuple[str, str]]:
-        """Return the peers disconnected for an invalid message despite having the key, and why. To be called by the reader."""
+        """Pop the peers disconnected for invalid messages, with reasons (reader only)."""
 
     def send(self, peer: str, message: Message) -> None:
         """Send a message to a peer that has connected."""
 
     def pop_disconnected(self) -> list[str]:
-        """Return the peers whose connection has ended since the last call. To be called by the reader."""
+        """Pop the peers whose connection has ended (reader only)."""
 
     def wake(self) -> None:
-        """Make a `poll` that waits in the reader thread return. Callable from any thread."""
+        """Make a waiting `poll` return; callable from any thread."""
 
     def close(self) -> None:
         """Close the sockets. No message is delivered afterwards."""

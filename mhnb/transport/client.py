@@ -1,4 +1,4 @@
-"""Client end of the transport: authenticated frames over one socket, and the messages of a rank or a supervisor on top of them.
+"""Client end of the transport: authenticated frames and messages over a socket.
 
 `FrameClient` is the other end of `FrameServer`, and the agreement on launches uses it, too (`rank/guard/remote_agreement.py`).
 Any thread may send; one thread reads what arrives.
@@ -74,7 +74,7 @@ class FrameClient:
         self._write([name, answer, *self._writer.sign([name])])
 
     def reopen(self, connected: socket.socket, challenge_s: float) -> bool:
-        """Go on with another connection; return whether it is open. Threads that send meanwhile wait."""
+        """Replace the connection while senders wait; return whether it is open."""
         with self._lock:
             self._socket.close()
             self.end_reason = ""
@@ -86,15 +86,15 @@ class FrameClient:
 
     @property
     def address(self) -> str:
-        """The address of this machine that the server is reached from; empty string if it is on this machine."""
+        """Return this machine's address on the connection; empty for a Unix socket."""
         return "" if self._socket.family == socket.AF_UNIX else str(self._socket.getsockname()[0])
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable while a message is to be received, or after the end."""
+        """Return the descriptor; it is readable on a message or the end."""
         return self._socket.fileno()
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send a message, and wait while the server is slower than this process. Large payloads are not copied."""
+        """Send a message without copying large payloads; wait for a slow server."""
         with self._lock:
             self._write(self._writer.sign(frames))
 
@@ -113,7 +113,9 @@ class FrameClient:
             self.end(str(error) or repr(error))
 
     def receive(self, *, wait: bool = False) -> list[list[memoryview]] | None:
-        """Receive once; return the messages that are complete by now, still to be verified. None if nothing has arrived, or at the end.
+        """Receive once, and return the messages complete by now, unverified.
+
+        Return None if nothing has arrived, or the connection has ended.
 
         Args:
             wait: wait until something arrives; None then means the end.
@@ -139,7 +141,7 @@ class FrameClient:
         return self._reader.verify(frames)
 
     def end(self, reason: str) -> None:
-        """End the connection: `receive` returns what has arrived before, then None. From any thread."""
+        """End the connection, from any thread; arrived messages can still be received."""
         if self.end_reason:
             return
         self.end_reason = reason
@@ -169,7 +171,7 @@ class TransportClient:
         self.fileno, self.close = self.frames.fileno, self.frames.close
 
     def reconnect(self) -> bool:
-        """Try to connect to a notebook at the same address again. Return whether there is a connection now."""
+        """Try to reconnect to the notebook's address; return whether it succeeded."""
         try:
             connected = connect(self._url, timeout_s=_RECONNECT_TIMEOUT_S)
         except OSError:
@@ -180,7 +182,7 @@ class TransportClient:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the notebook's end is closed: no message will arrive, and none that is sent is received.
+        """Return whether the connection to the notebook has ended.
 
         A rank without a notebook is ended by its supervisor, by the rules of the start.
         """
@@ -188,11 +190,11 @@ class TransportClient:
 
     @property
     def address(self) -> str:
-        """The address of this machine that the notebook is reached from; empty string if it is this machine."""
+        """Return this machine's address on the connection; empty for a Unix socket."""
         return self.frames.address
 
     def send(self, message: Message) -> None:
-        """Send a message, and wait while the notebook is slower than this process. Large payloads are not copied."""
+        """Send a message without copying large payloads; wait for a slow notebook."""
         frames = encode(message)
         if len(frames[0]) > _LARGE_NBYTES:
             frames = encode(shorten_message(message))
@@ -212,7 +214,7 @@ class TransportClient:
         return self._received.popleft()
 
     def poll(self, timeout_s: float) -> bool:
-        """Wait for a message; for the supervisor and tests, never for a rank's loop."""
+        """Return whether a message comes in time; not for a rank's loop."""
         return bool(self._received) or bool(select.select([self.frames], [], [], timeout_s)[0])
 
 

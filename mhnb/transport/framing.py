@@ -1,4 +1,4 @@
-"""Length-prefixed messages on a byte stream: the number of frames, the length of each, then the frames.
+"""Length-prefixed messages on a byte stream: frame count, lengths, frames.
 
 Pure: the owner of the socket passes in the received bytes and gets back the messages that are complete by now.
 """
@@ -20,7 +20,7 @@ MESSAGE_LIMIT_NBYTES = 1 << 32
 
 
 def encode_frames(frames: Sequence[Frame]) -> list[Frame]:
-    r"""Encode a message as chunks to be sent one after another. Large frames are chunks of their own and never copied.
+    r"""Encode a message as chunks to send; large frames are not copied.
 
     >>> encode_frames([b"ab", b""])
     [b'\x02\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00ab']
@@ -54,7 +54,7 @@ class FrameDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: Frame) -> Iterator[list[memoryview]]:
-        """Accept the next bytes and yield each message that is now complete, as views that stay valid.
+        """Accept bytes; yield each complete message, as views that stay valid.
 
         The caller must exhaust the iterator. The limit is read again for each message, so that the first message can lift it.
 
@@ -76,7 +76,7 @@ class FrameDecoder:
             self._buffer = bytearray(memoryview(buffer)[start:])
 
     def _find_ends(self, buffer: bytes | bytearray, start: int) -> list[int] | None:
-        """Return where the frames of the message at `start` begin and its last one ends; None while it is incomplete."""
+        """Return the frame boundaries of a message; None while it is incomplete."""
         if len(buffer) - start < _COUNT.size:
             return None
         (count,) = _COUNT.unpack_from(buffer, start)

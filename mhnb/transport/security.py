@@ -1,4 +1,4 @@
-"""Authenticate the frames of messages: signed on one machine, sealed (encrypted) between machines.
+"""Authenticate messages: signed on one machine, sealed (encrypted) between machines.
 
 The key is created for one start of one cluster. Each sender counts its messages under the signature. Each receiver accepts
 a sender's numbers only in rising order, so that a recorded message cannot be replayed.
@@ -159,7 +159,7 @@ FrameReader: TypeAlias = Verifier | Decryptor
 def open_session(
     key: bytes, challenge: bytes, answer: bytes, client: bytes, *, is_server: bool, encrypt: bool
 ) -> tuple[FrameWriter, FrameReader]:
-    """Return what one end of a connection signs its messages with, and what it verifies the other end's with.
+    """Return the writer and reader of one end of a connection.
 
     The key of the connection is derived from the cluster's key and a random value of each end. So messages recorded on an older
     connection cannot be replayed on this one, to either end.

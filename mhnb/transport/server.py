@@ -1,4 +1,4 @@
-"""Server end of the transport: authenticated frames from many clients over one listening socket, and the notebook's messages on top.
+"""Server end of the transport: authenticated frames, and the notebook's messages.
 
 `FrameServer` handles frames and signatures, and does not interpret messages: `SocketServer` does for the control connections of ranks
 and supervisors, and `rank/guard/agreement_server.py` for the agreement on launches.
@@ -40,10 +40,10 @@ _PATH_LIMIT_NBYTES = 100
 
 
 class FrameHandler(Protocol):
-    """Protocol of the owner of a `FrameServer`. Both methods are called by its `poll`."""
+    """Protocol of a `FrameServer`'s owner, called by the server's `poll`."""
 
     def admit(self, peer: str) -> bool:
-        """Return whether to admit a client with this name, which has proved that it has the key."""
+        """Return whether to admit an authenticated client with this name."""
 
     def handle(self, peer: str, frames: list[Frame]) -> None:
         """Handle a verified message of an admitted client.
@@ -55,7 +55,7 @@ class FrameHandler(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """One client's socket, its partly received message, and the bytes not sent yet."""
+    """One client's socket, with partly received and unsent data."""
 
     socket: socket.socket
     challenge: bytes
@@ -69,7 +69,7 @@ class _Connection:
 
 
 class FrameServer:
-    """Exchanges frames with clients that have proved that they have the key. Nothing that others send can block or end it.
+    """Exchanges frames with authenticated clients; others cannot block or end it.
 
     One thread, the reader, polls and closes; `send` and `wake` may be called from any thread.
 
@@ -118,12 +118,12 @@ class FrameServer:
         self._blocked: list[_Connection] = []
         """Connections with unsent bytes that the reader does not watch yet."""
         self.rejected_count = 0
-        """Number of messages dropped, and connections closed, because of what does not come from a client with the key."""
+        """Number of messages and connections rejected as unauthenticated or invalid."""
 
     # -- receiving
 
     def poll(self, timeout_s: float | None) -> bool:
-        """Wait for messages or a wake-up, and handle all messages that have arrived; return whether anything has happened.
+        """Wait for messages or a wake-up and handle them; False on timeout.
 
         Args:
             timeout_s: how long to wait at most; None for no limit.
@@ -176,7 +176,7 @@ class FrameServer:
         self._drop_connection(next(iter(self._unauthenticated)))
 
     def _read(self, connection: _Connection) -> None:
-        """Read what has arrived, once: the selector reports the connection again if more is left."""
+        """Read once; the selector reports the connection again if more is left."""
         if connection.socket.fileno() < 0:
             # An unauthenticated connection that was just dropped in favour of another one.
             return
@@ -201,7 +201,7 @@ class FrameServer:
             self._drop_connection(connection)
 
     def _handle_frames(self, connection: _Connection, frames: list[memoryview]) -> None:
-        """Verify a message and pass it on; the first one of a connection contains the client's name.
+        """Verify a message and pass it on; the first authenticates the client.
 
         Raises:
             UnknownMessage: the client did not prove that it has the key, or it did and sent an invalid message.
@@ -249,7 +249,7 @@ class FrameServer:
     # -- sending
 
     def send(self, peer: str, frames: Sequence[bytes]) -> None:
-        """Send to a client, from any thread. A client that has disconnected is not an error here: its exit is a separate event."""
+        """Send to a client, from any thread; ignore a disconnected one."""
         with self._lock:
             connection = self._connections.get(peer)
             if connection is None or connection.writer is None:
@@ -284,12 +284,12 @@ class FrameServer:
             self._drop_connection(connection)
 
     def pop_violators(self) -> list[tuple[str, str]]:
-        """Return each admitted client that sent an invalid message, and why it is invalid. To be called by the reader."""
+        """Pop the admitted clients that sent invalid messages, with reasons (reader only)."""
         violators, self._violators = self._violators, []
         return violators
 
     def pop_disconnected(self) -> list[str]:
-        """Return the clients whose connection has ended since the last call. To be called by the reader."""
+        """Pop the clients whose connection has ended (reader only)."""
         disconnected, self._disconnected = self._disconnected, []
         return disconnected
 
@@ -302,7 +302,7 @@ class FrameServer:
             return
 
     def close(self) -> bool:
-        """Close the sockets and the wake-up pipe. A second call does nothing and returns False."""
+        """Close the sockets and the pipe; return False on a second call."""
         with self._lock:
             if self._closed:
                 return False
@@ -328,7 +328,7 @@ def _listen_file(path: Path) -> socket.socket:
 
 
 def _flush(connection: _Connection) -> bool:
-    """Send what the kernel accepts; return True if nothing is left, also if the peer has disconnected."""
+    """Send what the kernel accepts; return True if nothing remains unsent."""
     unsent = connection.unsent
     try:
         while unsent:
@@ -349,7 +349,7 @@ def _flush(connection: _Connection) -> bool:
 
 
 class SocketServer:
-    """A `Transport` over a Unix domain socket, or over TCP: the notebook's end of the control connections.
+    """The notebook's `Transport` over a Unix domain socket or TCP.
 
     Args:
         key: shared with the ranks of this start; authenticates messages in both directions.
@@ -391,13 +391,13 @@ class SocketServer:
         return [message for _, message in self.poll_with_peers(timeout_s)]
 
     def poll_with_peers(self, timeout_s: float | None) -> list[tuple[str, Message]]:
-        """Poll like `poll`, and return the name of the sending peer with each message."""
+        """Poll, and return each message with the name of its sender."""
         self.frames.poll(timeout_s)
         received, self._received = self._received, []
         return received
 
     def admit(self, peer: str) -> bool:
-        """Admit ranks and supervisors, also once more: those that outlive their notebook connect to the next one."""
+        """Return whether this is a rank or supervisor; they may reconnect."""
         return bool(_PEER.fullmatch(peer))
 
     def handle(self, peer: str, frames: list[Frame]) -> None:
@@ -406,13 +406,13 @@ class SocketServer:
 
     @property
     def rejected_count(self) -> int:
-        """Number of messages dropped because they were not authenticated with this cluster's key."""
+        """Return the number of messages and connections rejected as unauthenticated or invalid."""
         return self.frames.rejected_count
 
     # -- sending
 
     def send(self, peer: str, message: Message) -> None:
-        """Send to a peer, from any thread. A peer that has disconnected is not an error here: its exit is a separate event."""
+        """Send to a peer, from any thread; ignore a disconnected one."""
         encoded = self._last_encoded
         if message is not encoded[0]:
             # A cell that goes to every rank is encoded once.
@@ -420,6 +420,6 @@ class SocketServer:
         self.frames.send(peer, encoded[1])
 
     def close(self) -> None:
-        """Close the sockets, and remove the socket's file. A second call does nothing."""
+        """Close the sockets and remove the socket's file; idempotent."""
         if self.frames.close() and self._path is not None:
             self._path.unlink(missing_ok=True)
