@@ -171,7 +171,7 @@ class _LeafUnpickler(pickle.Unpickler):
 
 
 def dump_value(value: object, find_leaf_number: Callable[[object], int | None]) -> PickledValue:
-    """Pickle a value without the objects to which `claim` gives a number.
+    """Pickle a value without the objects to which `find_leaf_number` gives a number.
 
     Args:
         value: what to pickle. Errors that it raises while pickling are passed on.
@@ -193,12 +193,12 @@ def load_value(
 
     Args:
         skeleton: the bytes of `PickledValue.skeleton`.
-        leaves: the objects for which `claim` returned 0, 1, ...
+        leaves: the objects for which `find_leaf_number` returned 0, 1, ...
         buffers: the bytes of `PickledValue.buffers`, writable if the value is to be writable.
         main_namespace: where names of `__main__` are looked up; None for the process's own `__main__`.
 
     Raises:
-        NotHere: this process does not have a class or function of the value.
+        MissingDefinition: this process does not have a class or function of the value.
 
     >>> load_value(dump_value([b"in", "out"], lambda obj: 0 if obj == "out" else None).skeleton, ["leaf"])
     [b'in', 'leaf']
