@@ -1,1 +1,1 @@
-"""Pure decisions about cells, ranks and outputs: plain values in, plain values out."""
+"""Pure decisions about cells, ranks and outputs, from plain values alone."""

@@ -1,4 +1,4 @@
-"""Addresses at which processes listen, parsed and formatted: `unix:PATH`, `tcp:HOST:PORT`, `sealed:HOST:PORT`, or `HOST:PORT` alone.
+"""Parse and format addresses at which processes listen, such as `tcp:HOST:PORT`.
 
 In text an IPv6 address is in brackets, because it contains colons itself. A value never has the brackets: sockets do not accept them.
 How a user names a machine, with an optional port, is another grammar (`core/launch/hosts.py`).

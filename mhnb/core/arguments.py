@@ -1,4 +1,4 @@
-"""Parse the arguments of commands and flags, and suggest the existing word for an unknown command, flag or magic.
+"""Parse command arguments, and suggest known words for unknown ones.
 
 A command that takes an expression is split at blanks outside quotes and brackets; quotes are kept. The argparse types for
 numeric flags raise errors that state what was expected.
@@ -49,7 +49,7 @@ def split_arguments(line: str) -> list[str]:
 
 
 def unquote(word: str) -> str:
-    r"""Remove quotes around a flag's whole value, as a shell would require them.
+    r"""Remove quotes around a flag's whole value, as a shell would.
 
     >>> unquote("\"P('x')\""), unquote("P('x')")
     ("P('x')", "P('x')")
@@ -64,7 +64,7 @@ _UNKNOWN = "unrecognized arguments:"
 
 
 def closest_match(word: str, known: Iterable[str], *, similarity: float = 0.6) -> str | None:
-    """Return the known word that is closest to `word`; None if none is close.
+    """Return the closest known word; None if none is close.
 
     Args:
         similarity: of the closest words, at least; 1 for equal words. As of `difflib.get_close_matches`.
@@ -87,7 +87,7 @@ def closest_matches(word: str, known: Iterable[str], limit: int = 3) -> list[str
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a note with the known word that is closest, to follow what is unknown; empty string if none is close.
+    """Suggest the closest known word in parentheses; empty if none is close.
 
     >>> did_you_mean("statsu", ["start", "status"]), did_you_mean("xyz", ["start"])
     (' (did you mean status?)', '')
@@ -97,7 +97,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def format_unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """Describe a name that does not exist, with the closest known one; if none is close, with at most five known ones.
+    """Describe an unknown name, with a suggestion or with known names.
 
     >>> format_unknown("command", "strat", ["start", "stop"])
     "unknown command 'strat'. Did you mean 'start'?"
@@ -156,7 +156,7 @@ _NO_MAGIC = re.compile(r"^(?:Line magic function|Cell magic) `(?P<percent>%%?)(?
 
 
 def find_missing_magic(message: str) -> tuple[str, str] | None:
-    """Return the percent signs and the name in IPython's message about a magic that does not exist; None for another message.
+    """Parse IPython's message about an unknown magic; None for any other message.
 
     >>> find_missing_magic("Cell magic `%%mhajx` not found.")
     ('%%', 'mhajx')
@@ -166,7 +166,7 @@ def find_missing_magic(message: str) -> tuple[str, str] | None:
 
 
 def find_meant_magic(name: str) -> str | None:
-    """Return the magic of mhnb that is closest to a name; None if none is close.
+    """Return mhnb's magic closest to a name; None if none is close.
 
     >>> find_meant_magic("mhajx"), find_meant_magic("MHJAX"), find_meant_magic("mhnb"), find_meant_magic("timeit")
     ('mhjax', 'mhjax', 'mhjax', None)

@@ -1,4 +1,4 @@
-"""The name and the line numbers of a cell in messages: those that the notebook shows, or else mhnb's own.
+"""Cell names and line numbers in messages, as the notebook shows them.
 
 A cell has two numbers. mhnb counts the cells of a cluster (`seq`): this number is unique, the same on every rank, and every cell has
 it. The notebook shows the number that its kernel gave the cell, as `In [7]`: it is unique in one kernel only, and code that is no cell
@@ -20,7 +20,7 @@ _SPACED = re.compile(r"\b[Ii]n\s*\[\s*(\d+)\s*\]")
 
 @dataclass(frozen=True, slots=True)
 class CellPlace:
-    """Where a notebook shows a cell: its number there, and the number of its first line."""
+    """A cell's number and first line number, as the notebook shows them."""
 
     execution_count: int | None = None
     """The number that the notebook shows beside the cell; None if it shows none."""
@@ -85,7 +85,7 @@ def format_cell_argument(seq: int, execution_count: int | None, shown: Container
 
 
 def number_lines(source: str, first_line: int) -> str:
-    r"""Return the source with empty lines above it, so that the number of each line is the one that the notebook shows.
+    r"""Prepend empty lines, so that line numbers match those in the notebook.
 
     >>> number_lines("x = 1", 2)
     '\nx = 1'
@@ -94,9 +94,9 @@ def number_lines(source: str, first_line: int) -> str:
 
 
 def find_first_line(raw_cell: str, source: str) -> int | None:
-    r"""Return the number in a notebook's cell of the first line of a source; None if the cell does not end with the source.
+    r"""Return the line number in the notebook's cell where a source begins.
 
-    Magics stand above the source, and may have removed its indent.
+    None if the cell does not end with the source. Magics are above the source, and may have removed its indent.
 
     Args:
         raw_cell: the cell as typed.
@@ -121,14 +121,14 @@ class CellNames:
         self._counts: dict[int, int] = {}
 
     def add(self, seq: int, execution_count: int | None) -> None:
-        """Record the number that the notebook shows beside a cell; None if it shows none."""
+        """Record the notebook's number of a cell; None if it shows none."""
         if execution_count is None:
             self._counts.pop(seq, None)
         else:
             self._counts[seq] = execution_count
 
     def execution_count(self, seq: int) -> int | None:
-        """Return the number that the notebook shows beside a cell; None if it shows none."""
+        """Return the notebook's number of a cell; None if it shows none."""
         return self._counts.get(seq)
 
     def format_name(self, seq: int) -> str:
@@ -146,7 +146,7 @@ class CellNames:
 
 
 def join_cell_arguments(line: str) -> str:
-    """Remove the blanks from the cells in a command's line, so that each is one word.
+    """Remove the blanks in cell names, so that each is one word.
 
     >>> join_cell_arguments("restart --replay --to In [7]")
     'restart --replay --to In[7]'
@@ -171,7 +171,7 @@ class CellArgument:
 
 
 def parse_cell_argument(text: str) -> CellArgument | None:
-    """Parse a cell as a user names it: `In[7]`, `cell 7` or `7`, or None.
+    """Parse a user's cell name: `In[7]`, `cell 7` or `7`; else None.
 
     >>> parse_cell_argument("In [7]").is_shown, parse_cell_argument("cell 7").is_own, parse_cell_argument("x")
     (True, True, None)
@@ -185,7 +185,7 @@ def parse_cell_argument(text: str) -> CellArgument | None:
 
 
 def find_cell(argument: CellArgument, counts: Mapping[int, int | None]) -> int | None:
-    """Return mhnb's number of the cell that a user named; None if there is no such cell.
+    """Return mhnb's number of the named cell, or None if unknown.
 
     A bare number is the one that the notebook shows, if it shows it beside one of these cells: the user sees no other. The latest cell
     counts if several have the number.

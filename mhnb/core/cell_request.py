@@ -1,4 +1,4 @@
-"""Build the request for a cell and check it before anything is sent.
+"""Build and check the request for a cell before it is sent.
 
 In auto mode, the text of a cell alone decides whether it runs in the notebook or on the ranks.
 """
@@ -70,7 +70,7 @@ def route_cell(source: str) -> Route:
 
 
 def _strip_assignment(line: str) -> str:
-    """Remove the `x = ` before a `%mhjax`, to which IPython assigns the result. A target with an unclosed quote is kept."""
+    """Remove an assignment target before `%mhjax`, unless it has an unclosed quote."""
     target, sign, rest = line.partition("=")
     is_target = sign and rest.lstrip().startswith("%mhjax") and not any(target.count(quote) % 2 for quote in "\"'")
     return rest.lstrip() if is_target else line
@@ -81,7 +81,7 @@ def _is_mhnb_line(words: Sequence[str]) -> bool:
 
 
 def strip_leading_blank_lines(source: str) -> str:
-    r"""Remove the blank lines at the head of a cell, as IPython does: it counts lines from the first that is not blank.
+    r"""Remove leading blank lines, as IPython does: it does not count them.
 
     >>> strip_leading_blank_lines("\n  \nx = 1\n")
     'x = 1\n'
@@ -95,7 +95,7 @@ def strip_leading_blank_lines(source: str) -> str:
 
 
 def find_first_code(lines: Sequence[str]) -> int | None:
-    """Return the index of the first line that is neither blank nor a comment, or None.
+    """Return the index of the first line of code, or None.
 
     >>> find_first_code(["# text", "", "x = 1"]), find_first_code(["# text"])
     (2, None)
@@ -104,9 +104,9 @@ def find_first_code(lines: Sequence[str]) -> int | None:
 
 
 def lift_cell_magic(lines: Sequence[str]) -> list[str]:
-    r"""Put a `%%mhjax` or `%%local` line above the comments before it, because IPython takes a cell magic in the first line only.
+    r"""Move a `%%mhjax` or `%%local` line above the comments before it.
 
-    The comments follow the magic line, so every line of code keeps its number.
+    IPython takes a cell magic in the first line only. The comments follow it, so lines of code keep their numbers.
 
     >>> lift_cell_magic(["# text\n", "%%mhjax\n", "x = 1\n"])
     ['%%mhjax\n', '# text\n', 'x = 1\n']
@@ -123,7 +123,7 @@ def lift_cell_magic(lines: Sequence[str]) -> list[str]:
 
 
 def find_misplaced_magic(lines: Sequence[str]) -> int | None:
-    r"""Return the index of a `%%mhjax` or `%%local` line below code, where it is not a cell magic, or None.
+    r"""Return the index of a `%%mhjax` or `%%local` line below code.
 
     >>> find_misplaced_magic(["x = 1\n", "%%mhjax\n"]), find_misplaced_magic(["x = '''\n", "%%mhjax\n", "'''\n"])
     (1, None)
@@ -144,7 +144,7 @@ def _is_cell_magic(line: str) -> bool:
 
 
 def _ends_a_statement(source: str) -> bool:
-    """Return whether a new statement can follow, because no string, bracket or continued line is open."""
+    """Return whether no string, bracket or continued line is open."""
     try:
         deque(tokenize.generate_tokens(io.StringIO(source).readline), maxlen=0)
     except (tokenize.TokenError, SyntaxError):
@@ -156,12 +156,12 @@ def _ends_a_statement(source: str) -> bool:
 
 
 def guard_argument(text: str) -> str:
-    """Return the value of `--guard` by its present name, for a parser that then checks it."""
+    """Replace an older guard name with the present one, without a check."""
     return _GUARD_ALIASES.get(text, text)
 
 
 def check_guard(guard: str) -> Guard:
-    """Return the guard that a name means; `before` and `after` are older names of `lockstep` and `parity`.
+    """Check a guard's name and replace an older one, such as `before`.
 
     Raises:
         InvalidRequest: the guard does not exist.
@@ -260,7 +260,7 @@ def parse_breakpoints(text: str) -> tuple[Breakpoint, ...]:
 
 
 def _check_condition(condition: str) -> None:
-    """Check that a condition is a Python expression, because the rank would find that out only at the line."""
+    """Check a condition's syntax before any rank reaches its line."""
     if not condition:
         raise InvalidRequest("--break: the condition after `if` is missing\n  Fix: %%mhjax --break '12 if rank == 2'")
     try:
@@ -277,7 +277,7 @@ def _check_condition(condition: str) -> None:
 
 
 def check_breakpoints(breakpoints: Sequence[Breakpoint], source: str, first_line: int) -> None:
-    r"""Check that each breakpoint is at a line of code of a cell.
+    r"""Check that each breakpoint is at a line of code.
 
     Args:
         breakpoints: by the lines that the notebook shows.
@@ -322,7 +322,7 @@ _ACCEPTED = (
 
 
 def find_stop_refusal(guard: str, *, guard_available: bool, was_accepted: bool) -> str:
-    """Return why a rank may not stop in a cell; empty if it may.
+    """Return why ranks may not stop in a cell; otherwise empty.
 
     Args:
         guard: in force for the cell.
@@ -342,7 +342,7 @@ def find_stop_refusal(guard: str, *, guard_available: bool, was_accepted: bool) 
 
 
 def make_debug_mode(request: DebugRequest | None, refusal: str, *, is_replay: bool) -> DebugMode | None:
-    """Return the debugger's settings that the ranks get; None if nothing can be typed.
+    """Return the debugger's settings for ranks; None if nothing can be typed.
 
     >>> make_debug_mode(DebugRequest(stop_ranks=(2,)), "", is_replay=False)
     DebugMode(refusal='', stop_ranks=[2], breakpoints=[], is_replay=False)

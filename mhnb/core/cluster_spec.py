@@ -1,4 +1,4 @@
-"""The specification of a cluster as the user requested it, checked before anything is started.
+"""The requested specification of a cluster, and checks before it starts.
 
 The checks decide whether numbers fit together, and whether there is memory for them. A start is compared with the options of
 the running cluster of the same name.
@@ -50,7 +50,7 @@ class HostAssignment:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """The specification of a cluster. Starts with equal shapes mean the same cluster."""
+    """The specification of a cluster; equal shapes mean the same cluster."""
 
     hosts: int = 4
     devices: int | None = 2
@@ -72,7 +72,7 @@ class ClusterSpec:
 
     @property
     def is_local(self) -> bool:
-        """Whether every rank is a process that the one supervisor of this machine forks."""
+        """Whether this machine's one supervisor forks every rank."""
         return (self.kind or self.profile) in ("local", "gpu")
 
     @property
@@ -81,7 +81,7 @@ class ClusterSpec:
         return (self.kind or self.profile) == "local"
 
     def assign_hosts(self) -> tuple[HostAssignment, ...]:
-        """Return the ranks of each host, in order: rank r is on host r // ranks_per_host and stays there.
+        """Return each host's ranks: rank r stays on host r // ranks_per_host.
 
         >>> [(share.host, share.ranks) for share in ClusterSpec(2, 1, ranks_per_host=2, profile="ssh").assign_hosts()]
         [('host0', (0, 1)), ('host1', (2, 3))]
@@ -113,7 +113,7 @@ class ClusterSpec:
 
 
 def parse_hosts_argument(hosts: int | Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return the requested number of hosts, and the names of the machines if they were given.
+    """Return the number of hosts, and the machines' names if given.
 
     Raises:
         InvalidRequest: neither a number nor names.
@@ -180,7 +180,7 @@ def check_cluster_spec(spec: ClusterSpec, *, available_nbytes: int) -> None:
 
 
 def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...]:
-    """Check the user's arguments of jax.distributed.initialize; return a note for each that has no effect on CPU.
+    """Check jax.distributed.initialize's arguments; return a note for each without effect.
 
     Raises:
         InvalidRequest: an argument is unknown or has a wrong value, or mhnb must set it itself.
@@ -227,7 +227,7 @@ def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...
 
 
 def diff_options(running: Mapping[str, object], requested: Mapping[str, object]) -> list[str]:
-    """Describe each requested option that differs in the running cluster; empty if none differs.
+    """Describe each requested option that differs in the running cluster.
 
     Only the names of environment variables are shown, because a value may be secret.
 
@@ -253,7 +253,7 @@ def diff_options(running: Mapping[str, object], requested: Mapping[str, object])
 
 
 def format_options_mismatch(name: str, differences: list[str]) -> str:
-    """Format the differences for the user who typed the start, with the possible next steps.
+    """Format the differences for the user, with the possible next steps.
 
     >>> print(format_options_mismatch("a", ["user='me', requested user='you'"]))
     cluster 'a' is already running with different options: user='me', requested user='you'

@@ -1,4 +1,4 @@
-"""JSON codec of protocol messages: one JSON header frame, followed by the payload frames (raw bytes).
+"""JSON codec of protocol messages: a JSON header, then raw payload frames.
 
 The types of a message's fields are checked when it is decoded. A field that holds its default is not written, because the end of a
 cell has many fields that are nearly always empty. The transport carries and signs the frames.

@@ -1,4 +1,4 @@
-"""The debugger on the ranks, as plain values: what a cell asks for, which ranks have stopped, and the console.
+"""The debugger on the ranks, as plain values: requests, states, console.
 
 The console decides what is printed, which ranks get a typed line, and when the next one may be typed; it neither reads nor prints.
 
@@ -23,7 +23,7 @@ RankDebugState: TypeAlias = Literal["stopped", "running", "waiting", "done"]
 
 @dataclass(frozen=True, slots=True)
 class DebugRequest:
-    """What the caller of a cell asks of the debugger. A caller that passes one can answer its prompts."""
+    """A cell's debugger request, from a caller that can answer its prompts."""
 
     stop_ranks: tuple[int, ...] | None = None
     """Ranks that stop before the first line; None for none."""
@@ -42,7 +42,7 @@ class DebugRequest:
 
 @dataclass(frozen=True, slots=True)
 class DebugUpdate:
-    """Which ranks of a cell have stopped in the debugger, and what the others do."""
+    """Which ranks have stopped in the debugger, and what others do."""
 
     states: Mapping[int, RankDebugState]
     """Every rank that runs the cell, in order."""
@@ -117,7 +117,7 @@ def parse_console_line(line: str) -> ConsoleLine:
 
 
 def is_debugger_prompt(prompt: str) -> bool:
-    """Check whether a prompt is the debugger's own, and not one of Python code or of a list of commands in it.
+    """Return whether a prompt is the debugger's own, such as `(Pdb)`.
 
     >>> is_debugger_prompt("(Pdb) "), is_debugger_prompt(">>> "), is_debugger_prompt("(com) ")
     (True, False, False)
@@ -153,7 +153,7 @@ class TypedLine:
 
 
 class Console:
-    """Decides what the user of a debugger on several ranks sees, and which ranks get what is typed.
+    """Decides what the debugger's user sees, and which ranks get typed lines.
 
     Args:
         is_post_mortem: whether the cell only inspects what an earlier cell left.
@@ -180,7 +180,7 @@ class Console:
         self._update = update
 
     def advance(self) -> tuple[str, str | None]:
-        """Return the text to print now, and the prompt to read a line with; None while nothing is to be read."""
+        """Return the text to print, and a prompt if input is needed."""
         if self._update.expected or not all(map(self._has_taken, self._sent)):
             return "", None
         text = self._take_answers()
@@ -192,19 +192,19 @@ class Console:
         return text, self._format_prompt()
 
     def _has_taken(self, rank: int) -> bool:
-        """Return whether the newest update is newer than the line that a rank got."""
+        """Return whether the newest update is newer than the rank's last line."""
         prompt = self._update.prompts.get(rank)
         return prompt is None or prompt.number != self._sent[rank]
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rank has stopped and no answer is expected: the cell just runs."""
+        """Whether no rank has stopped and no answer is expected."""
         return not self._update.prompts and not self._sent
 
     # -- what is typed
 
     def type_line(self, line: str) -> TypedLine:
-        """Take a line that the user typed at the prompt of the last step."""
+        """Process a line that the user typed at the last prompt."""
         focus = self._find_focus()
         if not focus:
             return TypedLine(
@@ -233,7 +233,7 @@ class Console:
         return self._send(parsed.line, ranks, names_ranks=True)
 
     def type_end(self) -> TypedLine:
-        """Take the end of all input. It ends Python code or a list of commands in the debugger; or else the cell."""
+        """Process end of input: end Python, a command list or the cell."""
         focus = self._find_focus()
         prompt = self._update.prompts[focus[0]].prompt if focus else ""
         if not focus or is_debugger_prompt(prompt):
@@ -244,9 +244,10 @@ class Console:
         return TypedLine(text=_format_error("an empty line ends the block; then the end of input ends Python"))
 
     def leave(self) -> TypedLine:
-        """Return what ends the cell, because the user has left the debugger; to be called after each update from then on.
+        """Return what ends the cell after the user has left the debugger.
 
-        Ranks that have stopped get the interrupt. In a post-mortem, and if they stop after it, they get the end of all input.
+        Call it after each later update too. Ranks that have stopped get the interrupt. In a post-mortem, and if they
+        stop after it, they get the end of all input.
         """
         is_interrupt = not (self.has_left or self._is_post_mortem)
         known = self._shown if self.has_left else {}
@@ -261,7 +262,7 @@ class Console:
         return TypedLine(dict.fromkeys(ranks, line))
 
     def _resolve(self, spec: str) -> tuple[int, ...]:
-        """Return the ranks that a line names. Every one of them must have stopped.
+        """Parse the ranks that a line names; each must have stopped.
 
         Raises:
             InvalidRequest: the text is not a rank set, or a rank has not stopped.
@@ -286,7 +287,7 @@ class Console:
     # -- what is shown
 
     def _take_answers(self) -> str:
-        """Return the folded answers to the last line, and say which ranks run on although others have stopped."""
+        """Format the last line's answers, and say which ranks run on."""
         sent, update = self._sent, self._update
         answers = {rank: update.texts.get(rank, "") for rank in sent}
         text = _fold(answers) if self._names_ranks else "".join(answers.values())
@@ -302,7 +303,7 @@ class Console:
         return _end_line(text) + appendix + "".join(states)
 
     def finish(self) -> str:
-        """Return what ranks printed that ran on to the end of the cell."""
+        """Return the last answers of ranks that ran to the cell's end."""
         self._sent = {rank: number for rank, number in self._sent.items() if self._has_taken(rank)}
         return "" if not self._sent else self._take_answers()
 
@@ -358,7 +359,7 @@ def _count(ranks: Iterable[int], one: str, many: str) -> str:
 
 
 def _fold(answers: Mapping[int, str]) -> str:
-    r"""Return answers with their ranks, equal ones once; a long answer begins on a line of its own.
+    r"""Format answers with their ranks, equal ones once.
 
     >>> _fold({0: "(8,)\n", 1: "(8,)\n", 2: "a\nb\n", 3: ""})
     'ranks 0-1: (8,)\nrank 2:\na\nb\n'
@@ -371,7 +372,7 @@ def _fold(answers: Mapping[int, str]) -> str:
 
 
 def _format_error(text: str) -> str:
-    """Return an error in the way in which the debugger prints its own."""
+    """Format an error as the debugger formats its own."""
     return f"*** {text}\n"
 
 

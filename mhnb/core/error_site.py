@@ -1,4 +1,4 @@
-"""Find what an error is about, in the user's own names, by reading the failing code without running it.
+"""Find what an error is about by reading the failing code.
 
 It answers only if exactly one name is possible. Between two it does not choose.
 It also shortens the stack inside an error message: XLA writes Python's whole stack into the error of a callback that failed.
@@ -22,7 +22,7 @@ _MAX_PARSED_CHARS = 300
 
 
 class ArrayFacts(NamedTuple):
-    """The facts that hints need about a JAX array that the failing code names."""
+    """Facts for hints about a JAX array in the failing code."""
 
     shape: tuple[int, ...]
     is_local: bool
@@ -59,7 +59,7 @@ class RefusedMesh(NamedTuple):
 
 
 class ErrorSite(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where an exception was raised, and the piece of the cell that led there."""
+    """Where an exception was raised, and the cell's code that led there."""
 
     module: str = ""
     """The module of the innermost frame, such as `jax._src.array`."""
@@ -79,7 +79,7 @@ class ErrorSite(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 @dataclass(frozen=True, slots=True)
 class NamedValue:
-    """A piece of the user's code that refers to an array or a tree of arrays."""
+    """User code that refers to an array or a tree of arrays."""
 
     text: str
     name: str
@@ -89,7 +89,7 @@ class NamedValue:
 
 
 def find_failing_name(site: ErrorSite, code: str = "") -> NamedValue | None:
-    """Return the one array, or tree of arrays, that the error can be about; None if there is not exactly one.
+    """Return the only array or tree that the error can be about.
 
     >>> find_failing_name(ErrorSite(expression="np.asarray(p['w'])", names={"p": False})).text
     "p['w']"
@@ -103,7 +103,7 @@ def find_failing_name(site: ErrorSite, code: str = "") -> NamedValue | None:
 
 
 def find_captured(site: ErrorSite, code: str = "") -> str | None:
-    """Return the one array that a lambda in the failing code captures from outside; None if there is not exactly one.
+    """Return the only array that the failing code's lambdas capture.
 
     >>> find_captured(ErrorSite(expression="jit(lambda a: a + x)(1.0)", names={"x": True}))
     'x'
@@ -117,7 +117,7 @@ def find_captured(site: ErrorSite, code: str = "") -> str | None:
 
 
 def find_operands(site: ErrorSite, code: str = "") -> tuple[str, str] | None:
-    """Return both sides of an operator that failed, or both arrays of a call that has no other arguments.
+    """Return the operands of a failed operator, or of a two-array call.
 
     >>> find_operands(ErrorSite(expression="w @ x"))
     ('w', 'x')
@@ -135,7 +135,7 @@ def find_operands(site: ErrorSite, code: str = "") -> tuple[str, str] | None:
 
 
 def find_first_argument(site: ErrorSite, code: str = "") -> str | None:
-    """Return the first argument of a failing call, if it refers to an array.
+    """Return the failing call's first argument, if it refers to an array.
 
     >>> find_first_argument(ErrorSite(expression="jax.device_put(x, y.sharding)", names={"x": True, "y": True}))
     'x'
@@ -149,7 +149,7 @@ def find_first_argument(site: ErrorSite, code: str = "") -> str | None:
 
 
 def _parse_candidates(site: ErrorSite, code: str) -> Iterator[ast.expr]:
-    """Yield the failing expression, then the one that its line evaluates. Code that does not parse is left out."""
+    """Yield the failing expression, then the one that its line evaluates."""
     if not site.expression:
         return
     for text in (site.expression, code):
@@ -175,7 +175,7 @@ def _parse_evaluated(text: str) -> ast.expr | None:
 
 
 class _UseCollector(ast.NodeVisitor):
-    """Collects the uses of some names: `x`, `x.T`, `x["w"][0]`, each as a whole."""
+    """Collects uses of names as whole expressions: `x`, `x.T`, `x["w"][0]`."""
 
     def __init__(self, names: Mapping[str, bool]) -> None:
         self._names = names
@@ -192,7 +192,7 @@ class _UseCollector(ast.NodeVisitor):
             self.visit(argument)
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Skip it, because a lambda uses its names only when it is called."""
+        """Skip the lambda: it uses its names only when it is called."""
 
     def _visit_comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
         # Everything except the first iterable uses names of its own.
@@ -236,7 +236,7 @@ _LIBRARY = re.compile(
 
 
 def trim_embedded_traceback(message: str) -> str:
-    r"""Remove mhnb's frames and those above the cell's first one from a stack in a message, and count library frames.
+    r"""Remove mhnb's and outer frames from a message; count library frames.
 
     A message without a stack, or without a frame of a cell, stays as it is.
 

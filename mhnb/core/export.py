@@ -1,4 +1,4 @@
-"""Export a notebook as a script: its cells in order as one SPMD program that runs under srun, without mhnb.
+"""Export a notebook as one SPMD script that runs without mhnb.
 
 Each cell is translated to plain Python; IPython syntax without a translation is refused by name. The cells come from the journal or
 from a notebook file: those that run on the ranks, and the values pushed before them. Stored outputs show whether a cell failed.
@@ -89,7 +89,7 @@ def translate_cell(source: str, first_line: int = 1) -> TranslatedCell:
 
 
 def _number_texts(texts: Iterable[str], first_line: int) -> tuple[str, ...]:
-    """Give the line at the head of each text the number that the notebook shows."""
+    """Replace the line number in each text with the notebook's number."""
     return tuple(_LINE.sub(lambda found: f"line {int(found[1]) + first_line - 1}", text) for text in texts)
 
 
@@ -97,7 +97,7 @@ def _number_texts(texts: Iterable[str], first_line: int) -> tuple[str, ...]:
 
 
 def _remove_cell_magics(lines: list[str], notes: list[str]) -> list[str]:
-    """Remove the leading `%%` lines of a cell; return those that are refused."""
+    """Remove a cell's leading `%%` lines; return those that are refused."""
     for at, line in enumerate(lines):
         if line.strip() and not line.startswith("%%"):
             break
@@ -111,7 +111,7 @@ def _remove_cell_magics(lines: list[str], notes: list[str]) -> list[str]:
 
 
 def _parse(lines: list[str], notes: list[str], refused: list[str]) -> ast.Module | None:
-    """Parse the cell, translating the lines that stop the parser to Python one by one."""
+    """Parse the cell, and translate lines that stop the parser to Python."""
     for _ in range(len(lines) + 1):
         try:
             return ast.parse("\n".join(lines))
@@ -126,7 +126,7 @@ def _parse(lines: list[str], notes: list[str], refused: list[str]) -> ast.Module
 
 
 def _find_magic(lines: Sequence[str], lineno: int) -> int | None:
-    """Return the index of the magic that stops the parser: the line that it names, else the first that looks like a magic."""
+    """Return the index of the magic that stops the parser, or None."""
     likely = [at for at, line in enumerate(lines) if _MAGIC.search(line)]
     named = min(lineno, len(lines)) - 1
     return named if named in likely else next(iter(likely), None)
@@ -171,7 +171,7 @@ def _find_untranslatable(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _await_line(node: ast.AST) -> int:
-    """Return the line of a node that needs a running event loop; 0 for any other node."""
+    """Return a node's line if it needs an event loop, else 0."""
     if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
         return node.lineno
     if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp) and any(part.is_async for part in node.generators):
@@ -188,7 +188,7 @@ def _at_top_level(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _imported_mhnb_module(node: ast.AST) -> str:
-    """Return the module of mhnb that a statement imports; empty for any other statement."""
+    """Return the mhnb module that a statement imports; otherwise empty."""
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom) and not node.level:
         names = [node.module or ""]
@@ -224,7 +224,7 @@ def _remove_future_imports(tree: ast.Module, lines: list[str]) -> tuple[str, ...
 
 
 def _print_last_value(tree: ast.Module, lines: list[str]) -> bool:
-    """Make the script print the value of a cell's last expression, as a notebook does; return whether it does."""
+    """Wrap the cell's last expression in `_show`; return whether it did."""
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr) or _is_print(last.value) or _ends_with_semicolon(last, lines):
         return False
@@ -255,7 +255,7 @@ def _insert(lines: list[str], lineno: int, col_offset: int, text: str) -> None:
 
 
 def indent_code(text: str) -> str:
-    r"""Indent Python by four spaces, except lines inside a string, because they are part of its value.
+    r"""Indent Python by four spaces, except inside strings, whose value would change.
 
     >>> indent_code('x = 1\ny = 2')
     '    x = 1\n    y = 2'
@@ -268,7 +268,7 @@ def indent_code(text: str) -> str:
 
 
 def _string_lines(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the first and last line of each string; f-strings are several tokens from Python 3.12 on."""
+    """Yield each string's line range; f-strings are several tokens since Python 3.12."""
     opened: list[int] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         kind = tokenize.tok_name[token.type]
@@ -534,7 +534,7 @@ _RAISES_TAG = "raises-exception"
 
 @dataclass(slots=True)
 class NotebookSteps:
-    """A notebook's steps on its ranks, and the state while its cells are read."""
+    """A notebook's steps on its ranks, and the state of reading it."""
 
     steps: list[Step] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -582,7 +582,7 @@ def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> N
 
 
 def drop_pushed(steps: Sequence[Step], without: Sequence[str]) -> tuple[list[Step], list[str]]:
-    """Leave out the requested pushed names; return the steps, and a sentence for each name that was left out.
+    """Remove the requested pushed names; return steps and a note for each.
 
     >>> drop_pushed([PushStep(("a", "b"))], ["b", "3"])[1]
     ['push b: excluded by --without; add b to the script yourself']
@@ -616,7 +616,7 @@ def _read_cell(found: NotebookSteps, name: str, text: str, cell: Mapping[str, An
 
 
 def _split_flags(text: str) -> tuple[str | None, str]:
-    """Split a cell into the flags of its `%%mhjax` line and the rest; the flags are None for a plain cell."""
+    """Split a cell into `%%mhjax` flags (None for plain cells) and body."""
     lines = lift_cell_magic(text.lstrip("\n").splitlines(keepends=True))
     if not lines or lines[0].split()[:1] != ["%%mhjax"]:
         return None, text
@@ -642,7 +642,7 @@ def _omission_reason(cell: Mapping[str, Any]) -> str:
 
 
 def _read_plain_cell(found: NotebookSteps, text: str) -> None:
-    """Read a cell of the notebook's own process: it may start the ranks, push values or bind literals; the rest is ignored."""
+    """Read starts, pushes, auto mode and literals from a plain cell."""
     magic_lines = [line.strip() for line in text.splitlines() if line.strip().startswith("%mhjax ")]
     code = [line for line in text.splitlines() if not line.lstrip().startswith(("%", "!"))]
     found.literals |= dict(_find_literals("\n".join(code)))
@@ -692,7 +692,7 @@ def _find_literals(code: str) -> Iterator[tuple[str, str]]:
 
 
 def format_literal(value: object) -> str | None:
-    """Format a value as a Python literal; None if it is too large, or has no such form.
+    """Format a value as a Python literal of limited size, or None.
 
     >>> format_literal({"lr": 0.1}), format_literal(object()), format_literal(float("nan"))
     ("{'lr': 0.1}", None, None)

@@ -1,4 +1,4 @@
-"""Decide which files of a folder go to other machines, and in which messages, from names and sizes alone."""
+"""Decide which files go to other machines, and in which messages."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ class _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Excludes:
-    """The exclude patterns; the last pattern that matches decides, as in a .gitignore."""
+    """Exclude patterns; the last match decides, as in a .gitignore."""
 
     patterns: tuple[_Pattern, ...]
 
     def is_excluded(self, path: str, *, is_folder: bool) -> bool:
-        """Return whether a path stays here. The path is relative to the folder and has slashes."""
+        """Return whether a path relative to the folder, with slashes, is excluded."""
         matching = [p for p in self.patterns if (is_folder or not p.is_folder_only) and p.matches(path)]
         return bool(matching) and not matching[-1].is_negated
 
 
 def parse_excludes(gitignore: str = "") -> Excludes:
-    r"""Parse the exclude patterns of a folder's own .gitignore, and add those for version control, caches and environments.
+    r"""Parse a .gitignore, and add patterns for version control, caches and environments.
 
     Supported are names, `*`, paths from the folder, a slash at the end for folders, `!` to include, `#` for comments.
 
@@ -97,7 +97,7 @@ def remote_path(folder: str, cwd: str) -> str:
 
 
 def chunk_files(files: Mapping[str, FileFacts], paths: Iterable[str]) -> Iterator[Sequence[FileChunk]]:
-    """Yield the contents of each message: many small files, or a piece of a large one.
+    """Yield each message's content: small files or part of a large one.
 
     >>> [len(pieces) for pieces in chunk_files({"a": FileFacts(3, 0o644, ""), "b": FileFacts(0, 0o644, "")}, ["a", "b"])]
     [2]

@@ -1,4 +1,4 @@
-"""The flight recorder's file and report: the last events of each rank, also of one that was killed.
+"""The flight recorder's file and report: the last events of each rank.
 
 Each rank writes its events into a ring in a memory-mapped file. The operating system keeps what was written when the process is
 killed. This module knows the file's layout, and compares the ranks: where they first differed, and what each did last.
@@ -157,7 +157,7 @@ def parse_flight(rank: int, data: bytes) -> RankFlight:
 
 
 def _parse_sets(table: bytes, process_count: int) -> Sequence[str]:
-    """Return the sets of ranks in the table. A last line that is not complete was being written.
+    """Return the table's sets of ranks, without an incomplete last line.
 
     Raises:
         ValueError: a line is not a set of ranks.
@@ -184,7 +184,7 @@ def is_whole(record: tuple[Any, ...], slot: int) -> bool:
 
 
 def decode_event(fields: tuple[Any, ...], sets: Sequence[str]) -> FlightEvent:
-    """Return the event of a whole record, given its unpacked fields and the table of sets of ranks."""
+    """Decode an event from a whole record's fields and the rank sets."""
     number, time_ns, kind, length, set_number, cell, line, launch, fingerprint, text, _ = fields
     # A name that was cut may end in a part of a character.
     program = text[:length].decode(errors="ignore")
@@ -231,7 +231,7 @@ NameCell: TypeAlias = Callable[[int], str]
 
 
 def describe_event(event: FlightEvent, name_cell: NameCell | None = None) -> str:
-    """Describe an event in a few words, with its cell if it is to be named.
+    """Describe an event in a few words, optionally with its cell.
 
     >>> step = FlightEvent(7, 0, "proposal", 3, line=12, launch=2, program="jit(step)", participants="0-3")
     >>> describe_event(step), describe_event(step, "In [{}]".format)
@@ -329,7 +329,7 @@ def find_divergences(flights: Sequence[RankFlight]) -> tuple[Divergence, ...]:
 
 
 def _list_launches(flight: RankFlight, kinds: Container[EventKind]) -> dict[LaunchKey, FlightEvent]:
-    """Return the first event of these kinds of each launch of several ranks."""
+    """Return the first event of these kinds of each multi-rank launch."""
     launches: dict[LaunchKey, FlightEvent] = {}
     for event in flight.events:
         if event.launch is not None and event.participants and event.kind in kinds:
@@ -338,7 +338,7 @@ def _list_launches(flight: RankFlight, kinds: Container[EventKind]) -> dict[Laun
 
 
 def _find_first_numbers(flight: RankFlight, launches: Mapping[LaunchKey, FlightEvent]) -> Callable[[int, str], int]:
-    """Return a function for the number of the first launch, of a cell and participants, of which the ring would know."""
+    """Return a function for the first launch number that the ring covers."""
     oldest = flight.events[0] if flight.dropped_count and flight.events else None
     lowest: dict[tuple[int, str], int] = {}
     for cell, text, number in launches:
@@ -442,7 +442,7 @@ def build_report(name: str, flights: Sequence[RankFlight]) -> FlightReport:
 
 
 def _list_arrivals(flight: RankFlight) -> list[Arrival]:
-    """Return when the rank came to each agreement that its ring holds from the proposal on."""
+    """Return the rank's arrivals at agreements whose proposal its ring holds."""
     proposals: dict[LaunchKey, FlightEvent] = {}
     arrivals = []
     for event in flight.events:
@@ -457,13 +457,13 @@ def _list_arrivals(flight: RankFlight) -> list[Arrival]:
 
 
 def wall_time_s(flight: RankFlight, event: FlightEvent) -> float:
-    """Return when an event was, in seconds since 1970, by the system time of its host when its rank started."""
+    """Return an event's seconds since 1970, by its host's clock at start."""
     assert flight.header is not None
     return (flight.header.wall_ns + event.time_ns - flight.header.monotonic_ns) * _NS
 
 
 def report_values(report: FlightReport) -> dict[str, Any]:
-    """Return a report as values that JSON has, with the keys of `mhnb flight --json`."""
+    """Convert a report to the JSON values of `mhnb flight --json`."""
     return {
         "name": report.name,
         "divergences": [to_json_types(divergence) for divergence in report.divergences],

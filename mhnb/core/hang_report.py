@@ -1,4 +1,4 @@
-"""The hang report: which ranks wait, in which launch and on which line; which ranks are missing, and where they are.
+"""The hang report: which ranks wait, where, and which are missing.
 
 One sample of a rank's main thread shows what it is doing: waiting in a launch, in a lock, compiling, computing. This is decided
 from plain frames, from processor use, and from the launch in flight, without threads or JAX. The few function names that it
@@ -57,7 +57,7 @@ class RankSnapshot:
 
     @property
     def has_progressed(self) -> bool:
-        """Return whether its two samples differ in anything but time, or output arrived meanwhile.
+        """Return whether its samples differ, apart from time, or output arrived meanwhile.
 
         Output of another thread is no progress for a rank whose main thread waits for other ranks.
         """
@@ -70,7 +70,7 @@ class RankSnapshot:
 
     @property
     def counts(self) -> Mapping[tuple[int, ...], int]:
-        """Return the number of its launches for each set of participants, as far as it is known."""
+        """Return its known number of launches for each set of participants."""
         if self.latest is None or self.outcome != "running":
             return count_launches(self.launches)
         return {each.participants: each.count for each in self.latest.counts}
@@ -103,7 +103,7 @@ def count_launches(rows: Iterable[LaunchRow]) -> dict[tuple[int, ...], int]:
 
 @dataclass(frozen=True, slots=True)
 class ThreadLocation:
-    """A thread that the cell started, on a rank whose main thread waits."""
+    """A cell's thread on a rank whose main thread waits."""
 
     name: str
     activity: str
@@ -229,7 +229,7 @@ def build_hang_report(
 
 
 def _drop_samples_of_stop(snapshot: RankSnapshot) -> RankSnapshot:
-    """Remove samples from before the rank left the debugger: they show the debugger, as if the rank waited in a call."""
+    """Remove samples from inside the debugger, which look like a wait."""
     if snapshot.resumed_s is None or snapshot.is_stopped or snapshot.sample_age_s < snapshot.resumed_s:
         return snapshot
     return replace(snapshot, latest=None, before=None)
@@ -261,13 +261,13 @@ def _find_waiting(snapshots: Sequence[RankSnapshot], age_s: float) -> tuple[tupl
 
 
 def _find_wait(status: RankStatus) -> tuple[str, str]:
-    """Return the activity that a rank waits in, and its name: a launch also if its main thread waits for the thread in it."""
+    """Return a rank's activity and name, or those of a waiting thread."""
     launches = [(each.activity, each.what) for each in status.threads if each.activity in RANK_WAITS]
     return launches[0] if launches and status.activity in _LOCAL_WAITS else (status.activity, status.what)
 
 
 def _find_missing(snapshot: RankSnapshot, snapshots: Sequence[RankSnapshot], age_s: float) -> set[int]:
-    """Return the ranks that have not reached the point where this rank waits."""
+    """Return the ranks that have not reached this rank's waiting point."""
     status = snapshot.latest
     assert status is not None
     if status.participants is None or status.launch_number is None:
@@ -294,7 +294,7 @@ def _is_elsewhere(snapshot: RankSnapshot, activity: str, age_s: float) -> bool:
 
 
 def _is_known(snapshot: RankSnapshot, age_s: float) -> bool:
-    """Return whether the location of a rank is known; a rank that does not report is not counted as missing."""
+    """Return whether a rank's location is known: it ended, stopped or reports."""
     if snapshot.outcome != "running" or snapshot.is_stopped:
         return True
     return snapshot.latest is not None and snapshot.latest.activity != "unseen" and not _is_silent(snapshot, age_s)
@@ -559,7 +559,7 @@ def _classify_activity(
 
 
 def _find_blocked(sample: StackSample, library: Sequence[tuple[str, str]]) -> tuple[Activity, str] | None:
-    """Return a call that is known to wait, in the standard library or in C. In C, a busy thread shows that it does not wait."""
+    """Return a waiting call in the standard library or idle C code."""
     innermost = library[0][1] if library else "user"
     if innermost in ("jax", "mhnb") and sample.c_function != "wait_at_barrier":
         return None

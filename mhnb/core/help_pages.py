@@ -1,4 +1,4 @@
-"""Find a section of a help page by its anchor, and format it as plain text.
+"""Find a section of a help page, and format it as text.
 
 The pages are MyST Markdown: an anchor is a line `(name)=` before a heading.
 """
@@ -30,7 +30,7 @@ class _Heading:
 
 
 def list_sections(markdown: str) -> dict[str, str]:
-    r"""Return the title of each section that has an anchor, by the anchor's name.
+    r"""Return each section's title by the name of its anchor.
 
     >>> list_sections("# Messages\n\n(order-mismatch)=\n\n## OrderMismatch\n\nText.")
     {'order-mismatch': 'OrderMismatch'}
@@ -39,7 +39,7 @@ def list_sections(markdown: str) -> dict[str, str]:
 
 
 def find_section(markdown: str, name: str) -> str | None:
-    r"""Return the section with this anchor, from its heading to the next one of its level; None if no section has it.
+    r"""Return the section with this anchor, subsections included; None without one.
 
     Case, hyphens and underscores do not count, so the name of an error class is also found.
 
@@ -58,7 +58,7 @@ def find_section(markdown: str, name: str) -> str | None:
 
 
 def render_text(markdown: str) -> str:
-    r"""Format Markdown as plain text: headings without marks, links as their text, code indented.
+    r"""Format Markdown as plain text, with code indented and marks removed.
 
     >>> render_text("## Title\n\nSee [the guide](guide.md#x) and {ref}`states`.\n\n```text\n%mhjax stop\n```")
     'Title\n=====\n\nSee the guide and states.\n\n    %mhjax stop'
@@ -91,7 +91,7 @@ def _list_headings(lines: list[str]) -> list[_Heading]:
 
 
 def _follow_fence(fence: str, line: str) -> tuple[str, bool]:
-    """Return the fence that is open after a line, and whether the line is a fence."""
+    """Return the open fence, and whether the line is a fence."""
     found = _FENCE.match(line)
     if found is None:
         return fence, False

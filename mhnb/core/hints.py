@@ -1,4 +1,4 @@
-"""The table of known errors, and the hint for each: found by the error's type, its text and the function that raised it.
+"""Known errors and their hints, found by type, text and raising function.
 
 The texts are those of jax 0.10.2 and 0.12.0 with their plugins. A hint names a `%mhjax` command only if this version has it.
 Some texts can come from any code (`AssertionError` without text, `list index out of range`). They match only if the JAX
@@ -78,7 +78,7 @@ _ADDRESS_SPACE_HINT = (
 
 
 def find_start_hint(text: str, environment: Mapping[str, str], *, has_memory_limit: bool = False) -> str:
-    """Return what to change on the machine for an error that stopped a start; empty if the text names no known condition.
+    """Return how to fix the machine after a failed start, or empty.
 
     Args:
         text: the whole error.
@@ -179,7 +179,7 @@ class RecognisedError(NamedTuple):
     code: str
 
     def format_array_name(self, default: str = "x") -> str:
-        """Return the array that the error is about, as the user wrote it; `default` if that is unknown."""
+        """Return the user's expression for the failing array; `default` if unknown."""
         named = find_failing_name(self.site, self.code)
         return named.text if named else default
 
@@ -188,7 +188,7 @@ _Text: TypeAlias = str | Callable[[RecognisedError], str]
 
 
 class Hint(NamedTuple):
-    """One row of the table: how an error is recognised, and what to do about it."""
+    """A row of the table: an error's pattern and its hint."""
 
     pattern: re.Pattern[str]
     text: _Text
@@ -218,7 +218,7 @@ def _hint_fetch(seen: RecognisedError) -> str:
 
 
 def _format_mesh(seen: RecognisedError, text: str) -> str:
-    """Format the mesh of an array, through the array if it is known to have one."""
+    """Format an array's mesh as an expression; `mesh` if unknown."""
     facts = seen.site.arrays.get(text)
     return f"{text}.sharding.mesh" if facts and facts.is_on_mesh and not facts.is_local else "mesh"
 
@@ -422,7 +422,7 @@ def _hint_other_mesh(seen: RecognisedError) -> str:
 
 
 def _hint_other_devices(seen: RecognisedError, left: str, right: str) -> str:
-    """Return the hint for two arrays that are known to be on different devices; empty for any others."""
+    """Return the hint for arrays on different devices; empty unless known."""
     one, other = seen.site.arrays.get(left), seen.site.arrays.get(right)
     if one is None or other is None or one.device_set == other.device_set:
         return ""
@@ -452,7 +452,7 @@ def _hint_other_memory(seen: RecognisedError) -> str:
 
 
 def _format_target_sharding(seen: RecognisedError, fixed: str, moved: str) -> str:
-    """Return the sharding that `moved` can take: that of `fixed`, unless their shapes are known to differ."""
+    """Return a sharding for `moved`: `fixed`'s own unless the shapes differ."""
     one, other = seen.site.arrays.get(fixed), seen.site.arrays.get(moved)
     same = one is None or other is None or one.shape == other.shape
     return f"{fixed}.sharding" if same else f"NamedSharding({fixed}.sharding.mesh, P())"
@@ -557,7 +557,7 @@ def _hint_await(seen: RecognisedError) -> str:
 
 
 def _find_coroutine(code: str) -> str:
-    """Return what a line passes to `asyncio.run` and the like; empty if it has no such call or continues on the next line."""
+    """Return what a line passes to `asyncio.run` and the like, or empty."""
     for node in ast.walk(_parse_line(code)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
             continue
@@ -878,7 +878,7 @@ _MESSAGES = (
 
 
 def find_removed_api(ename: str, evalue: str) -> str | None:
-    """Return the hint that names the replacement of a name that JAX removed; None for any other error.
+    """Return the replacement hint for a name that JAX removed, or None.
 
     >>> find_removed_api("AttributeError", "module 'jax' has no attribute 'tree_map'")
     'jax.tree_map was removed from JAX; use jax.tree.map.'
@@ -925,7 +925,7 @@ def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: s
 
 
 def find_printed_hint(ename: str, printed: str) -> str | None:
-    """Return the hint for a cause that the error does not contain: a process that the cell started has only printed it.
+    """Return the hint for an error that a child process only printed.
 
     Args:
         ename: the type of the cell's error.
