@@ -1,4 +1,4 @@
-"""The journal's record types: one JSON line per action on a cluster, and a short hash of what each cell launched.
+"""The journal's record types: one JSON line per action on a cluster.
 
 This module decides what is kept of a cell. Storing the lines and replaying them are handled elsewhere.
 """
@@ -32,7 +32,7 @@ _TraceKey: TypeAlias = tuple[tuple[str, str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class LaunchTrace:
-    """What some ranks launched in a cell; ranks with the same sequence share one."""
+    """What ranks with the same launch sequence launched in a cell."""
 
     ranks: tuple[int, ...]
     hash: str
@@ -44,7 +44,7 @@ class LaunchTrace:
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
-    """A line of the journal. Its fields are in the order of the line, and another version's fields are refused."""
+    """A line of the journal, with its fields in the line's order."""
 
     @property
     def kind(self) -> str:
@@ -106,7 +106,7 @@ class CellRecord(_Record, frozen=True, tag="cell"):
 
     @property
     def name(self) -> str:
-        """The cell's name in messages; for a user of another kernel only after `forget_other_kernels`."""
+        """The cell's name in its own kernel; for others, see `forget_other_kernels`."""
         return format_cell_name(self.seq, self.execution_count)
 
 
@@ -163,7 +163,9 @@ _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encod
 
 
 def trace_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[LaunchTrace, ...]:
-    """Summarise what each rank launched, without programs that never communicate, lines, and ranks that launched nothing.
+    """Summarise each rank's communicating launches; ranks with equal sequences share one.
+
+    Line numbers are not compared. Ranks without such launches are left out.
 
     >>> two, one, other = (LaunchRow("a", "f", (0, 1), line, count) for line, count in ((1, 2), (1, 1), (2, 1)))
     >>> trace_launches({0: [two], 1: [one, other]})[0].ranks
@@ -191,7 +193,7 @@ def trace_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[Lau
 
 
 def _merge_runs(rows: Iterable[LaunchRow]) -> list[TraceRow]:
-    """Merge adjacent rows of the same program, because the ranks start a new run at each line."""
+    """Merge adjacent rows of one program, which ranks split by line."""
     runs: list[TraceRow] = []
     specs: dict[tuple[int, ...], str] = {}
     for row in rows:
@@ -252,13 +254,13 @@ class _TraceRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class _PushRanks(msgspec.Struct):
-    """The field of a push that a line holds in a shorter form: ranks as text."""
+    """The shortened field of a push line: ranks as text."""
 
     ranks: str | None
 
 
 class _CellRanks(msgspec.Struct):
-    """The fields of a cell that a line holds in a shorter form: ranks as text, by value."""
+    """The shortened fields of a cell line: ranks as text, by value."""
 
     ranks: str | None
     outcomes: dict[str, str]
@@ -289,7 +291,7 @@ def parse_record(line: bytes) -> Record:
 
 
 def is_start_record(line: bytes) -> bool:
-    """Check by a line's first characters whether it is a start record, which is faster than parsing it.
+    """Return whether a line is a start record, without parsing it.
 
     >>> is_start_record(format_record(StartRecord(1, "2 x 1"))), is_start_record(format_record(AcceptRecord(1, "split")))
     (True, False)
@@ -318,7 +320,7 @@ def parse_records(text: bytes) -> tuple[list[Record], list[str]]:
 
 
 def forget_other_kernels(record: Record, kernel: str) -> Record:
-    """Return the record without the number that another kernel's notebook showed beside the cell.
+    """Return a record without a cell number that another kernel showed.
 
     >>> forget_other_kernels(CellRecord(1, 12, "f()", execution_count=7, kernel="a"), "b").name
     'cell 12'
@@ -329,7 +331,7 @@ def forget_other_kernels(record: Record, kernel: str) -> Record:
 
 
 def _group_by_value(by_rank: Mapping[int, str]) -> dict[str, str]:
-    """Group ranks by value, so that one value for all ranks is one entry at any number of ranks."""
+    """Group ranks by value; all ranks with one value are one entry."""
     ranks: dict[str, list[int]] = {}
     for rank, word in by_rank.items():
         ranks.setdefault(word, []).append(rank)
@@ -337,7 +339,7 @@ def _group_by_value(by_rank: Mapping[int, str]) -> dict[str, str]:
 
 
 def _expand_cell(cell: _CellRanks) -> dict[str, Any]:
-    """Return the fields of a `CellRecord` that its line holds in a shorter form."""
+    """Return the `CellRecord` fields that a line holds in shorter form."""
     return {
         "ranks": _parse_optional_ranks(cell.ranks),
         "outcomes": _ungroup(cell.outcomes),

@@ -1,4 +1,4 @@
-"""What the memory of the ranks' devices holds: what a rank reports, how the reports of all ranks compare, and what could be sharded.
+"""Memory of the ranks' devices: reports, their comparison, and sharding advice.
 
 Sizes are bytes. A rank reports metadata alone; nothing here reads an array.
 """
@@ -62,7 +62,7 @@ class DeviceMemory(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class ArrayMemory(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A live array on one rank, or several unnamed ones with equal facts."""
+    """A live array on one rank, or several equal unnamed ones."""
 
     names: tuple[str, ...]
     """As expressions of the notebook, the shortest first, such as `params['w']`; empty if no name leads to it."""
@@ -131,7 +131,7 @@ class AllocationFailure(Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class FailedAllocations(dict[int, AllocationFailure]):
-    """The allocations that failed in a cell, by rank, if they caused the rank's latest error."""
+    """A cell's failed allocations that caused ranks' latest errors, by rank."""
 
 
 # -- the bytes that a message names
@@ -148,7 +148,7 @@ _REQUESTED = re.compile(
 
 
 def parse_requested_nbytes(text: str) -> int | None:
-    """Return the bytes that a message of XLA or NumPy says were asked for; None if it names none.
+    """Return the requested bytes in an XLA or NumPy message, or None.
 
     >>> parse_requested_nbytes("RESOURCE_EXHAUSTED: Out of memory allocating 70368744177664 bytes.")
     70368744177664
@@ -187,7 +187,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class ArrayRow:
-    """An array with the same name on several ranks, or unnamed arrays with equal facts."""
+    """One named array on several ranks, or unnamed arrays with equal facts."""
 
     groups: tuple[tuple[tuple[int, ...], ArrayMemory], ...]
     """Ranks with equal facts, never empty: the largest group first, then by first rank."""
@@ -201,7 +201,7 @@ class ArrayRow:
 
     @property
     def nbytes_per_device(self) -> int:
-        """Bytes on a device that holds a part of it, the most of all ranks; of several unnamed arrays together."""
+        """Most bytes on one device; several unnamed arrays are added up."""
         return max(array.nbytes_per_device * array.count for _, array in self.groups)
 
     @property
@@ -219,7 +219,7 @@ class ArrayRow:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """What the memory of a cluster's devices holds, and how the ranks compare."""
+    """The memory of a cluster's devices, and how its ranks compare."""
 
     name: str
     """Of the cluster."""
@@ -228,7 +228,7 @@ class MemoryReport:
 
     @cached_property
     def devices(self) -> tuple[DeviceRow, ...]:
-        """Devices and processes: one row where they agree, and the others, which are outliers if most agree."""
+        """Rows of devices and processes: similar ones together, then each other one."""
         return (*_group_devices(self.ranks), *_group_processes(self.ranks))
 
     @cached_property
@@ -239,7 +239,7 @@ class MemoryReport:
 
     @property
     def more(self) -> tuple[int, int]:
-        """How many smaller arrays a rank did not list, and their bytes on a device; the most of all ranks."""
+        """Number of unlisted arrays, and their bytes per device; maximum over ranks."""
         return (
             max((memory.more_count for memory in self.ranks.values()), default=0),
             max((memory.more_nbytes for memory in self.ranks.values()), default=0),
@@ -258,7 +258,7 @@ class MemoryReport:
 
 
 def report_values(report: MemoryReport) -> dict[str, Any]:
-    """Return a report as values that JSON has, with the keys of `mhnb memory --json`."""
+    """Convert a report to the JSON values of `mhnb memory --json`."""
     return {
         "name": report.name,
         "ranks": [
@@ -346,7 +346,7 @@ def _make_device_row(
 
 
 def _split_by_ordinals(keys: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Split devices so that each part has the same indices on all of its ranks, and can be named by ranks and indices."""
+    """Split devices into parts with the same indices on every rank."""
     ordinals: dict[int, list[int]] = {}
     for rank, ordinal in keys:
         ordinals.setdefault(rank, []).append(ordinal)
@@ -375,7 +375,7 @@ def _group_processes(ranks: Mapping[int, RankMemory]) -> list[DeviceRow]:
 
 
 def _split_outliers(used: Mapping[_K, int], share: float, nbytes: int) -> tuple[list[_K], list[_K]]:
-    """Split keys into those whose number is near the median, and the others.
+    """Split keys into those with numbers near the median, and others.
 
     >>> _split_outliers({0: 100, 1: 101, 2: 900}, 0.02, 1)
     ([0, 1], [2])
@@ -396,7 +396,7 @@ def _maximum(numbers: Iterable[_Number]) -> _Number:
 def merge_arrays(
     ranks: Mapping[int, Sequence[ArrayMemory]], cut: Mapping[int, int] = MappingProxyType({})
 ) -> tuple[ArrayRow, ...]:
-    """Merge the arrays of the ranks: those with the same name, and unnamed ones with equal facts.
+    """Merge the ranks' arrays by name, and unnamed ones by equal facts.
 
     Several arrays of a rank may have one name, such as the locals of a function that calls itself: they are merged in their order.
 
@@ -451,7 +451,7 @@ def _size_key(array: ArrayMemory) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class ShardingAdvice:
-    """An array that has replicas along an axis of its mesh that divides one of its dims."""
+    """An array with replicas along a mesh axis that divides a dim."""
 
     name: str
     """An expression of the notebook."""
@@ -470,7 +470,7 @@ class ShardingAdvice:
 
     @property
     def code(self) -> str:
-        """A line that shards it; empty if a cell cannot assign to its name, or it is not known whether it can."""
+        """A line that shards it; empty if its name may be unassignable."""
         if _ASSIGNABLE.fullmatch(self.name) is None:
             return ""
         names = [self.name, *(name for name in self.aliases if _ASSIGNABLE.fullmatch(name))]
@@ -480,7 +480,7 @@ class ShardingAdvice:
 
     @property
     def keepers(self) -> tuple[str, ...]:
-        """The other names that hold the array, also after the line of code."""
+        """Other names that still hold the old array after `code` runs."""
         return tuple(name for name in self.aliases if not self.code or _ASSIGNABLE.fullmatch(name) is None)
 
 
@@ -489,7 +489,7 @@ _ASSIGNABLE = re.compile(r"[^\W_]\w*(?:\['[^'\\]*'\])*")
 
 
 def suggest_sharding(arrays: Iterable[ArrayMemory]) -> ShardingAdvice | None:
-    """Return how to shard the array whose replicas take the most; None if no array could be sharded further.
+    """Suggest a sharding for the array that saves most memory, or None.
 
     >>> w = ArrayMemory(("w",), (8, 6), "float32", "global", 192, 192, 4, "P()", (("data", 4),))
     >>> suggest_sharding([w]).code
@@ -546,7 +546,7 @@ def _without_end(dims: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Ranks on which the same allocation failed, with the same arrays in memory."""
+    """Ranks where one allocation failed with the same arrays in memory."""
 
     ranks: tuple[int, ...]
     failure: AllocationFailure
@@ -561,7 +561,7 @@ _SMALL_SHARE = 0.01
 
 
 def group_failures(failures: Mapping[int, AllocationFailure]) -> tuple[FailureGroup, ...]:
-    """Group ranks whose reports are the same but for small arrays and differences in bytes in use: the largest group first."""
+    """Group ranks with equal requests and large arrays; largest group first."""
     groups = []
     for ranks, _ in group_ranks({rank: _failure_key(failure) for rank, failure in failures.items()}):
         report = MemoryReport("", {rank: failures[rank].memory for rank in ranks})

@@ -1,5 +1,6 @@
-"""All messages between the notebook, the ranks and the supervisors, and the limits of their texts. `core/codec.py` encodes them.
+"""Messages between notebook, ranks and supervisors, and limits of their texts.
 
+`core/codec.py` encodes the messages.
 A supervisor reads the start parameters of one machine's ranks as one JSON line on standard input.
 A text of a rank that is too long is shortened before it is sent, and states how much is missing.
 """
@@ -29,7 +30,7 @@ Payload: TypeAlias = tuple[Any, ...]
 
 
 class _Value(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A value whose types are checked when it is decoded. A field that holds its default is not written."""
+    """A value whose field types are checked when it is decoded."""
 
     _hidden: ClassVar[tuple[str, ...]] = ()
     """The fields that no text shows: secrets, and what is too large."""
@@ -40,7 +41,7 @@ class _Value(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 class _Message(_Value, frozen=True, tag=True, tag_field="kind"):
-    """A message; its `kind` on the wire is the name of its class."""
+    """A message; its class name is its `kind` on the wire."""
 
 
 # -- to a rank
@@ -56,7 +57,7 @@ class Breakpoint(_Value, frozen=True):
 
 
 class DebugMode(_Value, frozen=True):
-    """Whether the code of a cell may stop for a user who types commands, and where it does."""
+    """Whether and where a cell's code may stop for a debugger's user."""
 
     refusal: str = ""
     """Why it may not; empty if it may."""
@@ -68,7 +69,10 @@ class DebugMode(_Value, frozen=True):
 
 
 class RunCell(_Message, frozen=True):
-    """Run a cell. The rank refuses it unless `generation` is the rank's own and `seq` is its next cell number."""
+    """Run a cell.
+
+    The rank refuses it unless `generation` is its own and `seq` is its next cell number.
+    """
 
     generation: Int64
     seq: Int64
@@ -89,7 +93,7 @@ class RunCell(_Message, frozen=True):
 
 
 class DebugInput(_Message, frozen=True):
-    """A line that the user typed for a rank that waits for one."""
+    """A user's line for a rank that waits at its debugger prompt."""
 
     seq: Int64
     """The cell that the rank has stopped in."""
@@ -110,7 +114,7 @@ class SkipCell(_Message, frozen=True):
 
 
 class RankRequest(_Message, frozen=True):
-    """A request between cells: `handler` names a function of `rank/requests/handlers.py`. The payload is sent with it."""
+    """A request between cells: `handler` names a function of `rank/requests/handlers.py`."""
 
     _hidden = ("payload",)
     request_id: Int64
@@ -132,17 +136,20 @@ class SignalRank(_Message, frozen=True):
 
 
 class InterruptCell(_Message, frozen=True):
-    """Make the ranks of this host stop a cell before their next launch, and limit the signals that follow to that cell."""
+    """Make this host's ranks stop a cell before their next launch.
+
+    It also limits the signals that follow to that cell.
+    """
 
     seq: Int64
 
 
 class CloseConnections(_Message, frozen=True):
-    """Make the ranks of this host close their connections to other ranks, so that a collective in progress fails."""
+    """Make this host's ranks disconnect from others, so that running collectives fail."""
 
 
 class ReportSoon(_Message, frozen=True):
-    """Make the ranks of this host report soon where they are in their cell."""
+    """Make this host's ranks report soon where they are."""
 
 
 class StopHost(_Message, frozen=True):
@@ -150,9 +157,10 @@ class StopHost(_Message, frozen=True):
 
 
 class CheckHost(_Message, frozen=True):
-    """Answer a question about this host. Before its ranks start: `check` names a check of `system/host_checks.py`.
+    """Answer a question about this host.
 
-    At any time: `flight`, for the file of a rank's flight recorder (`rank/flight.py`).
+    Before its ranks start, `check` names a check of `system/host_checks.py`.
+    At any time it can be `flight`, for the file of a rank's flight recorder (`rank/flight.py`).
     """
 
     request_id: Int64
@@ -161,7 +169,7 @@ class CheckHost(_Message, frozen=True):
 
 
 class StartRanks(_Message, frozen=True):
-    """Start the ranks, because every host has reported and was checked. Only for supervisors whose spec sets `staged_start`."""
+    """Start a `staged_start` supervisor's ranks, after every host was checked."""
 
     _hidden = ("connection",)
     coordinator_address: str
@@ -174,7 +182,7 @@ class StartRanks(_Message, frozen=True):
 
 
 class Heartbeat(_Message, frozen=True):
-    """A heartbeat. A supervisor replies with the same message and the state of its ranks."""
+    """A heartbeat, which a supervisor returns with its ranks' state."""
 
     supervisor: Int64
     memory_nbytes: dict[str, Int64] = field(default_factory=dict)
@@ -196,7 +204,7 @@ class Heartbeat(_Message, frozen=True):
 
 
 class LaunchCount(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How many launches of a set of ranks a cell has made on one of them."""
+    """How many launches of these participants one rank made in a cell."""
 
     participants: tuple[Int64, ...]
     count: Int64
@@ -213,7 +221,10 @@ class ThreadStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class PhaseReached(_Message, frozen=True):
-    """A rank reached the next phase of its start. `connected` carries pid, hostname and versions in `facts`."""
+    """A rank reached the next phase of its start.
+
+    `connected` carries pid, hostname and versions in `facts`.
+    """
 
     rank: Int64
     phase: Phase
@@ -231,14 +242,17 @@ class StartFailed(_Message, frozen=True):
 
 
 class RankReady(_Message, frozen=True):
-    """A rank is ready for cells. `facts`: engine_id, process_index, process_count, devices, guard, versions."""
+    """A rank is ready for cells.
+
+    `facts`: engine_id, process_index, process_count, devices, guard, versions.
+    """
 
     rank: Int64
     facts: dict[str, Any]
 
 
 class OutputProduced(_Message, frozen=True):
-    """Output of a cell that is still running, or output that came after the cell `seq` had ended."""
+    """Output of a running cell, or late output of an ended one."""
 
     rank: Int64
     seq: Int64
@@ -246,7 +260,10 @@ class OutputProduced(_Message, frozen=True):
 
 
 class RankStatus(_Message, frozen=True):
-    """Where a rank is in a long-running cell. A second thread sends it about every second, so also while the rank is stuck."""
+    """Where a rank is in a long-running cell.
+
+    A second thread sends it about every second, so also while the rank is stuck.
+    """
 
     rank: Int64
     seq: Int64
@@ -278,7 +295,7 @@ class RankStatus(_Message, frozen=True):
 
 
 class InterruptDelivered(_Message, frozen=True):
-    """The code of the running cell has received its interrupt. Whatever it does now is its own handling of the interrupt."""
+    """The cell's code received its interrupt, and handles it from now on."""
 
     rank: Int64
     seq: Int64
@@ -287,7 +304,7 @@ class InterruptDelivered(_Message, frozen=True):
 
 
 class CallbackFailed(_Message, frozen=True):
-    """A function that a program of the running cell called has raised. The program may hang because of that."""
+    """A program's callback raised in the running cell; the program may hang."""
 
     rank: Int64
     seq: Int64
@@ -297,7 +314,7 @@ class CallbackFailed(_Message, frozen=True):
 
 
 class DebugPrompt(_Message, frozen=True):
-    """A rank has stopped in the debugger and waits for a line that the user types."""
+    """A rank waits in the debugger for a line from the user."""
 
     rank: Int64
     seq: Int64
@@ -314,7 +331,10 @@ class DebugPrompt(_Message, frozen=True):
 
 
 class DebugResumed(_Message, frozen=True):
-    """A rank that has left the debugger's prompt runs on: it waits, has run for a second, or ends the cell."""
+    """A rank runs on after the debugger's prompt.
+
+    It waits, has run for a second, or ends the cell.
+    """
 
     rank: Int64
     seq: Int64
@@ -325,7 +345,7 @@ class DebugResumed(_Message, frozen=True):
 
 
 class CellEnded(_Message, frozen=True):
-    """The only reply of a rank to a cell: outcome, the output not sent before, and the launches."""
+    """A rank's only reply to a cell, with output not sent before."""
 
     rank: Int64
     seq: Int64
@@ -346,7 +366,7 @@ class CellRefused(_Message, frozen=True):
 
 
 class RankReply(_Message, frozen=True):
-    """The reply to a `RankRequest`. If `ok` is false, `value` is {ename, evalue, traceback}."""
+    """The reply to a `RankRequest`; on failure, `value` is {ename, evalue, traceback}."""
 
     _hidden = ("payload",)
     rank: Int64
@@ -394,7 +414,7 @@ class RankSpawned(_Message, frozen=True):
 
 
 class RankExited(_Message, frozen=True):
-    """A rank's process has ended. Exactly one of exit_code and signum is not None."""
+    """A rank's process ended, with either an exit code or a signal."""
 
     rank: Int64
     exit_code: Int64 | None
@@ -519,7 +539,7 @@ class HostSpec(_Value, frozen=True, omit_defaults=False):
 
     @property
     def ended_path(self) -> str:
-        """Return the path of the file that shows that the supervisor has ended all of its processes."""
+        """Return the path of the file that shows all processes have ended."""
         return f"{self.run_dir}/supervisor{self.supervisor}.ended"
 
 
@@ -575,7 +595,7 @@ MAX_LINES_CHARS = 256 * 1024
 
 
 def shorten_text(text: str, limit: int, full_text_file: str = "") -> str:
-    """Keep the beginning and the end of a text longer than `limit`, and state how much is left out.
+    """Replace the middle of a text longer than `limit` by a note.
 
     Args:
         full_text_file: the file that has the whole text; may be empty.
@@ -592,7 +612,7 @@ def shorten_text(text: str, limit: int, full_text_file: str = "") -> str:
 
 
 def shorten_error(event: ErrorRaised, full_text_file: str = "") -> ErrorRaised:
-    """Shorten every text of an error event; return the same event if none is too long.
+    """Shorten an error event's long texts; without any, return the same event.
 
     >>> len(shorten_error(ErrorRaised("E" * 10**6, "no", [])).ename) < 2000
     True
@@ -629,7 +649,7 @@ def _keep_ends(lines: list[str]) -> list[str]:
 
 
 def shorten_message(message: Message) -> Message:
-    """Shorten the names and messages of a rank that are too long. Output has limits of its own, and data has none.
+    """Shorten long names and messages of a rank, not output or data.
 
     >>> from mhnb.core.messages import CellRefused
     >>> len(shorten_message(CellRefused(0, 1, "x" * 10**6)).reason) < 70_000
@@ -649,7 +669,7 @@ def shorten_message(message: Message) -> Message:
 
 
 def _shorten_value(value: Any, limit: int) -> Any:
-    """Shorten every text inside a value. One without text is returned as it is."""
+    """Shorten every text inside a value, also in containers."""
     if isinstance(value, str):
         return shorten_text(value, limit)
     if type(value) in (list, tuple):

@@ -1,4 +1,4 @@
-"""Metrics that ranks log in cells: their points by cell, rank, step and name, and where ranks disagree.
+"""Metrics that ranks log in cells, and where ranks disagree about them.
 
 Decides how many points are kept, and which differences between ranks are pointed out. How points are read on a rank, and how they are
 drawn, is handled elsewhere. A step is a whole number or a fraction, a value any number: also NaN or infinity.
@@ -46,7 +46,7 @@ def unpack_numbers(packed: bytes) -> array[float]:
 
 
 def format_number(number: float) -> str:
-    """Format a step or a value for people: whole numbers as such, others with six digits.
+    """Format a number for people: whole, or with six digits.
 
     >>> [format_number(each) for each in (10.0, 0.1 + 0.2, 1e-9, math.nan, -math.inf)]
     ['10', '0.3', '1e-09', 'nan', '-inf']
@@ -68,7 +68,7 @@ def _is_whole(number: float) -> bool:
 
 
 def is_equal(one: float, other: float) -> bool:
-    """Return whether two values have the same bits; NaN is equal to NaN.
+    """Return whether two values have the same bits; NaN equals NaN.
 
     >>> is_equal(math.nan, math.nan), is_equal(0.0, -0.0), is_equal(0.5, 0.5)
     (True, False, True)
@@ -97,7 +97,7 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class MetricSeries:
-    """All points of one metric that one rank logged in one cell, in the order in which it did."""
+    """A metric's points from one rank and cell, in logged order."""
 
     name: str
     rank: int
@@ -161,7 +161,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Metrics:
-    """Points that ranks have logged. Iterating yields each as a `MetricPoint`, by cell, name and rank, in logged order."""
+    """Points that ranks have logged.
+
+    Iterating yields each as a `MetricPoint`, by cell, name and rank, in logged order.
+    """
 
     series: tuple[MetricSeries, ...] = ()
     differences: tuple[Difference, ...] = ()
@@ -204,7 +207,9 @@ class Metrics:
         )
 
     def select(self, *, name: str | None = None, rank: int | None = None, cell: int | None = None) -> Metrics:
-        """Return the points of one name, one rank or one cell; of a cell number that a restart has used again, the latest.
+        """Return the points of one name, one rank or one cell.
+
+        Of a cell number that a restart has used again, the latest cell counts.
 
         Raises:
             InvalidRequest: no point has that name, rank or cell.
@@ -294,7 +299,7 @@ def format_csv(metrics: Metrics) -> str:
 
 
 def _quote(text: str) -> str:
-    """Quote a field of CSV where its text needs it. Python's own writer leaves a carriage return without quotes before 3.13.
+    """Quote a CSV field where needed; `csv` misses carriage returns before 3.13.
 
     >>> print(_quote("loss"), _quote('a "b", c'))
     loss "a ""b"", c"
@@ -303,7 +308,7 @@ def _quote(text: str) -> str:
 
 
 def list_columns(metrics: Metrics) -> dict[str, list[object]]:
-    """Return points as columns, for a table; steps are whole numbers if all of them are."""
+    """Return points as table columns; steps are int if all are whole."""
     columns: dict[str, list[object]] = {name: [] for name in _COLUMNS}
     for point in metrics:
         row = (point.generation, point.cell, point.rank, point.step, point.name, point.value)
@@ -326,7 +331,7 @@ class _Series:
     is_same: bool = False
 
     def halve(self) -> int:
-        """Leave out every second point; return how many. Views of the points before keep theirs."""
+        """Leave out every second point without changing views; return how many."""
         steps, values = self.points
         self.points = steps[::2], values[::2]
         count = len(values) - len(self.points[1])
@@ -482,7 +487,7 @@ class CellMetrics:
     def _describe(
         self, name: str, keys: Iterable[tuple[float, int]], *, are_missing: bool = False
     ) -> Difference | None:
-        """Describe the first of some steps; None if the values of two sides of it are not there any more."""
+        """Describe the first of some steps; None if no two sides remain."""
         listed = list(keys)
         step, number = min(listed)
         groups: list[tuple[list[int], float | None]] = []
@@ -510,7 +515,7 @@ class CellMetrics:
 
 
 def _find_value(series: _Series | None, step: float, number: int) -> float | None:
-    """Return the value of the n-th point of a step, from 0, or None."""
+    """Return the n-th value of a step, from 0, or None."""
     at = -1
     for _ in range(number + 1):
         try:
@@ -528,7 +533,9 @@ def _is_same_value(one: float | None, other: float | None) -> bool:
 
 
 class MetricStore:
-    """The metrics of a cluster's cells, with an upper bound. The event loop writes it; any thread may read it.
+    """The metrics of a cluster's cells, with an upper bound.
+
+    The event loop writes it; any thread may read it.
 
     Args:
         limit: number of points.
@@ -546,7 +553,7 @@ class MetricStore:
         self._dropped_count += earlier._dropped_count
 
     def add(self, cell: CellMetrics) -> None:
-        """Record a cell that has logged more, and drop what is too much."""
+        """Record a cell that has logged more; drop points above the limit."""
         self._cells.setdefault((cell.generation, cell.cell), cell)
         total = sum(each.count for each in self._cells.values())
         while total > self._limit:
@@ -559,7 +566,7 @@ class MetricStore:
             total = sum(each.count for each in self._cells.values())
 
     def replace_earlier(self, cell: int) -> None:
-        """Forget what a cell has logged in the last generation that ran it, because it is replayed."""
+        """Forget a replayed cell's points of the last generation that ran it."""
         last = max((generation for generation, number in self._cells if number == cell), default=0)
         self._cells.pop((last, cell), None)
 
@@ -611,7 +618,7 @@ class PointBuffer:
             self._kept_count, self._stride = 0, 2 * self._stride
 
     def take(self, name: str, *, is_final: bool) -> MetricPoints | None:
-        """Return what was added since the last call; None if there is nothing to send.
+        """Return what was added since the last call; None if nothing was.
 
         Args:
             name: of the metric.

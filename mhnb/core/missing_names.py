@@ -1,4 +1,4 @@
-"""Find which cell or push had set a name that a cell lacks after a restart, or that an exported script lacks."""
+"""Find which cell or push had set a name that is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 def note_undefined_names(
     included: Mapping[str, str], left_out: Mapping[str, str], pushed: Iterable[str] = ()
 ) -> list[str]:
-    """Return for each such name which cell reads it, and which cell sets it.
+    """Note which cell reads each undefined name, and which one sets it.
 
     Args:
         included: the text of each cell of the script, by the cell's name.
@@ -42,7 +42,10 @@ def note_undefined_names(
 
 
 def _find_names(source: str, *, stored: bool) -> Iterator[str]:
-    """Yield every name that the text sets or reads, in any scope: a function's own names are set where they are read."""
+    """Yield every name that the text sets or reads, in any scope.
+
+    A function's own names are set where they are read.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -64,7 +67,7 @@ def _find_names(source: str, *, stored: bool) -> Iterator[str]:
 
 
 def find_missing_name(evalue: str) -> str | None:
-    """Return the name that the text of a NameError is about; None if it is about something else.
+    """Return the name in a NameError's text; None for another text.
 
     >>> find_missing_name("name 'jnp' is not defined. Did you mean: 'np'?")
     'jnp'
@@ -74,7 +77,7 @@ def find_missing_name(evalue: str) -> str | None:
 
 
 def describe_missing_name(name: str, records: Sequence[Record], generation: int, seq: int | None = None) -> str | None:
-    """Describe which cell or push had set a name that the ranks lack, and how to get it back; None if none is known.
+    """Describe which step set a missing name, and how to restore it.
 
     Args:
         name: the name.
@@ -113,7 +116,7 @@ _NAME_OPERATIONS = ("STORE_NAME", "DELETE_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"
 
 
 def _find_effects(step: CellRecord | PushRecord) -> dict[str, bool]:
-    """Return the names that a step binds or deletes outside of functions, and whether they are set at its end.
+    """Return which top-level names a step sets (true) or deletes (false).
 
     A cell that is not plain Python, even without its magics, is ignored.
     """

@@ -1,5 +1,6 @@
-"""The kinds of notes and states that a user can see, each with one sentence. Errors are in `mhnb/errors.py`.
+"""Kinds of notes and states for users, each with one sentence.
 
+Errors are in `mhnb/errors.py`.
 Each name is also the anchor of a section in docs/reference/messages.md, which `%mhjax help NAME` prints.
 """
 

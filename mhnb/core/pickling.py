@@ -1,4 +1,4 @@
-"""Pickle a Python value with its arrays taken out, rebuild it, and compare two such values.
+"""Pickle values without their arrays, rebuild them, and compare two values.
 
 The caller decides which objects are arrays and transfers their bytes. This module imports no array library.
 Two values can be equal although their pickles differ: a set in another order, a shared string. Numbers, strings and containers
@@ -20,13 +20,13 @@ _REPR_TYPES = (bool, int, float, complex, str, bytes, type(None))
 
 @dataclass(frozen=True, slots=True)
 class GlobalArrayPlaceholder:
-    """Stands for a global array while the value around it is compared: the array's number on its rank."""
+    """Replaces a global array in comparisons by its number on the rank."""
 
     index: int
 
 
 def find_difference(left: object, right: object, pairs: dict[int, int] | None = None) -> str | None:
-    """Describe where two values first differ in type or content; None if they are equal. NaN equals NaN.
+    """Describe where two values first differ; None if they are equal.
 
     Args:
         left: a value, arrays included, with `GlobalArrayPlaceholder` for global arrays.
@@ -123,7 +123,7 @@ def _are_equal(left: Any, right: Any) -> bool:
 
 
 class MissingDefinition(LookupError):
-    """A value needs a class or function that this process does not have. `module` and `qualname` name it."""
+    """A value needs a class or function that this process lacks."""
 
     def __init__(self, module: str, qualname: str, cause: str) -> None:
         super().__init__(f"{module}.{qualname}: {cause}")
@@ -132,7 +132,7 @@ class MissingDefinition(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class PickledValue:
-    """A value without its arrays: the pickle, and the raw buffers that pickle passed out, in order."""
+    """A value without arrays: its pickle and ordered out-of-band buffers."""
 
     skeleton: memoryview
     buffers: tuple[memoryview, ...]

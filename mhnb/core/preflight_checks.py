@@ -1,4 +1,4 @@
-"""Preflight checks, computed from reported facts alone: one column per check, and a fix for each fault.
+"""Preflight checks from reported facts alone, with a fix for each fault.
 
 A failure would end, hang or silently corrupt a start; a warning would not. Nothing here contacts a machine.
 Environment variables that ranks would inherit are checked if they can end, hang or silently change a program. On the network,
@@ -39,7 +39,7 @@ _CAUSES = {
 
 
 def check_ports(hosts: Sequence[HostChecks], requirements: Requirements) -> list[Column]:
-    """Check that each endpoint's port is free where it is to listen, and reachable from every host.
+    """Check that each endpoint's port is free and reachable from every host.
 
     >>> link = Endpoint("link", None, "10.0.0.9", 7000)
     >>> check_ports([HostChecks("a", connect_errors={"link": ""})], Requirements((link,)))[0].cells[0].text
@@ -100,7 +100,7 @@ def _report_unreached(
 
 
 def check_peers(hosts: Sequence[HostChecks]) -> Column:
-    """Check that hosts reach each other at ports that the system assigns, as CPU collectives need.
+    """Check that hosts reach each other at system-assigned ports, for CPU collectives.
 
     >>> check_peers([HostChecks("a", connect_errors={"peer 1": "no answer"}), HostChecks("b")]).cells[0].text
     'not b'
@@ -120,7 +120,7 @@ def check_peers(hosts: Sequence[HostChecks]) -> Column:
 
 
 def _report_unreachable_peers(hosts: Sequence[HostChecks], why: str, pairs: Mapping[int, Sequence[str]]) -> Finding:
-    """Return the finding that names the unreachable hosts, and the hosts they cannot be reached from."""
+    """Report the unreachable hosts, each with the hosts that cannot reach it."""
     others = sum(host.facts is not None for host in hosts) - 1
     from_where = {
         at: "any other host" if len(names) == others > 1 else join_hosts(names) for at, names in pairs.items()
@@ -175,7 +175,7 @@ _FLAG = re.compile(r"--(\w+)(?:=(\S+))?")
 
 
 def check_environment(hosts: Sequence[HostChecks], requirements: Requirements) -> list[Finding]:
-    """Return findings about the hosts' own variables and their effect on a cluster.
+    """Return findings about the hosts' environment variables that affect a cluster.
 
     >>> check_environment([HostChecks("a", facts=HostFacts("a", "3.11", environment={"XLA_FLAGS": "--x=1"}))], Requirements())
     []
@@ -189,7 +189,7 @@ def check_environment(hosts: Sequence[HostChecks], requirements: Requirements) -
 
 
 def _check_differences(known: Mapping[str, HostFacts]) -> Iterator[Finding]:
-    """Compare the hosts' variables for JAX and XLA: compiled with other settings, the same program becomes a different one."""
+    """Compare hosts' JAX and XLA variables, because they change what is compiled."""
     variables = sorted(
         {name for facts in known.values() for name in facts.environment if name.startswith(("JAX_", "XLA_"))}
     )
@@ -233,7 +233,7 @@ def _check_xla_flags(name: str, facts: HostFacts, requirements: Requirements) ->
 
 
 def _check_pool(requirements: Requirements) -> Iterator[Finding]:
-    """Check the thread pool: if devices that wait for each other use all its threads, correct programs deadlock."""
+    """Check the thread pool: correct programs deadlock if devices occupy every thread."""
     devices = requirements.devices or 1
     if devices > 1 and requirements.pjrt_nproc.isdecimal() and int(requirements.pjrt_nproc) <= devices:
         yield Finding(
@@ -244,7 +244,7 @@ def _check_pool(requirements: Requirements) -> Iterator[Finding]:
 
 
 def _check_proxies(name: str, facts: HostFacts, addresses: Set[str]) -> Iterator[Finding]:
-    """Check for proxies, because gRPC sends JAX's coordination through a proxy that is set, and fails there."""
+    """Check for proxies, through which gRPC would send JAX's coordination and fail."""
     given = [variable for variable in _PROXIES if facts.environment.get(variable)]
     excluded = facts.environment.get("no_proxy", "").split(",")
     if given and not addresses <= set(excluded) and "*" not in excluded:
@@ -348,7 +348,7 @@ def _check_python(known: KnownHosts) -> Column:
 
 
 def _check_package(known: KnownHosts, package: str, *, here: str = "") -> Column:
-    """Compare a package's versions across all hosts, and with the version here if both sides communicate through the package."""
+    """Compare a package's versions on all hosts, and with `here` if given."""
     cells, findings = {}, []
     found = {at: facts.versions.get(package) for at, (_, facts) in known.items()}
     installed = [version for version in found.values() if version is not None]
@@ -393,7 +393,7 @@ def _check_package(known: KnownHosts, package: str, *, here: str = "") -> Column
 
 
 def _check_jaxlib(known: KnownHosts) -> Iterator[Finding]:
-    """Check jaxlib, which has no column of its own, wherever jax is installed."""
+    """Check jaxlib, without a column of its own, wherever jax is installed."""
     for finding in _check_package(known, "jaxlib").findings:
         if not any(known[at][1].versions.get("jax") is None for at in known if known[at][0] in finding.hosts):
             yield finding
@@ -431,7 +431,7 @@ def _describe_devices(facts: HostFacts, requirements: Requirements) -> str:
 
 
 def _check_shared_gpus(known: KnownHosts) -> Iterator[Finding]:
-    """Check that containers on one machine have different GPUs: NCCL ends both ranks with `Duplicate GPU detected`."""
+    """Check that containers share no GPU: NCCL fails with `Duplicate GPU detected`."""
     first: dict[str, str] = {}
     for name, facts in known.values():
         shared = [gpu for gpu in facts.gpus if gpu.uuid and first.setdefault(gpu.uuid, name) != name]
@@ -444,7 +444,7 @@ def _check_shared_gpus(known: KnownHosts) -> Iterator[Finding]:
 
 
 def _check_colocated_gpus(hosts: Sequence[HostChecks], requirements: Requirements) -> Iterator[Finding]:
-    """Check that tasks on one machine have different GPUs, because JAX ends them otherwise: `Duplicate GPU detected`."""
+    """Check that tasks share no GPU: JAX fails with `Duplicate GPU detected`."""
     for host in hosts:
         tasks = [host.facts, *host.colocated] if host.facts is not None and requirements.devices is None else []
         uuids = [gpu.uuid for facts in tasks for gpu in facts.gpus if gpu.uuid]
@@ -456,7 +456,7 @@ def _check_colocated_gpus(hosts: Sequence[HostChecks], requirements: Requirement
 
 
 def _check_same_machine(hosts: Sequence[HostChecks]) -> Iterator[Finding]:
-    """Check that no machine has two names: they would start two ranks for one host, with the same GPUs."""
+    """Check that no machine has two names, which would start ranks twice."""
     first: dict[tuple[str, str, str], str] = {}
     for host in hosts:
         if host.facts is None or not host.facts.boot_id:

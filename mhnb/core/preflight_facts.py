@@ -1,4 +1,4 @@
-"""Facts of preflight about each machine, and the value classes of its report: cells, columns and findings.
+"""Facts of preflight about each machine, and the classes of its report.
 
 A machine's facts are what its supervisor reported, and how the other machines reach it.
 This module uses no process and no file.
@@ -180,7 +180,7 @@ class PreflightReport:
 
 
 def join_hosts(names: Iterable[str]) -> str:
-    """Format host names as a list in prose; of many, only the first few.
+    """Format host names as prose; list only the first few of many.
 
     >>> join_hosts("abc"), join_hosts("abcdefghijk")
     ('a, b and c', 'a, b, c, d, e, f and 5 more')
@@ -192,7 +192,7 @@ def join_hosts(names: Iterable[str]) -> str:
 
 
 def most_common(values: Sequence[str]) -> str:
-    """Return the most common value; of two that are equally frequent, the earlier.
+    """Return the most common value; the earlier of two equally common ones.
 
     >>> most_common(["1", "2", "2"])
     '2'

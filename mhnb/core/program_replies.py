@@ -1,4 +1,4 @@
-"""Requests to compile a program and their replies: those between the notebook and the ranks, and those of the compiler's process."""
+"""Requests to compile programs, and replies of ranks and the compiler's process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LaunchedProgram(NamedTuple):
 
 
 class LaunchedPrograms(Struct, frozen=True):
-    """The programs that a cell launched on one rank, in the order of their first launches."""
+    """A cell's launched programs on one rank, in order of first launch."""
 
     is_gone: bool
     """Whether another cell has run since."""
@@ -63,7 +63,7 @@ class ArgumentLayout(NamedTuple):
 
 
 class CompileRequest(Struct, frozen=True):
-    """Compile a program, or a change of an array's layout, for fake devices."""
+    """Compile a program or an array's layout change for fake devices."""
 
     axes: tuple[tuple[str, int], ...]
     """Of the mesh, with their sizes."""

@@ -98,7 +98,7 @@ _MAX_SHORT_CHARS = 24
 
 
 def describe_ranks_short(ranks: Iterable[int]) -> str:
-    """Describe ranks where there is little room: a long list becomes a count.
+    """Describe ranks briefly: a long list becomes a count.
 
     >>> describe_ranks_short([0, 1, 3]), describe_ranks_short(range(0, 64, 2))
     ('ranks 0-1,3', '32 ranks')
@@ -113,7 +113,7 @@ _RANGES_IN_LABEL = 4
 
 
 def describe_many_ranks(ranks: Iterable[int]) -> str:
-    """Describe ranks in a label: of a long list their number, the first ones and the last one.
+    """Describe ranks in a label; shorten a long list to its ends.
 
     >>> describe_many_ranks([0, 1, 3]), describe_many_ranks(range(0, 64, 2))
     ('ranks 0-1,3', '32 ranks 0,2,4,6…62')
@@ -136,7 +136,7 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def group_ranks(keys: Mapping[int, _K]) -> tuple[tuple[tuple[int, ...], _K], ...]:
-    """Group ranks by equal keys: the largest group first, then by first rank.
+    """Group ranks by equal keys: largest group first, then by first rank.
 
     >>> group_ranks({0: "a", 1: "b", 2: "b"})
     (((1, 2), 'b'), ((0,), 'a'))
@@ -146,7 +146,7 @@ def group_ranks(keys: Mapping[int, _K]) -> tuple[tuple[tuple[int, ...], _K], ...
 
 
 def ranks_by_key(keys: Mapping[int, _K]) -> dict[_K, list[int]]:
-    """Return the ranks of each key, in the order of the first rank that has it.
+    """Return the ranks of each key, ordered by each key's first rank.
 
     >>> ranks_by_key({2: "b", 1: "b", 0: "a"})
     {'a': [0], 'b': [1, 2]}

@@ -1,4 +1,4 @@
-"""Plan a replay from journal records, compare each replayed cell with its record, and format progress and summary.
+"""Plan a replay from journal records, compare its cells, and format progress.
 
 A plan contains the records of a journal that run again, those that are left out, and why.
 
@@ -31,7 +31,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def describe_difference(before: CellRecord, now: CellRecord) -> str:
-    """Describe how a replayed cell differed from its record, one line per set of ranks; empty if it did the same.
+    """Describe how a replayed cell differed from its record; empty if equal.
 
     The comparison covers each rank's outcome, the name of the exception that it raised, and its launches.
     A rank that raised before may finish now; then its earlier launches must be the first of those now.
@@ -67,7 +67,7 @@ def describe_difference(before: CellRecord, now: CellRecord) -> str:
 
 
 def describe_cure(before: CellRecord, now: CellRecord) -> str:
-    """Describe that ranks finished a replayed cell which had raised an error of the user's code; empty if no rank did.
+    """Describe which ranks finished a cell that had raised; empty if none.
 
     >>> before, now = CellRecord(1, 4, "f()", outcomes={0: "error"}, errors={0: "OSError"}), CellRecord(2, 4, "f()", outcomes={0: "ok"})
     >>> describe_cure(before, now)
@@ -97,7 +97,7 @@ def _find_cured_ranks(before: CellRecord, now: CellRecord) -> tuple[int, ...]:
 
 
 def _is_continued(before: LaunchTrace | None, now: LaunchTrace | None) -> bool:
-    """Return whether the launches before are the first of the launches now, as far as both are kept as text."""
+    """Return whether the launches now begin with those before, as recorded."""
     if before is None or now is None:
         return before is None
     return now.count >= before.count and _first_difference(before.rows, now.rows)[1] is None
@@ -141,7 +141,7 @@ def _describe_launch_difference(before: LaunchTrace | None, now: LaunchTrace | N
 def _first_difference(
     before: Sequence[TraceRow], now: Sequence[TraceRow]
 ) -> tuple[int, TraceRow | None, TraceRow | None]:
-    """Return the 0-based number of the first launch that differs, and both rows there.
+    """Return the 0-based index of the first different launch, and both rows.
 
     Runs are maximal, so equal runs have equal lengths.
     """
@@ -205,7 +205,7 @@ class ReplayPlan:
 def plan_replay(
     records: Sequence[Record], generation: int, to: int | None = None, *, this_generation: bool = False
 ) -> ReplayPlan:
-    """Choose the steps that the user has taken since the last start, in order, each once.
+    """Choose the user's steps since the last start, in order, each once.
 
     What an earlier replay has run stands for the step that it repeated, whether or not that replay reached its end.
 
@@ -233,7 +233,7 @@ def plan_replay(
 
 
 def _list_own(records: Sequence[Record], *, only_last: bool = False) -> list[Record]:
-    """List the user's own steps, without those that the user has discarded, each as it last finished if it had raised.
+    """List the user's own kept steps, failed ones as they last finished.
 
     Steps after the end of a `--to` are discarded by the first own step that follows.
 
@@ -290,7 +290,7 @@ def _no_such_cell(argument: str, mine: Sequence[Record], generations: Sequence[i
 def find_replay_end(
     records: Sequence[Record], generation: int, argument: CellArgument, *, this_generation: bool = False
 ) -> tuple[int, str]:
-    """Return mhnb's number of the cell at which a replay is to stop, and a note if a user may have meant another one.
+    """Return mhnb's number of a replay's last cell; note an ambiguous argument.
 
     Args:
         records: the whole journal, without the numbers of other kernels' cells.
@@ -321,7 +321,7 @@ def find_replay_end(
 
 
 def _find_generations(records: Sequence[Record], newest: int) -> tuple[tuple[int, ...], str]:
-    """Return the generations whose records a replay repeats, oldest first, and why an earlier one is not among them.
+    """Return the generations to replay, oldest first, and why one is omitted.
 
     The first of them is that of the last start, or of one before it if nothing has run since but a replay.
     """
@@ -345,7 +345,7 @@ def _find_generations(records: Sequence[Record], newest: int) -> tuple[tuple[int
 
 
 def _list_starts(records: Iterable[Record], generation: int) -> Iterator[StartRecord]:
-    """Yield the start of a generation, of the one that it replaced, and so on.
+    """Yield a generation's start, then that of each one it replaced.
 
     By the `after` links, because a journal may also have starts of a notebook that took over another cluster meanwhile.
     """
@@ -359,7 +359,7 @@ def _list_starts(records: Iterable[Record], generation: int) -> Iterator[StartRe
 
 
 def find_last_number(records: Sequence[Record], generation: int) -> int:
-    """Return the highest number of a cell since the last start; 0 without a cell.
+    """Return the highest cell number since the last start, or 0.
 
     >>> records = [StartRecord(1, "2 x 1"), CellRecord(1, 7, "x = 1"), StartRecord(2, "2 x 1", after=1, is_restart=True)]
     >>> find_last_number(records, 2)
@@ -370,7 +370,7 @@ def find_last_number(records: Sequence[Record], generation: int) -> int:
 
 
 def select_since_start(records: Sequence[Record], generation: int) -> list[Record]:
-    """Select the records of a generation and of those before it, back to the last start, whether or not a replay would run them."""
+    """Select all records since the last start, also those no replay runs."""
     since_start = [generation]
     for start in _list_starts(records, generation):
         since_start.append(start.generation)
@@ -390,7 +390,7 @@ def _split_steps(records: Sequence[Record]) -> tuple[tuple[CellRecord | PushReco
 
 
 def list_steps(records: Sequence[Record]) -> Iterator[tuple[CellRecord | PushRecord, int, str]]:
-    """Yield each cell and push, its number, and why a replay leaves it out.
+    """Yield each cell and push, its number, and why replays skip it.
 
     The number of a push is that of the cell before it. The reason is empty if the step runs again.
     """
@@ -408,7 +408,9 @@ def list_steps(records: Sequence[Record]) -> Iterator[tuple[CellRecord | PushRec
 
 
 def skip_reason(record: CellRecord) -> str:
-    """Return why a cell is left out of a replay; empty if it runs again: it left the cluster clean, even if it raised.
+    """Return why replays skip a cell; empty if it runs again.
+
+    A cell that raised runs again if it left the cluster clean.
 
     >>> skip_reason(CellRecord(1, 2, "f()", state="tainted")), skip_reason(CellRecord(1, 2, "f()"))
     ('tainted', '')
@@ -430,7 +432,7 @@ def skip_reason(record: CellRecord) -> str:
 
 
 def format_recovery(records: Sequence[Record], generation: int, start_s: float) -> str:
-    """Return the command that restores the state, and how long it takes if that is known.
+    """Return the command that restores the state, with its duration if known.
 
     Args:
         records: the journal.
@@ -449,7 +451,7 @@ def format_recovery(records: Sequence[Record], generation: int, start_s: float) 
 
 
 def format_recovery_before(records: Sequence[Record], generation: int, seq: int) -> str:
-    """Return the command that restores the state before a cell; empty if there was no earlier cell.
+    """Return the command that restores the state before a cell, or empty.
 
     >>> format_recovery_before([CellRecord(1, 21, "f()", execution_count=7)], 1, 22), format_recovery_before([], 1, 1)
     ('%mhjax restart --replay --to In[7]', '')
@@ -547,7 +549,7 @@ def _format_last_number(plan: ReplayPlan) -> str:
 
 
 def format_report(report: ReplayReport, duration: str) -> str:
-    """Format the summary of a replay that reached its end: one line, and one for each item that was left out.
+    """Format the summary of a completed replay and its left-out items.
 
     Args:
         duration: its duration as text.
@@ -567,7 +569,7 @@ def format_report(report: ReplayReport, duration: str) -> str:
 
 
 def format_stop(report: ReplayReport, state: str) -> str:
-    """Format why a replay stopped, the state that it left, and how to go on.
+    """Format why a replay stopped, the cluster's state, and how to continue.
 
     Args:
         state: the cluster's.

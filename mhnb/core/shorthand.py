@@ -1,4 +1,4 @@
-"""Short forms of arguments: `4x2` for a number of ranks and devices, and ranks as the first word of a `%%mhjax` line."""
+"""Short forms of arguments: shapes such as `4x2`, and leading rank sets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shape_argument(text: str) -> ShapeArgument:
 
 
 def find_shape_word(words: Sequence[str]) -> ShapeArgument | None:
-    """Return the shape that the first word of a `start` line names; None if it names none.
+    """Return the shape in a `start` line's first word, or None.
 
     >>> find_shape_word(["4x2", "--keep"]), find_shape_word(["-n", "4"])
     (ShapeArgument(ranks=4, devices=2), None)
@@ -47,7 +47,7 @@ def find_shape_word(words: Sequence[str]) -> ShapeArgument | None:
 
 
 def split_ranks_word(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Split the ranks that the first word of a `%%mhjax` line may name from the other words.
+    """Split off the ranks in a `%%mhjax` line's first word, if any.
 
     >>> split_ranks_word(["0,2-3", "--quiet"]), split_ranks_word(["--ranks", "0"])
     (('0,2-3', ['--quiet']), (None, ['--ranks', '0']))
@@ -58,7 +58,7 @@ def split_ranks_word(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def merge_values(first: _Value | None, second: _Value | None, *, names: tuple[str, str]) -> _Value | None:
-    """Return the value of an argument that has two spellings, of which usually one is given.
+    """Return the value of an argument that has two spellings.
 
     Args:
         first: one value; None if it was not given.

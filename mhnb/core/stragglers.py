@@ -1,4 +1,4 @@
-"""Lateness: which rank the others waited for before launches, how often and how long, and whether one rank stands out.
+"""Stragglers: which ranks others waited for before launches, and how long.
 
 In lockstep each rank notes when it came to a launch and when the launch was decided. Every participant notes the same launches, so the
 last to come is known of each. Ranks of different hosts have different clocks. These are aligned on the launches themselves: a launch is
@@ -74,14 +74,14 @@ def unpack_arrivals(log: ArrivalLog, cell: int = 0) -> Iterator[Arrival]:
 
 
 class CellArrivals(Struct, frozen=True):
-    """When each rank came to the launches of a cell on which the ranks agreed."""
+    """When ranks came to a cell's launches on which they agreed."""
 
     cell: int
     logs: Mapping[int, ArrivalLog]
     """Of each rank that came to one."""
 
     def may_stand_out(self) -> bool:
-        """Return whether ranks waited long enough that one may stand out: a quick look, for the end of each cell."""
+        """Return quickly whether ranks waited long enough for one to stand out."""
         return any(
             sum(decided_ns - arrived_ns for _, _, arrived_ns, decided_ns in ARRIVAL.iter_unpack(log.packed)) * _NS
             >= _MIN_LATE * _LATE_S
@@ -89,7 +89,7 @@ class CellArrivals(Struct, frozen=True):
         )
 
     def bound_clocks(self, clocks: Mapping[int, str], earlier: ClockBounds) -> ClockBounds:
-        """Return the bounds of clocks by the launches of this cell and by what earlier cells have left.
+        """Return clock bounds from this cell's launches and from earlier cells.
 
         Args:
             clocks: identifies each rank's clock.
@@ -100,7 +100,7 @@ class CellArrivals(Struct, frozen=True):
     def measure(
         self, clocks: Mapping[int, str], hosts: Mapping[int, str], bounds: ClockBounds | None = None
     ) -> Lateness | None:
-        """Measure the lateness of the ranks, given the clock and the host of each, and what is known of the clocks."""
+        """Measure how late ranks were, from their clocks, hosts and clock bounds."""
         dropped = max(log.dropped_count for log in self.logs.values())
         return measure_lateness(self._unpack(), clocks, hosts, bounds=bounds, dropped_count=dropped)
 
@@ -162,7 +162,7 @@ ClockBounds: TypeAlias = Mapping[tuple[str, str], ClockBound]
 
 
 class ClockOffsets(NamedTuple):
-    """What to subtract from each clock, in ns, and the largest error of any of them."""
+    """The ns to subtract from each clock, and the largest error."""
 
     by_clock: Mapping[str, int]
     groups: Mapping[str, str]
@@ -206,7 +206,7 @@ def _order_clocks(clocks: Mapping[int, str]) -> dict[str, int]:
 
 
 def merge_bounds(earlier: ClockBounds, later: ClockBounds) -> ClockBounds:
-    """Return what earlier and later launches say together. The earlier bounds are widened by the drift since then.
+    """Combine earlier and later bounds, widening the earlier ones by the drift.
 
     >>> merge_bounds({("a", "b"): ClockBound(-9, 7, 0)}, {("a", "b"): ClockBound(-2, 50, 100_000)})
     {('a', 'b'): ClockBound(low_ns=-2, high_ns=12, at_ns=100000)}
@@ -222,7 +222,7 @@ def merge_bounds(earlier: ClockBounds, later: ClockBounds) -> ClockBounds:
 
 
 def align_clocks(bounds: ClockBounds, clocks: Mapping[int, str]) -> ClockOffsets:
-    """Find how far clocks are ahead of the clock of the lowest rank that they can be compared with, directly or through others.
+    """Find how far clocks are ahead of their group's lowest rank's clock.
 
     The middle of each interval is taken, and half of it is the error.
 
@@ -265,7 +265,7 @@ def measure_lateness(
     bounds: ClockBounds | None = None,
     dropped_count: int = 0,
 ) -> Lateness | None:
-    """Measure how late each rank came to launches; None without a launch that several ranks noted.
+    """Measure how late ranks came to launches; None without a shared launch.
 
     Args:
         arrivals: of each rank.
@@ -360,7 +360,7 @@ def _find_standing_out(
     hosts: Mapping[int, str],
     error_s: float,
 ) -> tuple[int, ...]:
-    """Return the rank that stands out, or else the ranks of the host that does."""
+    """Return the straggling rank, or else the ranks of a straggling host."""
     if stands_out(rows):
         return (rows[0].rank,)
     by_host: dict[str, list[int]] = {}
@@ -388,7 +388,7 @@ def _find_standing_out(
 
 
 def stands_out(rows: Sequence[RankLateness]) -> bool:
-    """Return whether the first of the rows stands out: it was late often, most of the late arrivals were its, and it cost time."""
+    """Return whether the first row stands out by frequency, share and cost."""
     if not rows:
         return False
     first, late = rows[0], sum(row.late_count for row in rows)
@@ -406,7 +406,7 @@ def _list_delays(arrivals: _Arrivals, ranks: Sequence[int]) -> dict[int, tuple[f
 
 
 def lateness_values(lateness: Lateness) -> dict[str, Any]:
-    """Return a lateness as values that JSON has, without the delays at each launch."""
+    """Convert a `Lateness` to JSON values, without the delays of each launch."""
     return {
         "cell": lateness.cell_name,
         "launches": lateness.agreement_count,
@@ -433,7 +433,7 @@ def lateness_values(lateness: Lateness) -> dict[str, Any]:
 
 
 def describe_standing_out(lateness: Lateness) -> str:
-    """Describe the rank, or the ranks of one host, that stand out; an empty string if none does."""
+    """Describe the straggling rank, or a host's ranks; empty without stragglers."""
     if not lateness.named:
         return ""
     rows = [row for row in lateness.ranks if row.rank in lateness.named]

@@ -1,4 +1,4 @@
-"""One timeline of a cell on all ranks: what each rank's profile holds, where its time went, and the file that Perfetto reads.
+"""One timeline of a cell: each rank's times and a Perfetto file.
 
 A rank reduces its own profile to events on the monotonic clock of its host. Here the clocks are aligned, and each moment of a rank
 is counted once, as the first of these that applies:
@@ -144,7 +144,7 @@ class TraceSource(NamedTuple):
 
 
 class RankTimes(Struct, frozen=True):
-    """Where the time of one rank went, in seconds. The five parts add up to `wall_s`."""
+    """Where one rank's seconds went; the five parts add up to `wall_s`."""
 
     rank: int
     wall_s: float
@@ -186,7 +186,7 @@ class CollectiveTimes(Struct, frozen=True):
 
 
 class TraceReport(Struct, frozen=True):
-    """The timeline of a cell: its file, and where the time of each rank went."""
+    """A cell's timeline: its file, and where each rank's time went."""
 
     seq: int
     cell_name: str
@@ -224,7 +224,7 @@ def merge_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 def subtract_spans(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """Return the parts of disjoint spans, in order, that are in none of the others, which are the same.
+    """Return the parts of spans outside others; both are disjoint and sorted.
 
     >>> subtract_spans([(0, 10), (20, 30)], [(2, 3), (8, 25)])
     [(0, 2), (3, 8), (25, 30)]
@@ -282,7 +282,7 @@ _Key: TypeAlias = tuple[str, str, int, int, str]
 
 
 def match_collectives(sources: Sequence[TraceSource]) -> dict[int, list[CollectiveRun]]:
-    """Match the runs of each collective across its participants, and return those of each rank.
+    """Match each collective's runs across its participants; return them by rank.
 
     The n-th run of an instruction on a device belongs to the n-th on the other devices of its group. Where the groups are not known,
     all traced ranks that run the instruction count as one.
@@ -322,7 +322,7 @@ def _find_group(rank: int, event: TraceEvent, collective: TracedCollective | Non
 def sum_collectives(
     sources: Sequence[TraceSource], runs: Mapping[int, Sequence[CollectiveRun]]
 ) -> tuple[CollectiveTimes, ...]:
-    """Return the time of each collective, on the device that was in it longest."""
+    """Return each collective's time on the device that was in it longest."""
     totals: dict[tuple[str, str], dict[tuple[int, int], list[CollectiveRun]]] = {}
     for source in sources:
         labels = _name_collectives(source)
@@ -346,7 +346,7 @@ def sum_collectives(
 
 
 def _describe_last(by_device: Mapping[tuple[int, int], Sequence[CollectiveRun]]) -> str:
-    """Describe the rank that came last most often, if others waited for it in more than half of their runs."""
+    """Describe the rank that most other ranks' runs waited for, or empty."""
     # What the devices of a rank see of other ranks.
     others = [run for (rank, _), own in by_device.items() for run in own if run.is_shared and run.last_rank != rank]
     waits = Counter(run.last_rank for run in others if _sum([run.waiting]) >= _LATE_NS)
@@ -377,7 +377,7 @@ def _base_name(instruction: str) -> str:
 def measure_ranks(
     sources: Sequence[TraceSource], runs: Mapping[int, Sequence[CollectiveRun]]
 ) -> tuple[tuple[RankTimes, ...], float]:
-    """Return where the time of each rank went, and the seconds from the first begin to the last end.
+    """Return each rank's times, and seconds from first begin to last end.
 
     Args:
         sources: the traced ranks.
@@ -441,12 +441,12 @@ def _find_states(
 
 
 def find_agreement_waits(source: TraceSource) -> list[Span]:
-    """Return when the rank waited for agreement on a launch, by the first rank's clock."""
+    """Return the rank's waits for agreement, by the first rank's clock."""
     return [(source.shift(begin), source.shift(event.time_ns)) for begin, event in _list_decisions(source.flight)]
 
 
 def _list_decisions(flight: Iterable[FlightEvent]) -> Iterator[tuple[int, FlightEvent]]:
-    """Yield each agreement on a launch, or its refusal, with the time of the proposal."""
+    """Yield each agreement or refusal, with the time of its proposal."""
     proposals: dict[tuple[str, int | None], int] = {}
     for event in flight:
         key = event.participants, event.launch
@@ -457,7 +457,7 @@ def _list_decisions(flight: Iterable[FlightEvent]) -> Iterator[tuple[int, Flight
 
 
 def _fill_buckets(spans: Mapping[State, Sequence[Span]], first: int, last: int) -> tuple[State | None, ...]:
-    """Return the state that takes most of each of the equal parts of the time."""
+    """Return the longest state in each equal part of the time."""
     width = max(1, -(-(last - first) // _BUCKETS))
     shares: list[dict[State, int]] = [{} for _ in range(_BUCKETS)]
     for state in STATES:
@@ -489,7 +489,7 @@ def build_timeline(
     cell_name: str,
     code: Mapping[int, str],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events of the timeline in the form of Chrome's trace events, times in µs.
+    """Yield the timeline in Chrome's trace event form, with times in µs.
 
     Args:
         sources: the traced ranks.
@@ -528,7 +528,7 @@ def _build_rank(
 
 
 def _build_guard_track(tracks: _Tracks, source: TraceSource) -> Iterator[dict[str, Any]]:
-    """Yield the agreements on launches with the wait for them, and the other events of the flight recorder."""
+    """Yield waits for agreement, and the flight recorder's other events."""
     for begin, event in _list_decisions(source.flight):
         name = "is refused" if event.kind == "refusal" else "waits for agreement on"
         span = begin, event.time_ns
@@ -572,7 +572,7 @@ def _build_devices(tracks: _Tracks, source: TraceSource, runs: Sequence[Collecti
 
 
 class _Tracks:
-    """Formats the events of one rank; a track is named before its first event."""
+    """Formats events of one rank; names a track before its first event."""
 
     def __init__(self, source: TraceSource, zero: int) -> None:
         self._source, self._zero = source, zero
@@ -618,7 +618,7 @@ def _span_of(event: TraceEvent) -> Span:
 
 
 def _assign_lanes(events: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, int]]:
-    """Assign each event a lane in which every other event contains it, is inside it or is at another time.
+    """Assign events to lanes in which they nest or do not overlap.
 
     Those for which there is no lane are left out.
 
@@ -646,7 +646,7 @@ def _assign_lanes(events: Sequence[TraceEvent]) -> Iterator[tuple[TraceEvent, in
 
 
 def describe_problems(sources: Sequence[TraceSource]) -> list[str]:
-    """Describe what is missing in the profiles, ranks with the same problem together."""
+    """Describe what the profiles lack, ranks with the same problem together."""
     by_text = ranks_by_key({source.rank: source.trace.problem for source in sources if source.trace.problem})
     notes = [f"{describe_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
     if dropped := [source for source in sources if source.trace.dropped_count]:

@@ -1,4 +1,4 @@
-"""Plan a pull: which rank holds which part of a value, whether the ranks agree about it, and which rank sends each box.
+"""Plan a pull: which ranks hold, agree on and send each part.
 
 It decides on rows that the ranks reported. It uses no sockets, no array library and no values.
 For a value that differs between the ranks it suggests how to pull it; only options that would work are suggested. A value
@@ -37,7 +37,7 @@ Owners: TypeAlias = tuple[tuple[Box, tuple[int, ...]], ...]
 
 
 class LocalBox(NamedTuple):
-    """A box of an array on one device of a rank, and the number of the transfer's part that holds its bytes, row-major."""
+    """A box on one device, and the part with its row-major bytes."""
 
     box: Box
     ordinal: int
@@ -75,12 +75,12 @@ class ArrayDescription:
         return cls(row.shape, row.dtype, row.order, row.local_boxes, owners, row.is_global, row.provenance)
 
     def to_row(self, table: int | None) -> ArrayRow:
-        """Return the row with which a rank describes it; `table` is the number of its owners."""
+        """Return the row that describes it; `table` is its owners' number."""
         return ArrayRow(self.shape, self.dtype, self.order, self.local_boxes, table, self.is_global, self.provenance)
 
 
 class ArrayRow(NamedTuple):
-    """An `ArrayDescription` as a rank sends it: its owners are the number of a table, because many arrays share one."""
+    """An `ArrayDescription` as a rank sends it, with shared owners by number."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -103,7 +103,7 @@ class HeldValue(msgspec.Struct, frozen=True, tag="value"):
 
 
 class RefusedValue(msgspec.Struct, frozen=True, tag="refused"):
-    """A value that a rank has and cannot send: the name, and the fields of a `TransferRefusal`."""
+    """A value that a rank has but cannot send, with its `TransferRefusal`."""
 
     name: str
     code: str
@@ -137,7 +137,10 @@ class TransferRefusal:
 
 @dataclass(frozen=True, slots=True)
 class ValueDescription:
-    """A named value on one rank: its pickle without arrays, and the arrays. Parts are named by their numbers in the transfer."""
+    """A named value on one rank: its pickle without arrays, and arrays.
+
+    Parts are named by their numbers in the transfer.
+    """
 
     name: str
     summary: str
@@ -156,13 +159,13 @@ class ValueDescription:
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """Return a key that is equal on two ranks if the local content is equal. Global arrays count by their position only."""
+        """Return a key of the local content; global arrays count by position."""
         return (self.digest, *(_local_signature(row) for row in self.arrays))
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A request for the bytes of `box` from this part of this rank."""
+    """A request for the bytes of `box` from a rank's part."""
 
     rank: int
     part: int
@@ -215,7 +218,7 @@ def _build_name_missing(
 
 
 def merge_placements(rows: Mapping[int, ValueDescription]) -> dict[int, ValueDescription]:
-    """Return the rows, with every array marked global that another rank reports as global at the same position.
+    """Mark arrays global that another rank reports as global at that position.
 
     An array on the devices of one rank alone is local there, and global on another rank that holds a handle to it.
 
@@ -241,7 +244,7 @@ def _merge_arrays(row: ValueDescription, seen: Set[tuple[str, int, Owners | None
 def build_value_differs(
     name: str, summaries: Mapping[int, str], groups: Sequence[Sequence[int]], *, where: str = "", advice: str = ""
 ) -> ValueDiffers:
-    """Return the error for a value that is not the same on all ranks.
+    """Build the error for a value that differs between the ranks.
 
     Args:
         name: of the value.
@@ -271,7 +274,7 @@ def _format_choice(name: str, rank: int) -> str:
 
 
 def check_placements(name: str, rows: Mapping[int, ArrayDescription]) -> None:
-    """Check that the ranks describe the same global array: one shape, one dtype, one placement.
+    """Check that ranks describe one global array: equal shape, dtype and placement.
 
     Raises:
         ValueDiffers: they do not; `groups` are the ranks that agree.
@@ -293,7 +296,7 @@ def check_placements(name: str, rows: Mapping[int, ArrayDescription]) -> None:
 
 
 def check_provenance(name: str, rows: Mapping[int, ArrayDescription]) -> None:
-    """Check that the shards of an array belong together. Replicas are compared by their bytes, other arrays by their provenance.
+    """Check that an array's shards have equal provenance; `check_replicas` compares replicas.
 
     Raises:
         ValueDiffers: they do not.
@@ -314,7 +317,7 @@ def check_provenance(name: str, rows: Mapping[int, ArrayDescription]) -> None:
 
 
 def check_replicas(name: str, rows: Mapping[int, ArrayDescription]) -> None:
-    """Check that devices with the same box of one array have the same bytes in it.
+    """Check that devices with the same box hold the same bytes.
 
     Raises:
         ValueDiffers: two of them do not; `box` is the first such box, `groups` its (rank, ordinal)s by equal content.
@@ -375,7 +378,7 @@ def check_coverage(name: str, rows: Mapping[int, ArrayDescription]) -> None:
 
 
 def find_missing_box(rows: Mapping[int, ArrayDescription]) -> Box | None:
-    """Return a box of an array that these ranks do not hold; None if they hold all of it.
+    """Return a box that these ranks do not hold, or None.
 
     >>> find_missing_box({3: ArrayDescription((2,), "float32", "C", (LocalBox(((0, 1),), 0, 7, ""),))})
     ((1, 2),)
@@ -389,7 +392,7 @@ def _overlap(left: Box, right: Box) -> bool:
 
 
 def plan_fetches(rows: Mapping[int, ArrayDescription], *, prefer: int | None = None) -> tuple[Fetch, ...]:
-    """Choose one sender for each box: `prefer` if it holds the box, otherwise the rank with the least to send.
+    """Choose each box's sender: `prefer` if possible, else the least loaded rank.
 
     Args:
         rows: the same array as described by each of its ranks.
@@ -426,7 +429,7 @@ def suggest_pull_options(
     groups: Sequence[Sequence[int]],
     array_numbers: Mapping[int, Sequence[int]],
 ) -> str:
-    """Suggest how to pull a differing value that holds arrays of which some rank has only a part; empty for any other value.
+    """Suggest pulls of a differing value whose arrays span ranks; otherwise empty.
 
     Args:
         groups: the ranks with equal values.
@@ -461,7 +464,7 @@ def _count_global(row: ValueDescription) -> int:
 def _is_complete(
     rows: Mapping[int, ValueDescription], ranks: Sequence[int], array_numbers: Mapping[int, Sequence[int]]
 ) -> bool:
-    """Return whether ranks with equal values together hold all of its global arrays."""
+    """Return whether ranks with equal values together hold their global arrays completely."""
     first = rows[ranks[0]]
     return all(
         find_missing_box({r: rows[r].arrays[array_numbers[r][index] if r in array_numbers else index] for r in ranks})
@@ -472,7 +475,7 @@ def _is_complete(
 
 
 def _can_list(rows: Mapping[int, ValueDescription]) -> bool:
-    """Return whether `--each` works: the ranks have the same global arrays, and together hold them completely."""
+    """Return whether `--each` works: ranks together hold the same global arrays completely."""
     if len({row.digest for row in rows.values()}) > 1:
         return False
     # Rows with equal digests have equally many arrays.

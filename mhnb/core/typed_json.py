@@ -1,4 +1,4 @@
-"""JSON text to values of declared types and back: every field is checked when a value is decoded.
+"""Convert typed values to JSON and back, checking every field when decoding.
 
 `json` reads and writes the text and msgspec checks the types, because msgspec's own JSON refuses lone surrogates. Those occur in the
 source of cells, in the names of threads, and in paths that are not UTF-8. The text has the same bytes as that of earlier versions.
@@ -37,7 +37,7 @@ def decode_json(text: str | bytes, kind: type[T]) -> T:
 
 
 class MessageCodec(Generic[T]):
-    r"""Compact JSON for messages of one type. msgspec does it alone, except for texts with a lone surrogate, which it refuses.
+    r"""Compact JSON codec for one message type, with support for lone surrogates.
 
     >>> codec = MessageCodec(tuple[int, str])
     >>> codec.encode((1, "a")), codec.decode(codec.encode((1, "\ud800")))
@@ -74,7 +74,7 @@ class MessageCodec(Generic[T]):
 
 
 def _parse_finite(text: str) -> float:
-    """Parse a number as msgspec does, which knows no NaN and no infinity.
+    """Parse a number as msgspec does, without NaN and infinity.
 
     Raises:
         ValueError: it is not a finite number.
@@ -86,7 +86,7 @@ def _parse_finite(text: str) -> float:
 
 
 def convert(value: Any, kind: type[T]) -> T:
-    """Convert what JSON holds (lists, tables with text as keys) to a value of a type.
+    """Convert decoded JSON (lists, tables with text keys) to a type.
 
     Raises:
         ValueError: it is not of this type; the message names the field and what was expected.
@@ -98,7 +98,7 @@ def convert(value: Any, kind: type[T]) -> T:
 
 
 def encode_json(value: object) -> str:
-    r"""Encode a value of a declared type as JSON, with spaces and escapes as `json` writes them by default.
+    r"""Encode a typed value as JSON in the default format of `json`.
 
     >>> encode_json({0: ("a", "\ud800")})
     '{"0": ["a", "\\ud800"]}'
@@ -107,12 +107,12 @@ def encode_json(value: object) -> str:
 
 
 def to_json_types(value: object) -> Any:
-    """Convert a value of a declared type to what JSON holds: tables, lists, text, numbers, None."""
+    """Convert a typed value to JSON's types: tables, lists, text, numbers, None."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=to_base_type)
 
 
 def to_base_type(value: object) -> object:
-    """Convert what msgspec refuses: read-only tables, and values of a type derived from one of JSON's, as users' settings hold."""
+    """Convert what msgspec refuses: read-only tables, and subclasses in users' settings."""
     if isinstance(value, Mapping):
         return dict(value)
     for kind in (str, int, float):

@@ -1,4 +1,4 @@
-"""Merge the ranks' variables into one table with their differences. It uses what ranks reported and reads no value."""
+"""Merge the ranks' variables into one table with their differences."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class VariableRow:
 
     @property
     def kind(self) -> str:
-        """Type and, if there is one, the short value: `global Array`, `int 3`, `dict 2 items`."""
+        """Type and short value: `global Array`, `int 3`, `dict 2 items`."""
         facts = self.facts
         words = (facts.place if facts.type == "Array" and facts.place != "host" else "", facts.type, facts.summary)
         return " ".join(word for word in words if word)
@@ -62,7 +62,7 @@ class VariableRow:
 
     @property
     def dtype(self) -> str | None:
-        """Short dtype on most ranks, as `f32`; None if it is not an array."""
+        """Short dtype on most ranks, as `f32`; None for a non-array."""
         return None if self.facts.dtype is None else short_dtype(self.facts.dtype)
 
     @property
@@ -87,7 +87,7 @@ class VariableRow:
 
     @property
     def agrees(self) -> bool:
-        """Whether every rank has it with equal facts. Equal facts do not prove equal values."""
+        """Whether every rank has equal facts, which do not prove equal values."""
         return len(self.groups) == 1 and not self.missing
 
 
@@ -107,7 +107,7 @@ def _merge(name: str, ranks: Mapping[int, Mapping[str, VariableInfo]]) -> Variab
 
 
 def choose_description(found: Mapping[int, str], missing: Sequence[int], preferred: int) -> tuple[int, str]:
-    """Choose which rank's description of a name is shown, and say in words for which ranks it holds.
+    """Choose which rank's description to show, and say where it holds.
 
     Args:
         found: the description by rank; not empty.

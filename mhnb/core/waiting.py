@@ -1,4 +1,4 @@
-"""What a cell waits for before its turn, in one line for the user."""
+"""Format what a cell waits for before its turn."""
 
 from __future__ import annotations
 
