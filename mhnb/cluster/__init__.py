@@ -1,1 +1,1 @@
-"""Notebook side of a cluster: start it, drive it, transfer values, attach to it, replay it, and stop it."""
+"""Notebook side of a cluster: start, cells, transfers, attach, replay, stop."""

@@ -1,6 +1,7 @@
-"""On-disk record that lets another notebook attach to a detachable cluster, and the lock of the notebook that owns it now.
+"""On-disk record of a detachable cluster, and the lock of its owner.
 
-The record exists while the cluster lives. It holds the cluster's key, so only the user can read it, as with the run directory.
+Another notebook attaches through the record, which exists while the cluster lives. It holds the cluster's key, so only
+the user can read it, as with the run directory.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class ClusterRecord:
 
 
 class _RecordFile(Struct):
-    """Contents of the file, in its order. Fields that are unknown to this version are ignored, so that records stay readable."""
+    """Fields of the file in order; unknown ones are ignored for compatibility."""
 
     key: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     url: Annotated[str, Meta(pattern="^(unix|tcp|sealed):")]
@@ -78,7 +79,9 @@ class _RecordFile(Struct):
 
 
 class OwnerLock:
-    """Lock of the one process that owns a cluster. A forked child does not hold it; a process that ends releases it.
+    """Lock of the one process that owns a cluster.
+
+    A forked child does not hold it, and the end of the process releases it.
 
     Raises:
         NotDriver: another process holds it.
@@ -147,24 +150,24 @@ def write_cluster_record(record: ClusterRecord) -> None:
 
 
 def list_cluster_records(environment: Mapping[str, str]) -> list[ClusterRecord]:
-    """Return every detachable cluster of this user whose processes live, owned or not."""
+    """Return this user's detachable clusters whose processes live, owned or not."""
     return read_cluster_records(environment)[0]
 
 
 def read_cluster_records(environment: Mapping[str, str]) -> tuple[list[ClusterRecord], list[str]]:
-    """Return every detachable cluster of this user whose processes live, and for each record that was left out the reason."""
+    """Return this user's live detachable clusters, and why records were left out."""
     records, faults = list_running_clusters(environment)
     read = [_read(Path(record.run_dir)) for record in records if record.is_detachable]
     return [each for each, _ in read if each is not None], [*faults, *(fault for _, fault in read if fault)]
 
 
 def has_owner(record: RunRecord) -> bool:
-    """Return whether a notebook owns a cluster that `list_running_clusters` found; a detachable one may be detached."""
+    """Return whether a notebook owns a running cluster."""
     return OwnerLock.is_held(Path(record.run_dir)) if record.is_detachable else has_live_notebook(record)
 
 
 def describe_other_clusters(environment: Mapping[str, str]) -> list[str]:
-    """Describe the clusters of this user on this machine that this process does not own, one per line; and what was left out."""
+    """Describe clusters here that this process does not own, and unreadable records."""
     records, faults = list_running_clusters(environment)[0], read_cluster_records(environment)[1]
     others = [r for r in records if not (has_owner(r) and r.owner_pid == os.getpid())]
     return [*map(describe_cluster, others), *faults]
@@ -207,7 +210,7 @@ def find_detached(name: str, shape: ClusterSpec, records: Sequence[ClusterRecord
 
 
 def describe_detached(name: str, records: Sequence[ClusterRecord]) -> list[str]:
-    """Describe the detached clusters of that name, for a user who starts another one beside them."""
+    """Describe same-named detached clusters, and how to use or end them."""
     return [
         f"detached cluster {each.full_name} is running beside this one. "
         + (f"To use it: %mhjax stop, then %mhjax attach {each.full_name}. " if _has_same_protocol(each) else "")
@@ -262,7 +265,7 @@ def select_cluster(name: str | None, records: Sequence[ClusterRecord], own_names
 
 
 def _read(run_dir: Path) -> tuple[ClusterRecord | None, str]:
-    """Read the record of a detachable cluster, or return why it cannot be read; neither if the record does not exist."""
+    """Read a detachable cluster's record, or return why it cannot be read."""
     path = run_dir / _FILE
     if not path.exists() and (run_dir / _OLD_FILE).exists():
         path = run_dir / _OLD_FILE

@@ -31,7 +31,7 @@ from mhnb.system.run_dir import (
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An orphaned supervisor with its child processes, or a process that a cell started and whose supervisor has ended."""
+    """Orphaned supervisor with its children, or process left behind by a cell."""
 
     pid: int
     process_count: int
@@ -57,7 +57,7 @@ def find_orphans(environment: Mapping[str, str]) -> list[Orphan]:
 def _find_orphan_reason(
     process: psutil.Process, record: RunRecord | None, detachable_pids: Collection[int]
 ) -> Orphan | None:
-    """Decide whether a supervisor is an orphan, and why; None if it is not, or if it has ended in the meantime."""
+    """Return an `Orphan` if the supervisor is one; otherwise None."""
     record = record or _read_own_record(process)
     if record is None:
         is_orphan = process.pid not in detachable_pids and _parent_pid(process) == 1
@@ -68,7 +68,7 @@ def _find_orphan_reason(
 
 
 def end_orphan(orphan: Orphan) -> None:
-    """End a supervisor with its children, or a process that a cell started. Kill it if it does not end."""
+    """End an orphan and its children; kill what does not end."""
     end_supervisor(orphan.pid)
 
 
@@ -88,7 +88,7 @@ def _make_orphan(process: psutil.Process, reason: str, kind: str = "supervisor")
 
 
 def _find_cell_processes() -> Iterator[Orphan]:
-    """Yield processes that cells started, in any session, if the notebook, the supervisor and all ranks have ended."""
+    """Yield processes that cells started and whose notebook and cluster have ended."""
     namespace, own_pids = (
         _pid_namespace(os.getpid()),
         {parent.pid for parent in psutil.Process().parents()} | {os.getpid()},
@@ -119,7 +119,7 @@ def _read_mark(process: psutil.Process) -> str:
 
 
 def _pid_namespace(pid: int) -> str:
-    """Return the pid namespace of a process; an empty string if the system has no namespaces or does not show it."""
+    """Return a process's pid namespace, or an empty string if unknown."""
     try:
         return str(Path(f"/proc/{pid}/ns/pid").readlink())
     except OSError:
@@ -127,7 +127,7 @@ def _pid_namespace(pid: int) -> str:
 
 
 def _find_supervisors() -> Iterator[psutil.Process]:
-    """Yield this user's supervisor processes. Ranks have the same command line, so children of a supervisor are excluded."""
+    """Yield this user's supervisors, without ranks, which have the same command line."""
     own_supervisors = {}
     for process in psutil.process_iter(["pid", "ppid", "uids", "cmdline", "status"]):
         info = process.info
@@ -143,7 +143,7 @@ def _find_supervisors() -> Iterator[psutil.Process]:
 
 
 def _read_own_record(process: psutil.Process) -> RunRecord | None:
-    """Read a supervisor's record through its environment, because its MHNB_HOME may not be that of this shell."""
+    """Read a supervisor's record through its own MHNB_HOME, which may differ here."""
     try:
         records = read_running_clusters(process.environ())
     except (*PROCESS_UNREADABLE, LaunchError):
@@ -153,7 +153,7 @@ def _read_own_record(process: psutil.Process) -> RunRecord | None:
 
 
 def _find_detachable_pids() -> Iterator[int]:
-    """Yield the pids of supervisors on this machine that a notebook on another machine started with `--keep`."""
+    """Yield pids of local supervisors that a remote notebook started with `--keep`."""
     for home in Path(tempfile.gettempdir()).glob(f"mhnb-{os.getuid()}-*"):
         # Any user can create a folder with that name in the temporary directory.
         # A file in it could name a process that would then never be ended.

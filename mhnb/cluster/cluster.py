@@ -74,7 +74,7 @@ class StandbyCluster(Protocol):
 
     @property
     def start_thread(self) -> threading.Thread:
-        """Waits until the cluster is ready, and stops it if it does not come up."""
+        """Thread that awaits the start, and stops a cluster that fails."""
 
     def matches(self, cluster: Cluster) -> bool:
         """Whether a restart of that cluster would start the same one now."""
@@ -84,7 +84,7 @@ class StandbyCluster(Protocol):
 
 
 class FrontEnd(TypedDict, total=False):
-    """What a front end passes to `Cluster.run` about a cell that it shows."""
+    """Arguments of `Cluster.run` from a front end that shows the cell."""
 
     place: CellPlace
     """Where the notebook shows it, for its name and its line numbers in messages."""
@@ -274,7 +274,7 @@ class Cluster:
             raise
 
     def leave(self) -> None:
-        """Detach from the cluster without ending it, so that this or another notebook can attach to it.
+        """Detach from the cluster without ending it; a notebook can attach again.
 
         Raises:
             InvalidRequest: the cluster was started without `keep`.
@@ -292,11 +292,11 @@ class Cluster:
         self.leave()
 
     def __enter__(self) -> Cluster:
-        """Return the cluster: `with mhnb.start() as cluster:` stops it at the end, or detaches if it was started with `keep`."""
+        """Return the cluster; the end of `with` stops it, or detaches (`keep`)."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the cluster; detach from one that was started with `keep`, unless it has died."""
+        """Stop the cluster, or detach from a live one started with `keep`."""
         self._end_or_leave()
 
     def _detach(self) -> None:
@@ -316,7 +316,7 @@ class Cluster:
 
     @property
     def state(self) -> ClusterState:
-        """State, as judged when the last cell ended; the README explains each one."""
+        """State as judged when the last cell ended; the README explains each."""
         return self._state_machine.state
 
     @property
@@ -413,7 +413,9 @@ class Cluster:
         return partial(CellSubmitted, request=replace(request, place=place, debug=debug, is_traced=is_traced))
 
     def follow(self, submission: CellFuture, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
-        """Wait for the end of a cell. Ctrl-C interrupts the ranks, and the result shows what that led to.
+        """Wait for the end of a cell, and return its result.
+
+        Ctrl-C interrupts the ranks, and the result shows what that led to.
 
         Raises:
             ClusterError: the cell was refused; nothing was sent.
@@ -434,9 +436,9 @@ class Cluster:
         trace: bool | str | Path = False,
         **front_end: Unpack[FrontEnd],
     ) -> CellResult:
-        """Run a cell on every rank, or on some, and return the result of each, also if ranks failed.
+        """Run a cell on all or some ranks, and return the results.
 
-        Ctrl-C interrupts the cell on the ranks, and the result shows what that led to.
+        The result includes ranks that failed. Ctrl-C interrupts the ranks, and the result shows what that led to.
 
         Args:
             source: the cell, as typed.
@@ -490,7 +492,7 @@ class Cluster:
         return result
 
     def run_again(self, record: CellRecord, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
-        """Run a journaled cell again, unchanged, under its original number; `on_snapshot` is as for `run`."""
+        """Run a journaled cell again, unchanged, under its original number."""
         request = CellRequest(
             record.source,
             record.ranks,
@@ -532,29 +534,37 @@ class Cluster:
             return check_end(make_console().follow() if end is None else end)
 
     def interrupt(self) -> None:
-        """Interrupt the running cell with KeyboardInterrupt on its ranks. A second call also interrupts their handling of the first.
+        """Interrupt the running cell with KeyboardInterrupt on its ranks.
 
-        Without a running cell, interrupt what the ranks do between cells, such as the work for `vars`.
+        A second call also interrupts their handling of the first. Without a running cell, interrupt what the ranks do
+        between cells, such as the work for `vars`.
         """
         self._event_loop.post(InterruptRequested())
 
     def where(self) -> HangReport | None:
-        """Return where every rank is in the running cell; None if no cell runs. Works from any thread, at once."""
+        """Return each rank's position in the running cell; None without a cell.
+
+        Works from any thread, at once.
+        """
         return self._event_loop.hang_report()
 
     def flight(self) -> FlightReport:
-        """Return what the flight recorders of the ranks hold: the last 4,096 events of each, and how the ranks compare.
+        """Return what the ranks' flight recorders hold, and how the ranks compare.
 
-        Ranks on other machines are asked through their hosts. A rank whose recording cannot be read has the reason in its place.
+        Each recorder has the last 4,096 events. Ranks on other machines are asked through their hosts. A rank whose
+        recording cannot be read has the reason in its place.
         """
         return build_report(self.name, self._host_monitor.read_flights(self._state_machine.registry))
 
     def stragglers(self) -> Lateness | None:
-        """Return how late each rank came to the launches of the last cell that had any under lockstep; None without such a cell."""
+        """Return how late each rank came to the last cell's launches.
+
+        That is the last cell with launches under lockstep; None if no cell had any.
+        """
         return self._state_machine.added_parts.stragglers.measure()
 
     def memory(self, *, ranks: str | Sequence[int] | None = None) -> MemoryReport:
-        """Return what the memory of the ranks' devices holds: bytes in use, and the live arrays by the notebook's names.
+        """Return the devices' bytes in use, and their live arrays by name.
 
         Reads no array, and launches nothing.
 
@@ -565,9 +575,10 @@ class Cluster:
 
     @property
     def metrics(self) -> MetricTable:
-        """What the cells have logged with `mhnb.log`, also before a restart; a replayed cell replaces its earlier points.
+        """What the cells have logged with `mhnb.log`, also before a restart.
 
-        The points are in this process: after a detach they are gone, so write them with `to_csv` before.
+        A replayed cell replaces its earlier points. The points are in this process: a detach loses them, so write them
+        with `to_csv` before.
         """
         return MetricTable(self._state_machine.added_parts.metrics.snapshot())
 
@@ -576,7 +587,7 @@ class Cluster:
         self._state_machine.added_parts.metrics.adopt(earlier._state_machine.added_parts.metrics)
 
     def adopt_history(self, earlier: Cluster) -> None:
-        """Continue the journal of an earlier generation, and the numbers of its cells unless this one has begun afresh."""
+        """Continue an earlier generation's journal and, after a restart, its cell numbers."""
         self.journal.records[:0] = earlier.journal.records
         self._state_machine.number_after_history()
 
@@ -590,11 +601,11 @@ class Cluster:
             self.journal.write(AcceptRecord(self.generation, previous_state))
 
     def on_late(self, show: Callable[[CellResult], None]) -> None:
-        """Set the callback for output that arrives after the end of its cell; it is called in the event-loop thread."""
+        """Set the event-loop thread's callback for output of ended cells."""
         self._listener.show_late = show
 
     def on_notice(self, tell: Callable[[str], None]) -> None:
-        """Set the callback for notifications of what happens between cells; it is called in the event-loop thread."""
+        """Set the event-loop thread's callback for notifications between cells."""
         self._listener.show_notice = tell
 
     # -- values
@@ -642,7 +653,7 @@ class Cluster:
 
     @contextmanager
     def _explain_missing_name(self) -> Iterator[None]:
-        """Add to a NameMissing which cell had set the name before a restart."""
+        """Add to NameMissing the cell that set the name before a restart."""
         try:
             yield
         except NameMissing as error:
@@ -652,7 +663,10 @@ class Cluster:
             raise NameMissing(f"{error}\n  {setter}", **error.parts) from None
 
     def push(self, *, ranks: str | Sequence[int] | None = None, **values: Any) -> None:
-        """Bind the same host values on every rank, never as a global array; on no rank if one cannot accept them."""
+        """Bind the same host values on every rank, or on no rank.
+
+        No value becomes a global array. If one rank cannot accept a value, no rank binds any.
+        """
         self.push_values(values, ranks=ranks)
 
     def push_values(
@@ -667,11 +681,11 @@ class Cluster:
         self.journal.write_push(transfer.push(self, values, ranks=chosen, on_progress=on_progress), chosen)
 
     def vars(self) -> tuple[VariableRow, ...]:
-        """Return the variables of the ranks, and where they differ. Fetches no value."""
+        """Return the ranks' variables and where they differ, without fetching values."""
         return requests.list_variables(self)
 
     def check(self, *names: str) -> tuple[CheckRow, ...]:
-        """Compare the values of variables by hash: the replicas of each shard of an array, and the values of each rank.
+        """Compare variables by hash across shard replicas and across ranks.
 
         Only hashes are fetched. An array that should be replicated but was built from different values shows here.
 
@@ -685,9 +699,9 @@ class Cluster:
     # -- end
 
     def stop(self, *, on_wait: Callable[[], None] | None = None) -> None:
-        """End every process of the cluster, and wait until they are gone. A second call does nothing.
+        """End every process of the cluster and wait until all are gone.
 
-        Ctrl-C ends the wait, but not the shutdown.
+        A second call does nothing. Ctrl-C ends the wait, but not the shutdown.
 
         Args:
             on_wait: called in this thread several times a second during the wait.
@@ -727,7 +741,9 @@ class Cluster:
         this_generation: bool = False,
         on_step: Callable[[ReplayStep], None] | None = None,
     ) -> Cluster:
-        """Stop, and return a ready cluster with the same spec and name, of a later generation. The variables are lost.
+        """Stop the cluster, and return a fresh one of the same spec.
+
+        It is ready, and has the same name and a later generation. Without a replay, the variables are lost.
 
         Args:
             replay: repeat what ended clean since the last start, to restore the variables; `replayed` of the new cluster reports

@@ -1,6 +1,7 @@
-"""The console of the debugger, in the thread that submitted the cell: read lines, send them to the ranks, print their answers.
+"""Debugger's console: read lines, send them to ranks, print the answers.
 
-What is printed and who gets a line is decided in `core/debugging.py`. While the user types, another thread takes the cell's updates.
+It runs in the thread that submitted the cell. While the user types, another thread takes the cell's updates.
+`core/debugging.py` decides what is printed and which rank gets a line.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class SuspendableView(Protocol):
         """Draw again."""
 
     def close_input(self) -> None:
-        """Remove the box in which the user was to type, because the line is not waited for any more."""
+        """Remove the input box, because no line is awaited any more."""
 
 
 def check_stop_ranks(stop_ranks: Iterable[int], ranks: Iterable[int]) -> None:
-    """Check that the ranks that are to stop run the cell, because another one would never stop.
+    """Check that the cell runs on the ranks that should stop.
 
     Raises:
         InvalidRequest: one does not.
@@ -82,7 +83,7 @@ class DebugConsole:
         """What `on_snapshot` raised meanwhile."""
 
     def follow(self) -> Update | None:
-        """Wait for the end of the cell, and return it; read lines while ranks have stopped."""
+        """Read lines for stopped ranks until the cell ends; return its end."""
         try:
             self._read_lines()
             end = self._submission.follow(self._on_snapshot, self._handle)
@@ -102,7 +103,7 @@ class DebugConsole:
                 self._view.close_input()
 
     def leave_later_stops(self) -> None:
-        """End the cell when a rank stops in it later, because its caller has got an error while it runs on."""
+        """End the cell if a rank stops after the caller has failed."""
         threading.Thread(target=self._follow_to_leave, name="mhnb-console", daemon=True).start()
 
     def _follow_to_leave(self) -> None:
@@ -128,7 +129,7 @@ class DebugConsole:
             self._console.update(self._submission.debugger)
 
     def _read_lines(self) -> None:
-        """Print what there is to print, and read lines until a rank has got one."""
+        """Print new text; at a prompt, read lines until one is sent."""
         while not (self._is_over or self._console.has_left):
             self._update()
             text, prompt = self._console.advance()
@@ -164,7 +165,7 @@ class DebugConsole:
             self._carry_out(take_line())
 
     def _follow_beside(self) -> None:
-        """Follow the cell until a line is typed. At the end of the cell, cancel the read, and leave that end to the main thread."""
+        """Follow the cell during a read, which the cell's end cancels."""
         try:
             end = self._submission.follow(self._on_snapshot, _ignore)
         except BaseException as error:  # noqa: BLE001  # it is raised in the main thread
@@ -176,7 +177,7 @@ class DebugConsole:
             self._keyboard.cancel()
 
     def _read(self, prompt: str) -> Callable[[], TypedLine]:
-        """Read a line, and return what takes it once it is known what the ranks do now."""
+        """Read a line, and return the function that processes it later."""
         take: Callable[[], TypedLine]
         try:
             return partial(self._console.type_line, self._keyboard.read(prompt))

@@ -1,5 +1,6 @@
-"""Event-loop thread that serves the transport and the state machine, from start to stop, also between cells; and the handle of a cell.
+"""Event-loop thread of a cluster, and the handle of a submitted cell.
 
+The thread serves the transport and the state machine from start to stop, also between cells.
 It turns messages, submissions, exits and time into events, and the state machine's commands into sends and replies.
 Only the submitter of a cell passes its own event in directly, under the event loop's lock, because waking another thread
 takes longer. The handle of a submitted cell is shared by the submitting thread and the event loop.
@@ -70,7 +71,7 @@ Update: TypeAlias = CellResult | MhnbError
 
 @dataclass(slots=True)
 class CellFuture:
-    """Handle of a submitted cell: receives the results so far, then the last one, or the error that refused it.
+    """Handle of a submitted cell, which receives results or the refusal.
 
     A cell that can stop in the debugger also gets updates about that.
     """
@@ -88,7 +89,9 @@ class CellFuture:
     """The newest update about the debugger that was taken from `updates`."""
 
     def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
-        """Wait for the last result of a cell that cannot stop, and pass earlier ones to `on_snapshot`.
+        """Wait for the last result, and pass earlier ones to `on_snapshot`.
+
+        Not for a cell that can stop in the debugger.
 
         Raises:
             MhnbError: the cell was refused.
@@ -100,7 +103,7 @@ class CellFuture:
         on_snapshot: Callable[[CellResult], None] | None,
         on_debugger: Callable[[DebugUpdate], None] | None = None,
     ) -> Update | None:
-        """Wait for the end of the cell: the last result, or the error that refused it. The only loop that waits for a cell.
+        """Wait for the cell's last result, or the error that refused it.
 
         Of what has come, the newest update of each kind is passed on. Updates are complete, so older ones are dropped, however
         slow the view is. Without `on_debugger`, None is returned when a rank has stopped; and in any case when `wake` is called.
@@ -179,7 +182,7 @@ class EventLoop:
         self._next_tick = self._next_report = 0.0
         self._pace, self._late = RateLimiter(), LateOutputBuffer()
         self._next_last_events = 0.0
-        """When to report the rank positions next; None while nothing is reported."""
+        """When to report the rank positions next; 0 while nothing is reported."""
         self._dirty = self._stopping = self._closed = False
         self._disconnected_peers: set[str] = set()
         """Peers that were disconnected because they sent an invalid message."""
@@ -201,11 +204,11 @@ class EventLoop:
         self._thread.start()
 
     def post(self, event: Event) -> None:
-        """Queue an event. After the end it is dropped, which is not an error."""
+        """Queue an event, or drop it if the loop has ended."""
         self._put(event)
 
     def submit(self, event_of: Callable[[int], CellSubmitted], *, live: bool) -> CellFuture:
-        """Submit a cell; the updates of the submission end with a done result or an error."""
+        """Submit a cell, whose updates end with a result or an error."""
         with self._lock:
             # One lock for tickets and sends: the cells of two threads get one order, the same on every rank.
             self._last_ticket += 1
@@ -248,7 +251,7 @@ class EventLoop:
         return future
 
     def hang_report(self) -> HangReport | None:
-        """Return a hang report of the running cell; None if no cell runs."""
+        """Return a hang report of the running cell, or None."""
         with self._lock:
             return self._state_machine.build_hang_report(self._clock())
 
@@ -258,7 +261,7 @@ class EventLoop:
         self._thread.join(timeout_s)
 
     def detach(self, timeout_s: float, closed_text: str) -> None:
-        """End the loop without stopping any supervisor; later calls are refused with `closed_text`."""
+        """End the loop, but no supervisor; refuse later calls with `closed_text`."""
         with self._lock:
             self._stopping, self._closed_text = True, closed_text
             if not self._closed:
@@ -273,7 +276,7 @@ class EventLoop:
             return self._put_locked(item)
 
     def _put_locked(self, item: Event | _PendingRequest | None) -> bool:
-        """Queue an item for the loop; return False if the loop has ended."""
+        """Queue an item for the loop; return False if it has ended."""
         if self._closed:
             return False
         self._inbox.put(item)
@@ -334,7 +337,7 @@ class EventLoop:
             self._show_late(now)
 
     def _poll_timeout_s(self) -> float:
-        """Return how long to wait for messages at most. An update is shown at once, unless something was shown a moment ago."""
+        """Return the poll's time limit in seconds: until an update is due."""
         cell = self._state_machine.current
         if not self._dirty or cell is None:
             return _TICK_S
@@ -354,7 +357,7 @@ class EventLoop:
                 self._handle(item)
 
     def _process(self, peer: str, message: Message) -> None:
-        """Process a message. A peer that sends an invalid message is disconnected, and the loop continues."""
+        """Process a message; disconnect a peer that sends an invalid one."""
         if peer in self._disconnected_peers:
             # The message was already on its way.
             return
@@ -382,7 +385,7 @@ class EventLoop:
                 self._finish(ticket, error_for_cells)
 
     def _find_invalid_replies(self) -> dict[str, Exception]:
-        """Return the ranks whose own reply cannot be judged; empty if no judgement failed, or not because of a single rank."""
+        """Return peers whose own reply cannot be judged, with the error."""
         found: dict[str, Exception] = {}
         for rank, judge in self._state_machine.single_rank_judges.items():
             try:
@@ -392,7 +395,7 @@ class EventLoop:
         return found
 
     def _disconnect(self, peer: str, reason: str) -> None:
-        """Disconnect an authenticated peer that sent an invalid message, and end its process, so that nothing waits for it forever."""
+        """Disconnect a faulty peer; kill its rank or report its supervisor lost."""
         if peer in self._disconnected_peers:
             return
         self._disconnected_peers.add(peer)
@@ -444,7 +447,7 @@ class EventLoop:
         self._transport.send(rank_peer(item.rank), item.request)
 
     def _end_request(self, number: int) -> Future[RankReply] | None:
-        """Forget a request, and send the cell that waited for it; return its future, or None if the number is unknown."""
+        """Forget a request, send the waiting cell, and return the request's future."""
         if number not in self._requests:
             return None
         _, future = self._requests.pop(number)
@@ -579,7 +582,7 @@ class EventLoop:
             submission.updates.put(update)
 
     def _fail_pending(self) -> None:
-        """Fail all pending submissions and requests, and a start that is still awaited."""
+        """Fail all pending submissions and requests, and an awaited start."""
         self._stopping = True
         self._host_monitor.close_requests()
         self._show_late()

@@ -1,4 +1,4 @@
-"""Export the steps of a cluster's journal or of a notebook file, and write the script to disk."""
+"""Export a cluster's journal or a notebook file as a script."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ARRAY_ELEMENTS = 64
 
 
 def parse_without(text: str | None) -> list[str]:
-    """Parse `--without`: cells and names of pushed values, such as `In[3],5-7,table`; None selects nothing.
+    """Parse `--without`, such as `In[3],5-7,table`, into cells and pushed names.
 
     Raises:
         InvalidRequest: a part is neither.
@@ -64,7 +64,7 @@ def parse_without(text: str | None) -> list[str]:
 
 
 def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:
-    """Write the steps of a cluster so far as a script; return the lines to show to the user.
+    """Write a cluster's steps as a script; return lines for the user.
 
     Raises:
         InvalidRequest: a step cannot be expressed in a script, or the file must not be overwritten.
@@ -101,7 +101,7 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
 
 
 def _find_resources(cluster: Cluster) -> list[str]:
-    """Return the options of a batch job that requests what Slurm gave this cluster; empty if another way has started it."""
+    """Return batch options for this cluster's Slurm resources; empty without Slurm."""
     if (cluster.shape.kind or cluster.shape.profile) != MhnbSlurm.kind:
         return []
     profile = cluster.profile or load_profile(cluster.shape.profile, cluster.options.reach)
@@ -109,7 +109,7 @@ def _find_resources(cluster: Cluster) -> list[str]:
 
 
 def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:
-    """Write the `%%mhjax` cells of a notebook file as a script; return the lines to show to the user.
+    """Export a notebook's `%%mhjax` cells; return the lines for the user.
 
     Raises:
         InvalidRequest: the file is not a notebook, a step cannot be expressed in a script, or the file must not be overwritten.
@@ -144,7 +144,7 @@ def _find_cells(without: Sequence[str], plan: ReplayPlan) -> set[int]:
 
 
 def _name_once(record: CellRecord, used: set[str]) -> str:
-    """Return the name of a cell, or mhnb's own if an earlier cell has that name, because `%reset` makes a kernel count anew."""
+    """Return a unique cell name, because `%reset` makes a kernel count anew."""
     name = format_cell_name(record.seq, None) if record.name in used else record.name
     used.add(name)
     return name
@@ -171,7 +171,7 @@ def _format_push(cluster: Cluster, record: PushRecord) -> dict[str, str]:
 
 
 def _format_value(value: dict[str, Any], packed: PushPayload) -> str | None:
-    """Return a pushed value as Python source; an array only if it is the whole value, and small."""
+    """Format a pushed value as Python; arrays must be whole and small."""
     parts = packed.parts
     arrays = [
         view_as(parts[part], shape, dtype_from_name(dtype), order) for part, shape, dtype, order in value["arrays"]

@@ -1,4 +1,4 @@
-"""Prepare the hosts of a cluster before a cell can run there: copy the user's folder to them, and run pip.
+"""Prepare a cluster's hosts: copy the user's folder there, and run pip.
 
 A folder of the notebook's machine is copied over the transport, once per host, to hosts that have another disk. Pip runs
 once in each environment that the ranks run in, not once per rank.
@@ -64,7 +64,7 @@ class SyncReport:
 
 
 def one_rank_per_host(cluster: Cluster) -> list[RankInfo]:
-    """Select one rank per host, for work that each host needs once. Simulated hosts are one machine."""
+    """Select one rank per host; simulated hosts count as one."""
     chosen: dict[str, RankInfo] = {}
     for rank in cluster.ranks:
         chosen.setdefault("" if cluster.shape.is_local else rank.host, rank)
@@ -72,10 +72,10 @@ def one_rank_per_host(cluster: Cluster) -> list[RankInfo]:
 
 
 def sync(cluster: Cluster, folder: str = ".") -> SyncReport:
-    """Copy a folder to each host: files that are missing there or different. Other files there stay.
+    """Copy missing and different files of a folder to each host.
 
-    The target has the same relative path: here from the notebook's folder, on the hosts from the ranks' working directory. A folder
-    outside the notebook's folder is copied under its own name.
+    Other files there stay. The target has the same relative path: here from the notebook's folder, on the hosts from
+    the ranks' working directory. A folder outside the notebook's folder is copied under its own name.
 
     Raises:
         InvalidRequest: the folder does not exist, or holds more than code would.
@@ -125,7 +125,7 @@ def _scan(source: Path) -> dict[str, FileFacts]:
 
 
 def _walk(source: Path, excludes: Excludes) -> Iterator[str]:
-    """Yield regular files by their paths from the folder. Links to folders are not followed, because they may form a cycle."""
+    """Yield relative file paths; skip links to folders, which may form cycles."""
     for where, folders, names in os.walk(source):
         base = Path(where).relative_to(source)
         folders[:] = [f for f in folders if not excludes.is_excluded((base / f).as_posix(), is_folder=True)]

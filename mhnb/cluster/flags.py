@@ -1,4 +1,4 @@
-"""argparse flags of `%mhjax start`, `mhnb run` and `doctor` for the number of ranks, the hosts, and how they are reached; and of a restart.
+"""argparse flags of `%mhjax start`, `mhnb run`, `doctor` and a restart.
 
 A flag whose `dest` is an argument of `mhnb.start` is passed on as it is; one that is not given is left to the profile.
 Settings of a profile that have no flag of their own are given by `--set`.
@@ -63,14 +63,14 @@ _FLAG_OF_SETTING = {
 
 
 def flag_group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """Return the group of flags with this title, which is created if the parser does not have it yet."""
+    """Return the parser's flag group with this title; create a missing one."""
     # argparse has no public list of a parser's groups.
     existing = (group for group in parser._action_groups if group.title == title)  # noqa: SLF001
     return next(existing, None) or parser.add_argument_group(title)
 
 
 def add_start_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for the number of ranks, the hosts, and how they are reached, in groups."""
+    """Add grouped flags for ranks, hosts, and how they are reached."""
     for title in (SHAPE, SSH, SLURM, ENVIRONMENT):
         flag_group(parser, title)
     _add_shape_flags(flag_group(parser, SHAPE))
@@ -135,7 +135,7 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `doctor`; its hosts are given as for a start."""
+    """Add the flags of `doctor`, which include those for ranks and hosts."""
     add_start_flags(parser)
     flag_group(parser, ADVANCED).add_argument(
         "--coordinator-port",
@@ -147,7 +147,7 @@ def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def start_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Return arguments of `mhnb.start` from flags: those that have an argument's name, and settings. What was not typed is missing.
+    """Return the arguments and settings for `mhnb.start` that were typed.
 
     Raises:
         InvalidRequest: incompatible flags, invalid names, or a --set without a name or a value.
@@ -164,7 +164,7 @@ def start_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_cluster_start_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a start that other commands do not have: the shape in one word, and those of `initialize`."""
+    """Add all flags of a start, also its shape and `initialize` arguments."""
     flag_group(parser, SHAPE).add_argument(
         "shape", nargs="?", type=shape_argument, metavar="N|NxD", help="ranks, or ranks x devices per rank: 4, or 4x2"
     )
@@ -203,7 +203,7 @@ def cluster_start_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _parse_literal(text: str) -> Any:
-    """Parse a flag's value as a Python literal such as 60 or [0, 1]; otherwise return the text."""
+    """Parse a value as a Python literal; otherwise return the text."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -261,7 +261,7 @@ def _read_variables(texts: Sequence[str], environment: Mapping[str, str]) -> dic
 
 
 def _check_login_files(key: str | None, config: str | None) -> None:
-    """Check that the files exist, because ssh only warns of a missing key, and then tries others.
+    """Check that the files exist; ssh only warns of a missing key.
 
     Raises:
         InvalidRequest: a file does not exist; the message has the flag and the file.

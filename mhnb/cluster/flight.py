@@ -1,4 +1,4 @@
-"""Find and write what the flight recorders of a cluster hold, even of one that has ended.
+"""Find and write flight recordings of clusters, even of ended ones.
 
 How a running cluster's recordings are read is in `host_monitor.py`.
 """
@@ -24,7 +24,7 @@ _FILE_NAME = re.compile(r"rank(\d+)\.(?:copy|events)")
 
 
 def write_report(report: FlightReport, path: Path) -> str:
-    """Write a report as JSON, readable by its user only; return a sentence about the file.
+    """Write a user-private JSON report; return a sentence about the file.
 
     Raises:
         InvalidRequest: the file cannot be written.
@@ -41,7 +41,7 @@ def write_report(report: FlightReport, path: Path) -> str:
 
 
 def find_recorded_runs(environment: Mapping[str, str], name: str) -> list[Path]:
-    """Return the run directories with recordings of clusters of that name, or full name, the newest first; even of ended ones."""
+    """Return run directories with recordings, by name or full name, newest first."""
     runs = []
     for path in list_run_dirs(environment):
         names = path.name.partition(".")[0], path.name.rpartition(".")[0], path.name
@@ -78,6 +78,6 @@ def _read_file(path: Path, rank: int) -> RankFlight:
 
 
 def _list_ranks(run_dir: Path) -> dict[int, Path]:
-    """Return the recording of each rank, or the notebook's copy of it if it is on another machine."""
+    """Return each rank's recording, or the notebook's copy of a remote one."""
     files = sorted((run_dir / "flight").glob("rank*"), key=lambda path: path.suffix)
     return {int(found[1]): path for path in files if (found := _FILE_NAME.fullmatch(path.name))}

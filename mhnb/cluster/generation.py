@@ -1,4 +1,4 @@
-"""Resources of one cluster generation: transport, state machine, and supervisor processes (one on this machine, or one per host)."""
+"""Resources of one cluster generation: transport, state machine and supervisors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Generation:
             self.record_owner(())
 
     def launch_hosts(self, profile: Profile) -> Iterator[None]:
-        """Start every supervisor, add each to `hosts` at once, so that it can be ended if a later one fails, and yield.
+        """Start supervisors; add each to `hosts` at once, for cleanup, and yield.
 
         Raises:
             LaunchError: a supervisor could not be started.
@@ -81,7 +81,7 @@ class Generation:
             yield
 
     def record_owner(self, ranks: Sequence[RankInfo]) -> None:
-        """Record which processes run here, and where, so that a shell can list and stop them. `ranks` is empty until they report."""
+        """Record the processes for shells; `ranks` is empty until the ranks report."""
         pids, location = (
             [rank.pid for rank in ranks] or [None] * self.shape.process_count,
             describe_location(self.shape, ranks),
@@ -111,7 +111,7 @@ class Generation:
         )
 
     def abort_start(self) -> None:
-        """End what was launched before the event loop has started; the ranks of an attach that failed keep running."""
+        """End what was launched before the event loop started, except adopted ranks."""
         self.close()
         if not self.state_machine.registry.is_takeover:
             end_hosts(self.hosts, self.state_machine.registry)
@@ -123,14 +123,14 @@ class Generation:
         remove_keys(self.run_dir)
 
     def close(self) -> None:
-        """Close the transport, and release the owner lock. The event loop closes the transport too, which is harmless."""
+        """Close the transport, if still open, and release the owner lock."""
         self.transport.close()
         if self.lock is not None:
             self.lock.release()
 
 
 def create_generation(request: StartRequest, *, generation: int, now: float) -> Generation:
-    """Create the resources of a new generation: directory, key, open transport. Its hosts are not launched yet."""
+    """Create the resources of a new generation, without launching its hosts."""
     shape, options = request.shape, request.options
     # With the settings of the hub and the engines.
     run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=request.profile.folder)
@@ -146,7 +146,7 @@ def create_generation(request: StartRequest, *, generation: int, now: float) -> 
 
 
 def adopt_generation(record: ClusterRecord, *, now: float) -> Generation:
-    """Adopt the resources of a detached cluster; its ranks look for the transport at its previous address.
+    """Adopt a detached cluster; open the transport where its ranks expect it.
 
     Raises:
         NotDriver: another notebook owns the cluster.
@@ -174,7 +174,7 @@ def adopt_generation(record: ClusterRecord, *, now: float) -> Generation:
 
 
 def open_detached_transport(record: ClusterRecord) -> SocketServer:
-    """Open the transport at the address where the detached ranks look for it.
+    """Open the transport at the address that the detached ranks expect.
 
     Raises:
         LaunchError: nothing can listen there now, for instance because another program has that address.
@@ -203,7 +203,7 @@ def _adopt_supervisor(number: int, pid: int, record: ClusterRecord) -> AdoptedHo
 
 
 def _open_transport(request: StartRequest, key: bytes, run_dir: Path) -> SocketServer:
-    """Open the transport where the hosts look for it: a socket file if all are on this machine, else an address that they reach.
+    """Open the transport: a socket file locally, else a reachable address.
 
     Raises:
         LaunchError: that address cannot be found, or is not this machine's.
@@ -225,7 +225,7 @@ def _open_transport(request: StartRequest, key: bytes, run_dir: Path) -> SocketS
 def _create_state_machine(
     shape: ClusterSpec, options: StartOptions, run_dir: Path, *, generation: int, now: float
 ) -> ClusterStateMachine:
-    """Create the state machine of a generation, with every rank on its host."""
+    """Create a generation's state machine, with every rank on its host."""
     shares = shape.assign_hosts()
     share_by_rank = [share for share in shares for _ in share.ranks]
     coordinator = shape.initialize.get("coordinator_address")
@@ -242,7 +242,7 @@ def _create_state_machine(
 
 
 def end_hosts(hosts: Sequence[Host], registry: RankRegistry) -> None:
-    """Wait until every supervisor and its ranks have ended, and end them by force if necessary.
+    """Wait until all supervisors and ranks have ended, by force if necessary.
 
     All at once, because those that cannot be reached take seconds each.
     """
@@ -281,7 +281,7 @@ def _launch_each(resources: Generation, profile: Profile) -> Iterator[Host]:
 
 
 def _base_spec(resources: Generation) -> HostSpec:
-    """Return the part of the spec that is the same for every supervisor."""
+    """Return the part of the spec that all supervisors share."""
     shape, options = resources.shape, resources.options
     initialize = dict(shape.initialize)
     for given in ("num_processes", "cluster_detection_method", "coordinator_address"):
@@ -310,7 +310,7 @@ def _base_spec(resources: Generation) -> HostSpec:
 
 
 def local_spec(resources: Generation, coordinator: str) -> HostSpec:
-    """Return the spec for the one supervisor of this machine, which starts the hub and every rank of the cluster.
+    """Return the spec for the only supervisor of a local cluster.
 
     Args:
         coordinator: `address:port` for JAX's coordinator, unless the user has named one.
@@ -326,7 +326,7 @@ def local_spec(resources: Generation, coordinator: str) -> HostSpec:
 
 
 def _host_spec(resources: Generation, share: HostAssignment) -> HostSpec:
-    """Return the spec for the supervisor of one of several hosts, which starts its share of the ranks once all hosts are up."""
+    """Return one host's spec, whose ranks start once all hosts are up."""
     return structs.replace(
         _base_spec(resources),
         supervisor=share.supervisor,
@@ -341,7 +341,7 @@ def _host_spec(resources: Generation, share: HostAssignment) -> HostSpec:
 
 
 def _hub_spec(resources: Generation) -> HostSpec:
-    """Return the spec for the supervisor on this machine if every rank is on another: it starts the hub."""
+    """Return the spec for the local supervisor that starts only the hub."""
     options = resources.options
     return structs.replace(
         _base_spec(resources),

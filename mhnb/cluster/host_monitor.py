@@ -1,4 +1,4 @@
-"""Monitor of the supervisors: send messages to all of them, and detect which are lost.
+"""Monitor of the supervisors: send messages to all, and detect lost ones.
 
 A supervisor on this machine is lost when its process has ended. A remote one is lost also when its connection
 ends, or when it is silent for too long.
@@ -112,7 +112,7 @@ class HostMonitor:
         """Supervisors that have not confirmed yet that they outlive this process."""
 
     def broadcast(self, message: Message) -> None:
-        """Send the same message to every supervisor; each applies what concerns its own ranks."""
+        """Send a message to every supervisor, which applies it to its ranks."""
         if isinstance(message, StopHost):
             self._is_stopping = True
             self._requests.close()
@@ -126,7 +126,7 @@ class HostMonitor:
     def carry_out(
         self, command: StopBeforeLaunch | SignalRanks | DisconnectRanks | KillRanks, registry: RankRegistry, now: float
     ) -> None:
-        """Send the supervisors an order for ranks: each signals its own ranks and ignores the others.
+        """Order all supervisors to act on ranks; each handles its own ranks.
 
         For a halted supervisor on this machine, this process acts instead. It gets no message, because it would obey much later.
         """
@@ -154,7 +154,7 @@ class HostMonitor:
         pid_by_rank: Mapping[int, int | None],
         process_count: int,
     ) -> None:
-        """Do what the halted supervisor of these ranks would do; `pid_by_rank` has their process ids."""
+        """Act for the halted supervisor of these ranks."""
         if isinstance(command, StopBeforeLaunch | DisconnectRanks):
             if (board := open_shared_board(self._run_dir, process_count)) is not None:
                 if isinstance(command, StopBeforeLaunch):
@@ -174,12 +174,12 @@ class HostMonitor:
             self._transport.send(supervisor_peer(supervisor), message)
 
     def _find_halted(self) -> set[int]:
-        """Return the supervisors on this machine whose process is halted at this moment."""
+        """Return the local supervisors whose process is halted at this moment."""
         here = [host for host in self._hosts if not host.is_remote and host.pid]
         return {k for host in here if is_stopped(host.pid) for k in host.supervisors}
 
     def check_halted(self, registry: RankRegistry, now: float) -> Iterator[RankExited | str]:
-        """Yield what halted supervisors on this machine do not report: that they are halted, and which of their ranks have ended."""
+        """Yield notices of halted local supervisors, and unreported exits of their ranks."""
         if now - self._halted_checked_at < _HALTED_CHECK_EVERY_S:
             return
         self._halted_checked_at = now
@@ -196,10 +196,11 @@ class HostMonitor:
                 yield RankExited(entry.rank, *end, [])
 
     def make_detachable(self, is_loop_alive: Callable[[], bool]) -> None:
-        """Make supervisors that may outlive this process do so from now on, because their record has been written.
+        """Make supervisors outlive this process from now on, and await their confirmation.
 
-        Returns when each has confirmed or is lost, because this process may end at the next moment. It returns at the latest
-        when a remote supervisor would be lost. Not to be called in the event-loop thread.
+        Call it after the cluster's record was written, and not in the event-loop thread. It returns when each has
+        confirmed or is lost, because this process may end at the next moment. It returns at the latest when a remote
+        supervisor would be lost.
 
         Args:
             is_loop_alive: whether the event-loop thread still runs; otherwise no confirmation will arrive.
@@ -242,11 +243,11 @@ class HostMonitor:
         self._requests.deliver(message)
 
     def close_requests(self) -> None:
-        """End what waits for answers of supervisors, because the event loop has ended."""
+        """End the waits for supervisors' answers after the event loop's end."""
         self._requests.close()
 
     def request_heartbeats(self, now: float) -> None:
-        """While the ranks start, request heartbeats also from supervisors on this machine, from time to time: a rank may be halted."""
+        """During a start, request local heartbeats too: a rank may be halted."""
         if now - self._heartbeats_requested_at >= _HEARTBEAT_REQUEST_EVERY_S:
             self._heartbeats_requested_at = now
             for supervisor in self._all:
@@ -256,13 +257,16 @@ class HostMonitor:
                     )
 
     def read_last_events(self, registry: RankRegistry) -> dict[int, FlightEvent]:
-        """Return what the flight recorders of ranks on this machine have last; supervisors elsewhere send it with each heartbeat."""
+        """Return local ranks' last recorded events; remote ones come with heartbeats."""
         here = [entry.rank for entry in registry.entries if entry.supervisor not in self._all_remote]
         read = ((rank, read_last_event(flight_path(self._run_dir, rank))) for rank in here)
         return {rank: event for rank, event in read if event is not None}
 
     def read_flights(self, registry: RankRegistry) -> list[RankFlight]:
-        """Return what the flight recorders of all ranks have; supervisors elsewhere are asked. Not for the event loop's thread."""
+        """Return the flight recordings of all ranks, also from remote supervisors.
+
+        Not to be called in the event-loop thread.
+        """
         flights = {}
         waiting: dict[int, list[RankEntry]] = {}
         silent: set[int] = set()
@@ -284,7 +288,7 @@ class HostMonitor:
         return [flights[entry.rank] for entry in registry.entries]
 
     def _ask_for_flights(self, entries: Sequence[RankEntry], silent: set[int]) -> dict[int, RankFlight]:
-        """Ask the hosts of these ranks. A host that does not answer in time is added to `silent`, and not asked any more."""
+        """Request recordings from hosts not in `silent`; add late hosts to it."""
         requests = {entry.supervisor: {"rank": entry.rank} for entry in entries if entry.supervisor not in silent}
         try:
             answers = self._requests.ask("flight", requests, timeout_s=_FLIGHT_ANSWER_S) if requests else {}
@@ -295,7 +299,7 @@ class HostMonitor:
         return {entry.rank: self._take_flight(entry, answers.get(entry.supervisor)) for entry in entries}
 
     def _take_flight(self, entry: RankEntry, answer: HostAnswer | None) -> RankFlight:
-        """Read the answer of a host, and keep a copy for `mhnb flight`."""
+        """Read a host's answer, and keep a copy for `mhnb flight`."""
         if answer is None or answer.error:
             return RankFlight(entry.rank, problem=answer.error if answer else _describe_unread(entry, "did not answer"))
         try:
@@ -310,20 +314,20 @@ class HostMonitor:
         return flight
 
     def is_remote(self, supervisor: int) -> bool:
-        """Whether the supervisor is on another machine; those get heartbeat requests as long as they live."""
+        """Whether the supervisor is remote, and so is always asked for heartbeats."""
         return supervisor in self._all_remote
 
     def queue_status(self) -> str:
-        """Return the position of the hosts in a scheduler's queue; empty if none waits."""
+        """Return the hosts' position in a scheduler's queue; empty if none waits."""
         return next(
             (host.queue_status for host in self._hosts if isinstance(host, QueuedHost) and host.queue_status), ""
         )
 
     def wait_closed(self, clock: Callable[[], float]) -> tuple[int, ...]:
-        """Wait a short time until remote supervisors that were ordered to stop have disconnected, as each does at its end.
+        """Wait briefly until remote supervisors that were ordered to stop have disconnected.
 
         Closing a connection that has unread data discards what was sent last. Most supervisors would end all the same, by their
-        watchdog; those that were told to outlive this process would live on forever.
+        watchdog; those that were ordered to outlive this process would live on forever.
 
         Returns:
             Those of the latter that have not disconnected.
@@ -358,13 +362,13 @@ class HostMonitor:
             self._heartbeats.record(message.supervisor, now, extra_s=_IMPORT_ALLOWANCE_S if is_importing else 0.0)
 
     def note_spawned(self, supervisor: int, now: float) -> None:
-        """Record that a supervisor has a rank: its imports are over, so from now on the usual silence limit applies."""
+        """End a supervisor's import allowance, because it has started a rank."""
         self._importing.discard(supervisor)
         if supervisor in self._monitored_remote:
             self._heartbeats.record(supervisor, now)
 
     def find_lost(self, registry: RankRegistry, now: float) -> Iterator[HostExited]:
-        """Yield each supervisor that was found lost since the last call; request a heartbeat from the others."""
+        """Yield newly lost supervisors, and request heartbeats from the others."""
         self._heartbeats.extend(self._suspend_detector.check(now, self._real_clock()))
         for lost in (
             *self._find_failed(registry),
@@ -380,7 +384,7 @@ class HostMonitor:
                 )
 
     def _find_failed(self, registry: RankRegistry) -> Iterator[HostExited]:
-        """Yield supervisors that did not start although the command which was to start them, with others, still runs."""
+        """Yield supervisors that failed to start while their launch command still runs."""
         if not registry.is_waiting_for_hosts:
             return
         for host in self._hosts:
@@ -404,7 +408,7 @@ class HostMonitor:
             yield self._mark_lost(supervisor, f"{name} is lost: it has not answered for {silent_s:.0f} s")
 
     def _describe_suspension(self, now: float) -> str:
-        """Describe a suspension of this process that was long enough for hosts to end because of it; empty if there was none."""
+        """Describe a suspension of this process that may have ended hosts."""
         lasted_s = self._suspend_detector.recent_duration(now)
         if lasted_s < self._timeout_s or not self._all_remote:
             return ""
@@ -453,7 +457,7 @@ def _describe_unread(entry: RankEntry, why: str) -> str:
 
 
 def open_shared_board(run_dir: Path, process_count: int) -> SharedBoard | None:
-    """Open the shared board of a cluster whose ranks are all on this machine; None if it has none (an engine-only profile)."""
+    """Open a local cluster's shared board, or return None (engine-only profile)."""
     try:
         return SharedBoard(run_dir, process_count)
     except (OSError, ValueError):
@@ -461,7 +465,7 @@ def open_shared_board(run_dir: Path, process_count: int) -> SharedBoard | None:
 
 
 def describe_orphans(registry: RankRegistry, supervisors: Sequence[int]) -> str:
-    """Describe what may live on at supervisors that could not be ordered to end; empty if there are no such supervisors."""
+    """Describe what may still run under supervisors that missed the stop order."""
     if not supervisors:
         return ""
     return (
@@ -489,7 +493,7 @@ class HostAnswer(NamedTuple):
 
 
 class HostRequests:
-    """Requests to the supervisors of one generation. Any thread asks, and the event loop delivers the answers.
+    """Requests from any thread to supervisors; the event loop delivers answers.
 
     Args:
         send: sends a message to a supervisor, from any thread.
@@ -506,7 +510,7 @@ class HostRequests:
         self._is_closed = False
 
     def ask(self, check: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> dict[int, HostAnswer]:
-        """Send a request to each supervisor in `arguments`, and return the answers that have come in time.
+        """Send requests to supervisors, and return the answers that came in time.
 
         Raises:
             RequestsClosed: the cluster is stopped.

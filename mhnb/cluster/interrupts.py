@@ -1,4 +1,4 @@
-"""Ctrl-C in the notebook: interrupt a cell through a function, and run shutdown work to completion.
+"""Ctrl-C in the notebook: interrupt a cell, but complete a shutdown.
 
 While a cell is submitted or awaited, Ctrl-C calls a function instead of raising wherever the code happens to be.
 During a shutdown, Ctrl-C ends the caller's wait, but not the work.
@@ -18,7 +18,7 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 
 
 class _ShutdownThread(threading.Thread):
-    """Thread for shutdown work that Ctrl-C does not end. It is not a daemon, so a notebook that exits meanwhile waits for it."""
+    """Non-daemon thread for shutdown work, which Ctrl-C does not end."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__(name="mhnb-end")
@@ -39,7 +39,7 @@ class _ShutdownThread(threading.Thread):
         self._done_lock.release()
 
     def wait_done(self, on_wait: Callable[[], None] | None = None) -> None:
-        """Wait until the work is done; `on_wait` is called several times a second meanwhile."""
+        """Wait for the work; call `on_wait` several times a second meanwhile."""
         # Not by `join`: Python 3.11 takes a thread for ended if Ctrl-C arrives while it is awaited.
         # By polling: Python may miss a Ctrl-C that arrives at the moment when it begins to wait for a lock.
         while not self._is_done:
@@ -52,10 +52,10 @@ _pending: set[_ShutdownThread] = set()
 
 
 def run_uninterrupted(work: Callable[[], None], on_wait: Callable[[], None] | None = None) -> None:
-    """Do shutdown work and wait for its end; Ctrl-C ends the wait, not the work. Its error is raised in the caller.
+    """Do shutdown work; Ctrl-C ends the wait for it, not the work.
 
     Args:
-        work: the work.
+        work: the work; its error is raised in the caller.
         on_wait: called in this thread several times a second, if it waits for another one.
 
     >>> run_uninterrupted(lambda: print("done"))
@@ -81,7 +81,7 @@ def run_uninterrupted(work: Callable[[], None], on_wait: Callable[[], None] | No
 
 
 def wait_for_pending_shutdowns() -> None:
-    """Wait for shutdowns whose wait was interrupted, because new work may use the names that they are still removing."""
+    """Wait for interrupted shutdowns before new work uses the same names."""
     # Another thread may stop or start another cluster meanwhile.
     for thread in tuple(_pending):
         # Ctrl-C may have come before the thread began.
@@ -94,9 +94,10 @@ def wait_for_pending_shutdowns() -> None:
 
 
 class SigintHandler:
-    """Context manager in which Ctrl-C calls the function passed to `set_callback`; an earlier Ctrl-C calls it at that point.
+    """Context manager in which Ctrl-C calls the function of `set_callback`.
 
-    Python delivers Ctrl-C to the main thread only, so on any other thread this changes nothing.
+    An earlier Ctrl-C calls the function when it is set. Python delivers Ctrl-C to the main thread only, so on any other
+    thread this changes nothing.
 
     Raises:
         KeyboardInterrupt: at the end, if Ctrl-C came and no function was ever passed.
@@ -108,7 +109,7 @@ class SigintHandler:
         self._previous_handler: _Handler = None
 
     def set_callback(self, callback: Callable[[], None]) -> None:
-        """Set the function that Ctrl-C calls. It runs between two steps of the main thread and must not wait for them."""
+        """Set the Ctrl-C function, which must not wait for the main thread."""
         self._callback = callback
         if self._was_received:
             callback()

@@ -1,7 +1,8 @@
-"""Process that owns the ranks requested by `ipcluster start`: `python -m mhnb.cluster.ipcluster_engines PROFILE_DIR ...`.
+"""Process that owns the ranks requested by `ipcluster start`.
 
-It starts them as a notebook does, with the existing hub, and waits for a signal to end. The ranks serve ipyparallel's client, and no
-cells of mhnb, so there is no guard, view or journal in between.
+It is run as `python -m mhnb.cluster.ipcluster_engines PROFILE_DIR ...`. It starts them as a notebook does, with the
+existing hub, and waits for a signal to end. The ranks serve ipyparallel's client, and no cells of mhnb, so there is no
+guard, view or journal in between.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _HUB_WAIT_S = 120.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Start the ranks and keep them running, or print a requested fact of the profile; return the exit status."""
+    """Run the ranks or print a profile fact; return the exit status."""
     parser = argparse.ArgumentParser(prog="mhnb.cluster.ipcluster_engines")
     parser.add_argument("profile_dir")
     parser.add_argument("--address", action="store_true")
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _start_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Return arguments of `mhnb.start` from the flags of ipcluster and the settings of the profile."""
+    """Return `mhnb.start` arguments from ipcluster's flags and the profile's settings."""
     settings: dict[str, Any] = json.loads(args.settings)
     # A setting of the profile; the argument of `start` takes names.
     if hosts := settings.pop("hosts", None):
@@ -98,7 +99,7 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def hub_address(connection: str) -> str:
-    """Return the address that the hub listens on, which the hosts use for this machine; empty if it has none that they could use.
+    """Return the hub's address for hosts; empty if they cannot use it.
 
     Args:
         connection: the connection information that the hub gives its engines, as JSON.
@@ -118,7 +119,7 @@ def hub_address(connection: str) -> str:
 
 
 class _ProgressPrinter:
-    """Prints the progress of a start each time it changes, because the output is read in a log."""
+    """Printer of changes in a start's progress, for a log."""
 
     _last_text = ""
 

@@ -1,4 +1,4 @@
-"""Journal of a cluster: its records on disk while it runs, and read back for a replay.
+"""Journal of a cluster: records on disk that a replay reads back.
 
 A file of lines outlives restarts and the notebook's own process; pushed bytes are in files beside it.
 A disk error never fails a cell: the user is notified once, and the replay knows where the journal ends.
@@ -47,7 +47,7 @@ _used_folders: set[Path] = set()
 
 
 class JournalStore:
-    """The journal of one cluster name in one process, through all its generations.
+    """Journal of one cluster name in one process, through all generations.
 
     Args:
         name: the cluster's name, a plain word.
@@ -78,7 +78,7 @@ class JournalStore:
             os.write(self._fd, b"\n")
 
     def append(self, line: bytes) -> None:
-        """Append a line with a single write: data accepted by the system survives any end of this process.
+        """Append a line in one write, which survives this process's end.
 
         Raises:
             OSError: the disk is full, or the line was written in part.
@@ -138,7 +138,7 @@ class JournalStore:
 
 
 def read_journal(name: str, creator_pid: int | None, *, environment: Mapping[str, str]) -> bytes:
-    """Return the journal that a cluster's next generation would append to; empty if it would start a new one.
+    """Return the journal that a next generation would continue, or empty bytes.
 
     Args:
         name: the cluster's name.
@@ -166,7 +166,7 @@ def _find_unused_folder(folder: Path) -> Path:
 
 
 def prune_journals(environment: Mapping[str, str]) -> None:
-    """Remove the oldest journals of notebooks that have ended: twenty stay, with a total of at most one gibibyte."""
+    """Remove ended notebooks' oldest journals beyond twenty or one gibibyte."""
     home = state_home(environment)
     if not home.is_dir():
         return
@@ -175,7 +175,7 @@ def prune_journals(environment: Mapping[str, str]) -> None:
 
 
 def _is_journal(path: Path) -> bool:
-    """Return whether a directory was made by mhnb: the user may keep other things in MHNB_HOME."""
+    """Return whether mhnb made the directory; MHNB_HOME may hold other things."""
     return _NAME.fullmatch(path.name) is not None and is_own_folder(path) and (path / _FILE).is_file()
 
 
@@ -241,7 +241,7 @@ class ClusterJournal:
         return self._clock()
 
     def write(self, record: Record) -> None:
-        """Append a record with the time. The operating system has it when this returns."""
+        """Append a record with the time; it survives this process's end."""
         self.records.append(record)
         if self._has_ended:
             return
@@ -254,7 +254,7 @@ class ClusterJournal:
             self._notify(f"mhjax · {fault}\n  %mhjax restart --replay cannot repeat cells from here on")
 
     def write_push(self, packed: PushPayload, ranks: tuple[int, ...] | None) -> None:
-        """Record a push with its values; notify the user if they cannot be stored, for instance because they are too large."""
+        """Record a push; notify the user if its values cannot be stored."""
         names = tuple(str(value["name"]) for value in packed.values)
         record = PushRecord(self._generation, names, ranks)
         skip_reason, file = self._push_skip_reason(packed.nbytes), ""
@@ -282,7 +282,7 @@ class ClusterJournal:
         return ""
 
     def read(self) -> tuple[list[Record], list[str]]:
-        """Return all records of all generations, and notes on lines that are not records.
+        """Return all generations' records, and notes on lines that are not records.
 
         A cell of another kernel has no number of the notebook: that number means nothing to this one's user.
 
@@ -313,7 +313,7 @@ class ClusterJournal:
         raise ClusterError(f"the journal {self.path} has no cell {seq} of generation {self._generation}")
 
     def write_fault(self, generation: int) -> str:
-        """Return why nothing was written from some point of a generation on; empty if all was written."""
+        """Return why a generation's journal ends early; empty if it is complete."""
         return _faults.get((self.path, generation), "")
 
     def close(self) -> None:
@@ -322,7 +322,7 @@ class ClusterJournal:
 
 
 def next_generation(name: str, *, environment: Mapping[str, str], origin_pid: int | None = None) -> int:
-    """Return the number of a new start: unused in its journal, also by another notebook that continued it.
+    """Return a generation number that no notebook has used in the journal.
 
     The number is never reused, even if the start then fails, because its error names a log in the folder with that number.
 
@@ -338,7 +338,7 @@ def next_generation(name: str, *, environment: Mapping[str, str], origin_pid: in
 
 
 def record_generation(name: str, number: int) -> None:
-    """Record a generation that another process started and this one continues, so that its folder is not reused."""
+    """Record another process's generation, so that its folder is not reused."""
     _latest_generation[name] = max(_latest_generation[name], number)
 
 
@@ -347,5 +347,5 @@ def _describe_record(record: Record) -> str:
 
 
 def make_replayed_record(record: PushRecord, generation: int) -> PushRecord:
-    """Return the record of a push that was repeated; its bytes are the earlier ones."""
+    """Return the record of a repeated push, with the earlier bytes."""
     return replace(record, generation=generation, replayed=True)

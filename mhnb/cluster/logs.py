@@ -1,4 +1,4 @@
-"""Read the last lines of the ranks' logs, for `%mhjax logs` and `mhnb logs NAME`.
+"""Read the ranks' last log lines, for `%mhjax logs` and `mhnb logs`.
 
 A log is read where it is a file of this machine. The log of a rank on another machine is named, not fetched.
 """
@@ -97,14 +97,14 @@ def _read_if_exists(path: Path, count: int) -> tuple[str, ...] | None:
 
 
 def read_last_lines(path: Path, count: int) -> tuple[str, ...]:
-    """Return the last lines of a file, without reading all of a long one."""
+    """Return a file's last lines, without reading all of a long one."""
     with path.open("rb") as file:
         file.seek(find_tail(file, count))
         return tuple(file.read().decode(errors="replace").splitlines())
 
 
 def find_tail(file: BinaryIO, count: int) -> int:
-    """Return the offset at which the last lines of a file begin, without reading all of a long one."""
+    """Return the offset of a file's last lines, reading only its end."""
     end = start = file.seek(0, os.SEEK_END)
     if count < 1:
         return end
@@ -119,7 +119,7 @@ def find_tail(file: BinaryIO, count: int) -> int:
 
 
 def format_rank_logs(logs: Sequence[RankLog]) -> list[str]:
-    """Format the ends of logs, each line behind the name of its rank."""
+    """Format log ends, each line after its rank's name."""
     width = max((len(str(log.rank)) for log in logs), default=1)
     return [f"rank {log.rank:>{width}} │ {line}" for log in logs for line in _list_lines(log)]
 

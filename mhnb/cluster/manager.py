@@ -1,4 +1,4 @@
-"""Start a cluster or find a running one, attach, restart, stop a detached one, and track the active cluster of this process.
+"""Start, attach, restart and stop clusters; track this process's active one.
 
 Standby ranks are warm ranks that a restart uses instead of waiting for new ones to start. They have no cells and no
 variables, and end with their cluster.
@@ -82,7 +82,7 @@ _WAIT_STEP_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """A cluster of the next generation that starts, or waits, behind the active one."""
+    """Cluster of the next generation, started behind the active one."""
 
     cluster: Cluster
     environment: dict[str, str]
@@ -143,7 +143,9 @@ def _print_loss(text: str) -> None:
 def promote_standby(
     standby: StandbyCluster, active: Cluster, on_wait: Callable[[], None] | None = None
 ) -> Cluster | None:
-    """Make the standby cluster the active one and return it. If it does not match, or did not start, end it and return None.
+    """Return the standby cluster once it is ready, or None.
+
+    If it does not match a restart of the active cluster, or did not start, it is ended.
 
     Args:
         standby: the standby cluster, which may still be starting.
@@ -188,7 +190,7 @@ _START_STEP = "%mhjax start (4 simulated hosts × 2 CPU devices on this machine)
 
 
 def is_rank_shell(shell: Any) -> bool:
-    """Whether an IPython shell belongs to a rank, where neither the magics nor another cluster may be used."""
+    """Whether an IPython shell belongs to a rank."""
     return type(shell).__module__.startswith("mhnb.rank.")
 
 
@@ -209,13 +211,13 @@ def current() -> Cluster:
 
 
 def _not_started(*steps: str) -> NotStarted:
-    """Build the error for an operation that needs a cluster; `steps` are what the user may run instead of a start."""
+    """Build the NotStarted error; `steps` are alternatives to a start."""
     first, *others = (*steps, _START_STEP)
     return NotStarted("\n".join(["no cluster is running", f"  Fix: {first}", *(f"  Or: {step}" for step in others)]))
 
 
 def _list_attach_steps() -> list[str]:
-    """Return the command that attaches to a detached cluster; empty if no cluster is detached."""
+    """Return a command that attaches to a detached cluster, if any."""
     with suppress(LaunchError):
         if records := [each for each in list_cluster_records(os.environ) if not OwnerLock.is_held(each.run_dir)]:
             return [f"%mhjax attach {records[0].name} (a detached cluster on this machine)"]
@@ -223,7 +225,7 @@ def _list_attach_steps() -> list[str]:
 
 
 def wait_for_current(on_wait: Callable[[str], None]) -> Cluster:
-    """Return the current cluster, once no other thread restarts or replays it; if none runs, once no other thread starts one.
+    """Return the current cluster once other threads have started or restarted it.
 
     Args:
         on_wait: called each second with a line that says for what the caller waits.
@@ -262,7 +264,7 @@ def by_name(name: str) -> Cluster:
 
 
 def _describe_cluster_elsewhere(name: str) -> str:
-    """Describe how to reach a cluster that this notebook does not own; empty if this machine has no cluster of that name."""
+    """Describe how to reach a cluster outside this notebook; empty if unknown."""
     with suppress(LaunchError):
         if named := find_clusters_named(os.environ, name):
             is_detached = any(
@@ -284,7 +286,7 @@ def all_clusters() -> list[Cluster]:
 
 
 def find_running(request: StartRequest) -> Cluster | None:
-    """Return the running cluster of the requested name and spec; None if one must be started.
+    """Return the running cluster of the requested name and spec, or None.
 
     A request that names no shape finds a cluster of any shape.
 
@@ -332,7 +334,7 @@ def start(
     on_progress: Callable[[StartProgress], None] | None = None,
     **settings: Any,
 ) -> Cluster:
-    """Start ranks, and return when each has taken part in a checked global sum.
+    """Start ranks, and return once each has joined a checked global sum.
 
     A running cluster of the same name and spec is returned as it is. With `keep`, a detached one is attached.
     The options from `keep` to `sync` must then be those of that cluster, except those that are None, which are not compared.
@@ -397,7 +399,7 @@ def start_requested(request: StartRequest, on_progress: Callable[[StartProgress]
 def _as_launch_errors(
     operation: str = "start", next_step: str = "all processes were stopped; fix the cause and start again"
 ) -> Iterator[None]:
-    """Raise an error of this machine as a LaunchError that says what to change on the machine.
+    """Raise this machine's errors as LaunchError, with what to change there.
 
     Args:
         operation: the operation that fails.
@@ -475,28 +477,28 @@ def _answer_shell(cluster: Cluster, name: str, arguments: Mapping[str, Any]) -> 
 
 
 def _find_wanted_shape(request: StartRequest, records: Sequence[ClusterRecord]) -> ClusterSpec:
-    """Return the shape of the detached cluster to use: that of the request, or of any cluster if the request names none."""
+    """Return the requested shape; without one, that of a detached cluster."""
     detached = (each for each in records if each.name == request.options.name and not OwnerLock.is_held(each.run_dir))
     first = None if request.names_shape else next(detached, None)
     return request.shape if first is None else first.shape
 
 
 def _find_replaced(previous: Cluster | None, cluster: Cluster) -> Cluster | None:
-    """Return the cluster that a start replaces; None if that one was detached and is still in use, or belongs to another journal."""
+    """Return the previous cluster if it is replaced: not detached, same journal."""
     if previous is None or previous.left or previous.journal.path != cluster.journal.path:
         return None
     return previous
 
 
 def _restart_dead(attached: Cluster, on_progress: Callable[[StartProgress], None] | None) -> Cluster:
-    """Restart a detached cluster that had lost a rank, because a start was requested."""
+    """Restart an attached cluster that had lost a rank."""
     fresh = restart(attached, on_progress)
     fresh.notes = (*fresh.notes, *([STATE_LOST_NOTE] if has_replayable_state(attached) else []))
     return fresh
 
 
 def _has_died_with_state(previous: Cluster, shape: ClusterSpec) -> bool:
-    """Whether a cluster died by itself, and a replay into a fresh one of that spec would have something to do."""
+    """Whether a cluster of that shape died with state for a replay."""
     return (
         previous.state == "dead"
         and previous.shape == shape
@@ -506,7 +508,7 @@ def _has_died_with_state(previous: Cluster, shape: ClusterSpec) -> bool:
 
 
 def has_replayable_state(previous: Cluster) -> bool:
-    """Whether a restart with a replay would have something to do for a cluster that has ended."""
+    """Whether a replay would have steps to repeat for an ended cluster."""
     if previous.left:
         return False
     try:
@@ -517,7 +519,7 @@ def has_replayable_state(previous: Cluster) -> bool:
 
 
 def restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | None = None) -> Cluster:
-    """Replace the processes of a cluster: same ranks, no variables, a later generation.
+    """Replace a cluster's processes: same ranks, no variables, a later generation.
 
     Raises:
         NotStarted: this notebook has detached from it.
@@ -606,7 +608,7 @@ def _add_time(progress: StartProgress, earlier_s: float) -> StartProgress:
 def _report_wait(
     cluster: Cluster, standing: str, began: float, on_progress: Callable[[StartProgress], None] | None
 ) -> Callable[[], None] | None:
-    """Return a function that reports what a restart waits for, and since when, before there are new ranks."""
+    """Return a function that reports what a restart waits for."""
     if on_progress is None:
         return None
     ranks = tuple(RankInfo(rank.rank, rank.host) for rank in cluster.ranks)
@@ -614,18 +616,18 @@ def _report_wait(
 
 
 def _repeat_request(cluster: Cluster) -> StartRequest:
-    """Return the start of a cluster once more. The profile of one that another process started is loaded as it is now."""
+    """Return a cluster's start request again, loading its profile if necessary."""
     profile = cluster.profile or load_profile(cluster.shape.profile, cluster.options.reach)
     return StartRequest(cluster.shape, cluster.options, profile)
 
 
 def current_generation(cluster: Cluster) -> Cluster:
-    """Return the cluster that has the name now; the same one if it was not restarted since."""
+    """Return the newest generation of a cluster, which may be itself."""
     return _clusters.get(cluster.name, cluster)
 
 
 def attach(name: str | None = None, on_progress: Callable[[StartProgress], None] | None = None) -> Cluster:
-    """Attach to a cluster that was started with `keep` and is detached, with its state, journal and guard.
+    """Attach to a detached cluster, with its state, journal and guard.
 
     Args:
         name: of the cluster, as `mhnb list` shows it; None for the only one.
@@ -670,7 +672,7 @@ def _complete_start(
 
 
 def _sync_files(cluster: Cluster) -> None:
-    """Copy the folder named in the start to every host, before a cell can import from it.
+    """Copy the start's `sync` folder to every host, before any cell.
 
     Raises:
         ClusterError: a host could not accept it; the cluster is ended.
@@ -686,7 +688,7 @@ def _sync_files(cluster: Cluster) -> None:
 
 
 def _activate(cluster: Cluster, replaced: Cluster | None, *, is_restart: bool) -> Cluster:
-    """Make a ready cluster the active one, in place of an earlier generation of its journal; None for none."""
+    """Make a ready cluster the active one, continuing the `replaced` one."""
     shape, after = cluster.shape.describe(), 0 if replaced is None else replaced.generation
     cluster.journal.write(StartRecord(cluster.generation, shape, cluster.jax_version, after, is_restart=is_restart))
     if replaced is not None:
@@ -734,7 +736,7 @@ _WAIT_S = 20.0
 def stop_detached(
     record: ClusterRecord, *, wait_s: float = _WAIT_S, clock: Callable[[], float] = time.monotonic
 ) -> tuple[str, ...]:
-    """Stop the cluster; return the hosts that did not connect to receive the order.
+    """Stop the cluster; return the hosts that did not stop in time.
 
     Args:
         record: the record of the cluster.
@@ -762,7 +764,7 @@ def stop_detached(
 def _send_stop(
     transport: SocketServer, record: ClusterRecord, until: float, clock: Callable[[], float]
 ) -> tuple[str, ...]:
-    """Order every supervisor that connects to stop, and wait until it has disconnected; return the hosts of the others."""
+    """Order connecting supervisors to stop; return the hosts that remain."""
     names = {
         supervisor_peer(share.supervisor): share.host + (f" ({share.machine})" if share.machine else "")
         for share in record.shape.assign_hosts()

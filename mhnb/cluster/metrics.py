@@ -1,4 +1,4 @@
-"""`cluster.metrics`: what the cells of a cluster have logged, as a value that writes files and makes tables."""
+"""`cluster.metrics`: points that cells have logged, for files and tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mhnb.errors import InvalidRequest, MhnbError
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MetricTable:
-    """Points that ranks have logged. Iterating yields each as a `MetricPoint`: cell, rank, step, name, value and generation."""
+    """Points that ranks have logged, as an iterable of `MetricPoint`."""
 
     metrics: Metrics
     """The points by cell, name and rank, and where ranks disagree."""
@@ -33,15 +33,17 @@ class MetricTable:
         return self.metrics.names
 
     def select(self, *, name: str | None = None, rank: int | None = None, cell: int | None = None) -> MetricTable:
-        """Return the points of one name, one rank or one cell; of a cell number that a restart has used again, the latest.
+        """Return the points of a name, rank and cell, each optional.
+
+        If a restart has used a cell number again, the latest cell counts.
 
         Raises:
-            InvalidRequest: no point has that name or cell.
+            InvalidRequest: no point has that name, rank or cell.
         """
         return MetricTable(self.metrics.select(name=name, rank=rank, cell=cell))
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str | None:
-        """Return the points as CSV with exact numbers; or write them to a file.
+        """Return the points as CSV with exact numbers, or write a file.
 
         Raises:
             InvalidRequest: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Starts, restarts and replays that are under way in this process, so that cells of other threads wait for them, with a note."""
+"""Starts, restarts and replays under way, for which other threads' cells wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _under_way: list[_Operation] = []
 
 @contextmanager
 def announce(cluster: str, text: str) -> Iterator[None]:
-    """Make cells of other threads wait until the block ends, if they are for this cluster.
+    """Make other threads' cells for this cluster wait until the block ends.
 
     Args:
         cluster: name of the cluster.
@@ -42,7 +42,7 @@ def announce(cluster: str, text: str) -> Iterator[None]:
 
 
 def has_operations() -> bool:
-    """Return whether there is anything to wait for. A cell checks this first, because there rarely is."""
+    """Return whether any start, restart or replay is under way."""
     return bool(_under_way)
 
 

@@ -1,4 +1,4 @@
-"""Options of a start: resolve its arguments and profile into a cluster spec.
+"""Start options: resolve arguments and a profile into a cluster spec.
 
 The cluster spec is how many ranks run, on how many hosts, on which machines. `StartOptions` holds everything else.
 `StartRequest` is both, from the arguments of `mhnb.start` or the flags of a command.
@@ -84,7 +84,7 @@ _RULES: dict[str, _Rule] = {
 
 
 def check_argument(name: str, value: object, type_name: str = "") -> None:
-    """Check the type of an argument of a start, because a wrong one would cause an unrelated error later.
+    """Check a start argument's type, before it causes an unrelated error.
 
     Raises:
         InvalidRequest: it has a wrong type.
@@ -157,7 +157,7 @@ _DEFAULT_ARGUMENTS = {"init": True, "initialize": {}}
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """What a start asks for: the arguments of `mhnb.start`, resolved with the profile.
+    """Requested start: the arguments of `mhnb.start`, resolved with the profile.
 
     Raises:
         InvalidRequest: an option is incompatible with an argument of jax.distributed.initialize.
@@ -180,12 +180,12 @@ class StartRequest:
 
     @property
     def names_shape(self) -> bool:
-        """Whether a shape, hosts or a profile was given. If not, a running cluster of that name is used, whatever its shape."""
+        """Whether the start gives a shape, hosts or a profile."""
         return any(name not in OPTION_NAMES for name in self.given)
 
 
 def check_detachable(options: StartOptions) -> None:
-    """Check that the cluster can be detached, because no notebook could attach to it otherwise.
+    """Check that the cluster can be detached.
 
     Raises:
         InvalidRequest: it was started without `keep`.
@@ -218,7 +218,7 @@ _DEFAULT_DEVICES = 2
 
 
 def resolve_start(name: str = "default", **arguments: Any) -> StartRequest:
-    """Return what the arguments of `mhnb.start` ask for, which are also what the flags of a command become.
+    """Resolve the arguments of `mhnb.start`, which command flags also become.
 
     Args:
         name: the cluster's.
@@ -261,7 +261,7 @@ def _resolve_shape(
     ranks: int | None = None,
     ranks_per_host: int | None = None,
 ) -> ClusterSpec:
-    """Return the spec that these arguments describe with the profile. What is None is left to the profile.
+    """Return the spec from these arguments, or from the profile where None.
 
     Args:
         hosts: number of hosts, or their names.
@@ -301,7 +301,7 @@ def _resolve_shape(
 
 
 def check_same_options(name: str, running: StartOptions, profile: Profile, request: StartRequest) -> None:
-    """Check that a running cluster was started with the requested options; options that were not given are not compared.
+    """Check that a running cluster has the options that a start gave.
 
     Args:
         name: the cluster's.
@@ -325,7 +325,7 @@ def check_same_options(name: str, running: StartOptions, profile: Profile, reque
 def _load_profile(
     hosts: int | Sequence[str] | None, profile_name: str | os.PathLike[str] | None, settings: Mapping[str, Any]
 ) -> Profile:
-    """Load the profile, with settings of this start. Without a name it is ssh if hosts are named, or else local.
+    """Load the named profile, or ssh for named hosts, or local.
 
     Raises:
         InvalidRequest: hosts that are neither a number nor names, or an option that neither mhnb nor the profile has.
@@ -342,7 +342,7 @@ def _load_profile(
 
 
 def _describe_unknown_option(option: str, value: object, profile: str, known: Sequence[str]) -> str:
-    """Describe where an option belongs: to the arguments of JAX's own start, or to a profile, because --profile was forgotten."""
+    """Describe where an unknown option belongs: JAX's start, or another profile."""
     if option in INITIALIZE_ARGUMENTS:
         return (
             f"{option!r} is an argument of jax.distributed.initialize\n"
@@ -362,7 +362,7 @@ def _describe_unknown_option(option: str, value: object, profile: str, known: Se
 def _find_machines(
     profile: Profile, named: tuple[str, ...], per_host: int | None
 ) -> tuple[tuple[str, ...], int | None]:
-    """Return the machines, as named in this start or in the profile, and the number of ranks per host from a host file."""
+    """Return machines and ranks per host, from this start or the profile."""
     settings: Any = profile.settings
     if named or not settings.has_trait("hosts"):
         return named, per_host

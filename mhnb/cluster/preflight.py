@@ -1,4 +1,4 @@
-"""Preflight of a start over several hosts, and `doctor`: check every host before anything there imports JAX.
+"""Preflight of a start, and `doctor`: check hosts before JAX is imported.
 
 Each supervisor answers the checks between its report and the start of its ranks: facts about its machine, then listening and
 connecting between all of them. They take a second or two, and leave no process and no port behind. A host whose supervisor has
@@ -46,7 +46,7 @@ _STOP_S = 10.0
 
 
 def preflight_error(report: PreflightReport) -> PreflightFailed:
-    """Return the error of a start that failures in this report prevent; with the table, and the `report`."""
+    """Return the error for a failed preflight, with its table and `report`."""
     return PreflightFailed(print_text(build_preflight(report)), report=report)
 
 
@@ -82,7 +82,7 @@ def check_hosts(
 
 
 class _Preflight:
-    """The checks of all hosts. Each step asks the hosts that have answered all steps before."""
+    """Checks in steps, each for hosts that answered all earlier ones."""
 
     def __init__(self, shape: ClusterSpec, url: str, command: RunPreflight, requests: HostRequests) -> None:
         self._shape, self._command, self._requests = shape, command, requests
@@ -109,7 +109,7 @@ class _Preflight:
         return [supervisor for supervisor, host in self._hosts.items() if host.facts is not None]
 
     def collect_facts(self) -> None:
-        """Ask each supervisor for facts; a host whose supervisor has failed has its failure instead."""
+        """Collect each host's facts, or the failure of its supervisor."""
         for at, supervisor in enumerate(self._command.hosts):
             name = self._shape.machines[at] if self._shape.machines else f"host{supervisor}"
             # One that has reported may have failed since.
@@ -124,7 +124,7 @@ class _Preflight:
             self._hosts[supervisor] = _read_facts(self._hosts[supervisor], answer.value)
 
     def find_machines(self, *, shares_machines: bool) -> None:
-        """Keep one supervisor for each machine, and name the machines by their own names if the user has not named them."""
+        """Keep one supervisor per shared machine, and label unnamed machines."""
         if shares_machines:
             supervisors, hosts = list(self._hosts), list(self._hosts.values())
             self._hosts = {
@@ -150,7 +150,7 @@ class _Preflight:
             self._hosts[supervisor] = replace(self._hosts[supervisor], clock_offset=offset)
 
     def listen(self) -> dict[int, dict[str, int]]:
-        """Listen where the coordinator will, and at one more port on every host; return the ports by name."""
+        """Listen on each host, also for the coordinator; return ports by name."""
         sockets = {k: [self._socket("peer", self._hosts[k].address, 0)] for k in self._find_checkable()}
         # Where the coordinator listens, if the user has set that apart from its address for the others.
         bind_address = self._shape.initialize.get("coordinator_bind_address")
@@ -197,12 +197,12 @@ class _Preflight:
         return -1 if endpoint.host is None else list(self._hosts)[endpoint.host]
 
     def _socket(self, name: str, address: str, port: int, *, is_own: bool = True) -> dict[str, Any]:
-        """Describe a socket for a request; `is_own` if a check listens there, and not the hub or the notebook."""
+        """Describe a socket for a request; `is_own` if a check listens there."""
         return {"name": name, "address": address, "port": port, "word": self._token if is_own else ""}
 
 
 def _find_endpoints(url: str, command: RunPreflight) -> list[Endpoint]:
-    """Return what every host must reach: the notebook, its hub, and on the first host JAX's coordinator."""
+    """Return what every host must reach: notebook, hub and JAX's coordinator."""
     link = parse_address(url)
     found = [Endpoint("link", None, link.host, link.port)]
     if command.connection:
@@ -235,7 +235,7 @@ def _read_facts(host: HostChecks, answer: Any) -> HostChecks:
 
 
 def _mark_late(host: HostChecks, limit_s: float, error: str) -> HostChecks:
-    """Return the failure of a host that has not answered, with its error if it has sent one."""
+    """Return the host as failed, with its error or as silent."""
     failure: LaunchError
     if error:
         text = f"{host.name}: the preflight checks failed there: {error}\n  Fix: correct this on {host.name}, then start again"
@@ -260,7 +260,7 @@ def make_requirements(shape: ClusterSpec) -> Requirements:
 
 
 def run_doctor(args: argparse.Namespace, on_queue_status: Callable[[str], None] = print) -> PreflightReport:
-    """Run the preflight that the flags of `doctor` request, which are those of `start`.
+    """Run the preflight that the flags of `doctor` request.
 
     Args:
         args: of `add_doctor_flags`.

@@ -1,4 +1,4 @@
-"""Execute a replay: repeat the journal's cells and pushes on fresh ranks, one after another, and compare each with its record."""
+"""Repeat a journal's cells and pushes on fresh ranks, and compare them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def replay(
     *,
     this_generation: bool = False,
 ) -> ReplayReport:
-    """Repeat the steps that made the previous state, on a cluster that has just started.
+    """Restore the previous state by repeating its steps on a fresh cluster.
 
     Args:
         cluster: fresh; nothing was run on it.
@@ -109,7 +109,7 @@ def _run_steps(
     repeat_push: Callable[[PushRecord], str],
     on_step: Callable[[ReplayStep], None] | None,
 ) -> tuple[int, str]:
-    """Run the steps; return how many matched their records, and why the replay stopped."""
+    """Run the steps; return the number that matched and the stop reason."""
     for at, step in enumerate(plan.steps):
         if on_step is not None:
             on_step(ReplayStep(step_name(step), at, plan))
@@ -132,7 +132,7 @@ def _run_cell(
     on_result: Callable[[CellResult], None] | None,
     on_wait: Callable[[], None] | None,
 ) -> str:
-    """Run a cell again; return why the replay stops, and note if the cell finished instead of raising."""
+    """Run a cell again and note vanished errors; return a stop reason."""
     result = cluster.run_again(before, None if on_wait is None else lambda _: on_wait())
     if on_result is not None:
         on_result(result)
@@ -149,7 +149,7 @@ def _run_cell(
 
 
 def _describe_new_errors(before: CellRecord, result: CellResult) -> list[str]:
-    """Return errors that were not raised before, each text once, and their hints, such as which cell had set a missing name."""
+    """Return errors that were not raised before, and their hints, once each."""
     raised = [rank.error for rank in result.failed if rank.error and before.errors.get(rank.rank) != rank.error.ename]
     hints = (error.hint for error in raised if error.hint)
     return list(dict.fromkeys([*(f"now {error.ename}: {error.evalue}" for error in raised), *hints]))

@@ -1,6 +1,7 @@
-"""What a cluster reports about itself: to its notebook, and to shells, which ask the notebook's process.
+"""Reports of a cluster, for its notebook and for shells.
 
-A report is a document, a sentence, or values for JSON. `commands/reports.py` describes the commands that show them.
+A report is a document, a sentence, or values for JSON. Shells ask the notebook's process for them.
+`commands/reports.py` describes the commands that show them.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _format_devices(cluster: Cluster) -> str:
 
 
 def _add_memory(rank: RankInfo) -> RankInfo:
-    """Add the resident memory of a local process, without a request to the rank."""
+    """Add a local process's resident memory, without asking the rank."""
     return replace(rank, nbytes=resident_nbytes(rank.pid)) if rank.pid and rank.state == "alive" else rank
 
 
@@ -161,7 +162,7 @@ def _report_logs(cluster: Cluster, ranks: str | None, lines: int) -> Report:
 
 
 def read_logs(source: Sequence[RankInfo] | RunRecord, ranks: str | None, lines: int) -> Report:
-    """Return the report of `logs`; also without the notebook's process, from the record of a cluster on this machine."""
+    """Return the report of `logs`, from ranks or a cluster's record."""
     if lines < 1:
         raise InvalidRequest(f"-n {lines}: expected a number of lines from 1")
     count = len(source.rank_pids) if isinstance(source, RunRecord) else len(source)
@@ -202,12 +203,12 @@ def _report_trace(cluster: Cluster, what: Sequence[str]) -> Report:
 
 
 def _build_trace(runs: Sequence[Path], what: Sequence[str], *, is_shell: bool) -> Report:
-    """Build the trace of a cell, the last one by default; in a shell also how its timeline is looked at.
+    """Build the report of a cell's trace, by default the last one.
 
     Args:
         runs: the run directories, the newest first.
         what: the words of the command.
-        is_shell: whether it is printed in a shell.
+        is_shell: whether it is printed in a shell, with how to open the timeline.
 
     Raises:
         InvalidRequest: no cell was traced, the named one was not, or its timeline was removed.
@@ -229,7 +230,7 @@ def _build_trace(runs: Sequence[Path], what: Sequence[str], *, is_shell: bool) -
 
 
 def _choose_trace(traced: Mapping[Path, Sequence[TraceReport]], typed: str) -> tuple[Path, TraceReport]:
-    """Return a trace and its run: of the newest run that has one, because each start numbers its own cells."""
+    """Return the newest matching trace and its run; runs number cells separately."""
     names = ", ".join(report.cell_name for reports in reversed([*traced.values()]) for report in reports)
     known, fix = f". Traced: {names}" if names else "", "\n  Fix: %%mhjax --trace, as the first line of a cell"
     cell = parse_cell_argument(typed) if typed else None
@@ -259,7 +260,7 @@ _WITH_SHELL_FORM = ("where", "flight")
 
 
 def answer_shell(cluster: Cluster, name: str, arguments: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return a report for a shell: its text, or the values that the shell prints as JSON.
+    """Return a report for a shell, as text or as JSON values.
 
     Args:
         cluster: the cluster of this process.

@@ -1,4 +1,4 @@
-"""Requests to several ranks at once, the errors for replies that are not ok, and requests for metadata.
+"""Requests to several ranks at once, their errors, and metadata requests.
 
 The metadata requests cover variables, comparison by hash, completion and inspection; they transfer no value.
 """
@@ -37,7 +37,7 @@ class RankClient(Protocol):
     def ask(
         self, rank: int, handler: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()
     ) -> Future[RankReply]:
-        """Send a request to a rank between cells. Several requests may be under way; a rank answers in order."""
+        """Send a request between cells; a rank answers its requests in order."""
 
     def interrupt_requests(self) -> None:
         """Interrupt what the ranks do between cells. They answer all the same."""
@@ -45,7 +45,7 @@ class RankClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransferJob:
-    """One request of a transfer, and the function that takes the payload of the reply."""
+    """One request of a transfer, with the function for the reply's payload."""
 
     rank: int
     handler: str
@@ -58,7 +58,7 @@ class TransferJob:
 
 @dataclass(slots=True)
 class Transfer:
-    """A transfer under way: its number, and the ranks that retain data for it."""
+    """Transfer under way, with the ranks that retain data for it."""
 
     client: RankClient
     number: str
@@ -66,13 +66,13 @@ class Transfer:
 
     @property
     def open_numbers(self) -> list[str]:
-        """Numbers of the transfers whose data the ranks must retain, including this one."""
+        """Numbers of all transfers whose data ranks must retain, with this one."""
         return sorted(_open_transfers)
 
 
 @contextmanager
 def open_transfer(client: RankClient) -> Iterator[Transfer]:
-    """Number a transfer; at its end, however it ends, ask the ranks that retain data for it to release it."""
+    """Open a numbered transfer; at its end, release the ranks' retained data."""
     transfer = Transfer(client, str(next(_transfer_numbers)))
     _open_transfers.add(transfer.number)
     try:
@@ -86,9 +86,10 @@ def open_transfer(client: RankClient) -> Iterator[Transfer]:
 
 @contextmanager
 def interrupting_requests(client: RankClient) -> Iterator[None]:
-    """Interrupt what the ranks do for the block if Ctrl-C ends it: user code on a rank may run forever.
+    """Interrupt the ranks' work for the block if Ctrl-C ends it.
 
-    Requests are sent inside the block, because Ctrl-C may come between the request and the wait for its answer.
+    User code on a rank may run forever. Requests are sent inside the block, because Ctrl-C may come between the request
+    and the wait for its answer.
     """
     try:
         yield
@@ -98,7 +99,7 @@ def interrupting_requests(client: RankClient) -> Iterator[None]:
 
 
 def await_reply(rank: int, handler: str, future: Future[RankReply]) -> RankReply:
-    """Wait for a reply and return it; inside `interrupting_requests`, as the request itself.
+    """Wait for a reply, inside `interrupting_requests` like its request.
 
     Raises:
         ClusterError: the rank could not answer; `rank`, `ename` and `traceback` have the details.
@@ -118,14 +119,14 @@ def await_reply(rank: int, handler: str, future: Future[RankReply]) -> RankReply
 def request_all(
     client: RankClient, ranks: Iterable[int], handler: str, arguments: Mapping[str, Any]
 ) -> dict[int, RankReply]:
-    """Send the same request to several ranks at once, and wait for all replies."""
+    """Send the same request to several ranks, and wait for all replies."""
     with interrupting_requests(client):
         futures = {rank: client.ask(rank, handler, dict(arguments)) for rank in ranks}
         return {rank: await_reply(rank, handler, future) for rank, future in futures.items()}
 
 
 def read_values(handler: str, answers: Mapping[int, RankReply], kind: type[T]) -> dict[int, T]:
-    """Return the value of each reply as the type that replies to this request have.
+    """Convert each reply's value to the type expected for this request.
 
     Raises:
         ClusterError: a value is of another type; `rank` sent it.
@@ -150,7 +151,7 @@ def run_jobs(
     in_flight: int = MAX_IN_FLIGHT,
     on_done: Callable[[TransferJob], None] | None = None,
 ) -> None:
-    """Send requests one after another, with a few under way at a time, so that no more than those are in memory.
+    """Send requests with a few under way, so that memory stays small.
 
     Args:
         client: the cluster.
@@ -231,13 +232,13 @@ class Completion:
 
 
 def list_variables(client: RankClient, ranks: Sequence[int] | None = None) -> tuple[VariableRow, ...]:
-    """List the variables of the ranks by name, and where they differ. No array is read."""
+    """List the ranks' variables and where they differ, without reading arrays."""
     answers = request_all(client, check_ranks(ranks, client.process_count), "vars", {})
     return merge_variables(read_values("vars", answers, dict[str, VariableInfo]))
 
 
 def check_values(client: RankClient, wanted: Sequence[str]) -> tuple[CheckRow, ...]:
-    """Compare the values of variables by hash: the replicas of each shard, and the values of each rank.
+    """Compare variables by hash across shard replicas and across ranks.
 
     Raises:
         InvalidRequest: no name, or a name that is not a variable's.
@@ -256,7 +257,7 @@ def check_values(client: RankClient, wanted: Sequence[str]) -> tuple[CheckRow, .
 
 
 def list_names(client: RankClient, *, rank: int = 0) -> frozenset[str]:
-    """Return the names that a user defined on a rank, functions and modules included."""
+    """Return user-defined names on a rank, including functions and modules."""
     return frozenset(request_all(client, [rank], "names", {})[rank].value)
 
 
@@ -267,6 +268,6 @@ def complete(client: RankClient, text: str, cursor: int, *, rank: int = 0) -> Co
 
 
 def inspect(client: RankClient, name: str, *, detail: int = 0, rank: int = 0) -> dict[str, Any] | None:
-    """Return a MIME bundle that describes a name on a rank; None if the name does not exist there."""
+    """Return a MIME bundle about a name on a rank, or None."""
     value = request_all(client, [rank], "inspect", {"name": name, "detail": detail})[rank].value
     return dict(value["data"]) if value["found"] else None

@@ -1,4 +1,4 @@
-"""Reports that the ranks must agree on: the collectives of a call or of a cell, and where a value is stored.
+"""Reports that ranks must agree on: collectives and the layouts of values.
 
 Collectives are those that a call would launch, or that a cell launched. For a value, the views of all ranks are compared.
 """
@@ -47,7 +47,7 @@ def check_call(text: str) -> str:
 
 
 def request_collectives(client: RankClient, call: str, hosts: Mapping[int, str]) -> Report:
-    """Compile a call on every rank without running it, and return a report of what it would launch.
+    """Compile a call on every rank without running it; report its collectives.
 
     Args:
         client: the cluster.
@@ -74,14 +74,14 @@ def request_collectives(client: RankClient, call: str, hosts: Mapping[int, str])
 
 
 def _merge_printed(texts: Mapping[int, str]) -> tuple[str, ...]:
-    """Return the lines that a function printed while it was traced; each with its rank if the ranks printed different text."""
+    """Return lines printed during tracing, with ranks if their texts differ."""
     if len(set(texts.values())) == 1:
         return tuple(next(iter(texts.values())).splitlines())
     return tuple(f"rank {rank}: {line}" for rank, text in sorted(texts.items()) for line in text.splitlines())
 
 
 def merge_compiled(call: str, answers: Mapping[int, CompiledCall | FailedCall]) -> Program:
-    """Check that all ranks report the same program for a call, and return it."""
+    """Check that all ranks report one program for a call; return it."""
     failed = {rank: answer for rank, answer in answers.items() if isinstance(answer, FailedCall)}
     if failed:
         _raise_failed(call, failed, everywhere=len(failed) == len(answers))
@@ -125,14 +125,14 @@ def _raise_failed(call: str, failed: Mapping[int, FailedCall], *, everywhere: bo
 
 
 def _format_site_and_hint(call: str, answer: FailedCall) -> list[str]:
-    """Return the line of the user's code that raised, and a hint for the error, as far as they are known."""
+    """Return the user's line that raised and a hint, where known."""
     hint = find_hint(answer.ename, answer.evalue, site=answer.site, code=answer.code or call)
     line = [f"  {answer.place}:  {answer.code}"] if answer.place else []
     return [*line, *([f"  → {hint}"] if hint else [])]
 
 
 def _comparison_key(program: Program) -> object:
-    """Return what must be equal: all but XLA's own names, which may differ per host, and the one rank of a program of one rank."""
+    """Return a comparison key, without XLA's per-host names or a single rank."""
     is_local = len(set(program.ranks)) == 1
     ranks: object = len(program.ranks) if is_local else program.ranks
     return replace(program, ranks=(), collectives=tuple(replace(one, name="") for one in program.collectives)), ranks
@@ -148,7 +148,7 @@ def _describe(program: Program) -> str:
 def request_launched(
     client: RankClient, seq: int, ranks: Sequence[int], hosts: Mapping[int, str], *, cell_name: str = ""
 ) -> tuple[Report, ...]:
-    """Return one report per program that a cell launched on several ranks, in the order of the first launches.
+    """Return reports of a cell's multi-rank programs, in order of first launch.
 
     Args:
         client: the cluster.
@@ -171,7 +171,7 @@ def request_launched(
 def merge_launched(
     cell_name: str, answers: Mapping[int, LaunchedPrograms], hosts: Mapping[int, str]
 ) -> tuple[Report, ...]:
-    """Merge the programs that the ranks launched; a program must be the same on each rank that has it."""
+    """Merge the ranks' launched programs, which must agree where they are shared."""
     if any(answer.is_gone for answer in answers.values()):
         raise InvalidRequest(
             f"only the collectives of the latest cell are kept, and another cell has run since {cell_name}"
@@ -220,7 +220,7 @@ class LayoutView:
 
 
 def request_layout(client: RankClient, expression: str, ranks: Sequence[int] | None = None) -> tuple[LayoutView, ...]:
-    """Request where a value is stored. No data is fetched and no program is launched.
+    """Request where a value is stored, without fetching data or launching programs.
 
     Returns:
         The views that differ, with the view of most ranks first.
@@ -241,7 +241,7 @@ def request_layout(client: RankClient, expression: str, ranks: Sequence[int] | N
 
 
 def _decode_all(wires: Mapping[int, Mapping[str, Any]]) -> dict[int, RankView]:
-    """Decode equal replies once: most ranks report the same, and with thousands of devices there is much to compare."""
+    """Decode equal replies only once: with thousands of devices each is large."""
     decoded: list[tuple[Mapping[str, Any], RankView]] = []
     views: dict[int, RankView] = {}
     for rank, wire in wires.items():
@@ -268,7 +268,7 @@ def _decode(wire: Mapping[str, Any]) -> RankView:
 
 
 def compare_views(views: Mapping[int, RankView], *, deleted: Collection[int] = ()) -> tuple[LayoutView, ...]:
-    """Group the ranks that report the same. For arrays of their own, the owning rank is ignored.
+    """Group ranks that report the same, ignoring the rank of local arrays.
 
     Args:
         views: what each rank reports.
@@ -303,7 +303,7 @@ def compare_views(views: Mapping[int, RankView], *, deleted: Collection[int] = (
 
 
 def _views_match(one: RankView, other: RankView, neutral: RankView, other_neutral: RankView) -> bool:
-    """Whether two ranks report the same, or each the same of its own; arrays of a tree are compared one by one."""
+    """Whether two views match, array by array, as shared or as local."""
     if one == other or neutral == other_neutral:
         return True
     if not (isinstance(one, LayoutTree) and isinstance(other, LayoutTree) and len(one.rows) == len(other.rows)):
@@ -316,7 +316,7 @@ def _views_match(one: RankView, other: RankView, neutral: RankView, other_neutra
 
 
 def _without_rank(view: RankView, rank: int) -> RankView:
-    """Remove the rank from an array that is stored on this rank only."""
+    """Remove the rank from arrays that are stored on it only."""
     if isinstance(view, Layout):
         return _layout_without_rank(view, rank)
     if isinstance(view, LayoutTree):

@@ -1,4 +1,4 @@
-"""Do in the notebook's process what a shell requests: a report, an interrupt or a restart.
+"""Serve shells in the notebook's process: reports, interrupts and restarts.
 
 The event loop looks for requests, because the notebook's main thread may hang. What takes long has a thread of its own.
 """

@@ -1,4 +1,4 @@
-"""The view of a completed start, for the notebook and for the shell."""
+"""View of a completed start, for the notebook and the shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a state machine knows of its ranks and their start, and the listener that delivers events to the cluster's user.
+"""Descriptions of ranks and their start, and the listener for events.
 
 The listener passes on start progress, late output and notifications from the event loop. It knows the receiver of each
 event, but not how the event is shown.
@@ -75,7 +75,7 @@ def _number_cell(state_machine: ClusterStateMachine, seq: int) -> str:
 
 
 def describe_guard(state_machine: ClusterStateMachine, requested: str) -> str:
-    """Describe the active guard: the requested one, with what it cannot cover, or why it is unavailable."""
+    """Describe the active guard, its gaps, or why it is unavailable."""
     for entry in state_machine.registry.entries:
         guard = entry.facts.get("guard")
         if guard and not guard["available"]:
@@ -86,7 +86,7 @@ def describe_guard(state_machine: ClusterStateMachine, requested: str) -> str:
 
 
 def describe_location(shape: ClusterSpec, ranks: Sequence[RankInfo]) -> str:
-    """Describe the hosts of the ranks and their profile; also the machines that a scheduler has chosen, once they have reported.
+    """Describe the hosts and profile, and machines that a scheduler has chosen.
 
     >>> describe_location(ClusterSpec(2, None, profile="ssh", machines=("a", "b")), [])
     '2 hosts (a, b), profile ssh'
@@ -115,10 +115,10 @@ _Value = TypeVar("_Value")
 
 
 class EventListener(Protocol):
-    """Receiver of events that no submitter waits for. Its methods are called in the event-loop thread."""
+    """Receiver of events that no submitter waits for, in the event-loop thread."""
 
     def on_progress(self, state_machine: ClusterStateMachine, now: float) -> None:
-        """Handle start progress: a rank reached a new phase, a second has passed, or all ranks are ready."""
+        """Handle start progress: a new phase, a second, or all ranks ready."""
 
     def on_failure(self, error: MhnbError) -> None:
         """Handle a failed start."""
@@ -130,11 +130,11 @@ class EventListener(Protocol):
         """Handle a text that the user must see."""
 
     def on_tick(self) -> None:
-        """Handle a tick, of which there are several per second, also between cells."""
+        """Handle a tick, several times per second, also between cells."""
 
 
 class ClusterListener:
-    """Listener that queues start progress for `wait_ready`, and passes other events to registered callbacks."""
+    """Listener that queues start progress and passes other events to callbacks."""
 
     def __init__(self) -> None:
         self.start_updates: queue.SimpleQueue[StartProgress | MhnbError] = queue.SimpleQueue()
@@ -147,7 +147,7 @@ class ClusterListener:
         self._requests = requests
 
     def wait_ready(self, on_progress: Callable[[StartProgress], None] | None) -> float:
-        """Wait until the ranks can take cells; return how many seconds the start took.
+        """Wait until the ranks can take cells; return the duration in seconds.
 
         Raises:
             MhnbError: the start failed.
@@ -179,18 +179,18 @@ class ClusterListener:
         _call_view(self.show_notice, text)
 
     def on_tick(self) -> None:
-        """Do what a shell requests. After one failure this stops, because the file may be another user's work."""
+        """Serve shells' requests until one fails: another user may have written it."""
         if self._requests is not None and not _call_view(lambda requests: requests.poll(), self._requests):
             self._requests = None
 
 
 def print_notice(text: str) -> None:
-    """Print to the current stderr: while rich redraws a terminal's lines, it replaces stderr and puts the text above them."""
+    """Print to the current stderr, which rich replaces while it redraws lines."""
     print(text, file=sys.stderr)
 
 
 def _call_view(view: Callable[[_Value], None], value: _Value) -> bool:
-    """Call a view; return whether it succeeded. A failing view prints its traceback and does not end the event-loop thread."""
+    """Call a view; if it fails, print the traceback and return False."""
     try:
         view(value)
     except Exception:  # noqa: BLE001  # a view is arbitrary code
@@ -200,6 +200,6 @@ def _call_view(view: Callable[[_Value], None], value: _Value) -> bool:
 
 
 def describe_restart(process_count: int, report: ReplayReport | None) -> str:
-    """Describe a restart for a shell, with the summary of its replay if there was one."""
+    """Describe a restart for a shell, with its replay's summary, if any."""
     text = f"{pluralize(process_count, 'rank')} restarted"
     return text if report is None else f"{text}\n{format_report(report, format_seconds(report.wall_s))}"

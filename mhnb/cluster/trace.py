@@ -1,4 +1,4 @@
-"""Collect the trace of a cell from its ranks, and write it: one timeline of all ranks, and the profile of each."""
+"""Collect a cell's trace: a timeline of all ranks, and their profiles."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TracedCell:
 
 
 def make_user_folder(folder: object) -> Path:
-    """Create the folder that a user names for the files of a trace, unless it exists.
+    """Create the user's folder for trace files, unless it exists.
 
     Raises:
         InvalidRequest: it is not a path, or there can be no such folder.
@@ -84,7 +84,9 @@ def make_user_folder(folder: object) -> Path:
 
 
 def collect_trace(client: RankClient, cell: TracedCell, run_dir: Path, folder: Path | None) -> TraceReport:
-    """Collect and write the trace of a cell. What is missing, and why, is in the notes; the cell's result is not lost.
+    """Collect and write the trace of a cell.
+
+    The notes have what is missing and why; no failure loses the cell's result.
 
     Args:
         client: the cluster.
@@ -128,7 +130,7 @@ def collect_trace(client: RankClient, cell: TracedCell, run_dir: Path, folder: P
 
 
 def _keep_summary(run_dir: Path, report: TraceReport) -> None:
-    """Write the summary into the cluster's own folder, where `trace` looks for it, whatever became of the other files."""
+    """Write the summary where `trace` looks for it, even after other failures."""
     folder = default_trace_folder(run_dir)
     with suppress(NotPrivate, OSError):
         make_trace_folder(folder, is_private=True)
@@ -136,7 +138,7 @@ def _keep_summary(run_dir: Path, report: TraceReport) -> None:
 
 
 def _release(client: RankClient, seq: int, traces: Mapping[int, RankTrace]) -> None:
-    """Let the ranks free the memory of their profiles. The replies are not awaited: a lost rank has freed it."""
+    """Free the ranks' profiles without waiting, because lost ranks have none."""
     for rank, trace in traces.items():
         if trace.ended_ns:
             client.ask(rank, "release_trace", {"seq": seq})
@@ -161,7 +163,7 @@ def _read_traces(client: RankClient, result: CellResult) -> dict[int, RankTrace]
 
 
 def _make_sources(cell: TracedCell, traces: Mapping[int, RankTrace]) -> tuple[list[TraceSource], list[str]]:
-    """Return what is known of each rank, by aligned clocks, and notes on them."""
+    """Return each rank's trace source, with aligned clocks, and notes."""
     flights = {flight.rank: flight for flight in cell.read_flights() if flight.rank in traces}
     infos = {info.rank: info for info in cell.describe_ranks()}
     ahead, notes = _align(cell, flights, list(traces))
@@ -188,7 +190,7 @@ def _has_lost_begin(flight: RankFlight, seq: int) -> bool:
 def _align(
     cell: TracedCell, flights: Mapping[int, RankFlight], ranks: Sequence[int]
 ) -> tuple[Mapping[int, int], list[str]]:
-    """Return how far the clock of each rank is ahead of the first one's, and notes on how exact that is."""
+    """Return each clock's lead over the first in ns, and accuracy notes."""
     ahead, offsets = cell.align_clocks()
     if len({offsets.groups[clock] for clock in offsets.groups}) <= 1:
         if offsets.error_ns < _LARGE_ERROR_NS:
@@ -209,7 +211,7 @@ def _align(
 def _fetch_profiles(
     client: RankClient, seq: int, traces: Mapping[int, RankTrace], folder: Path, name: str
 ) -> list[str]:
-    """Fetch the profile of each rank in parts, and return notes on those that could not be fetched."""
+    """Fetch each rank's profile in parts; return notes on failures."""
     notes = []
     for rank, trace in traces.items():
         path = profile_path(folder, name, rank)

@@ -104,7 +104,7 @@ def push(
     ranks: Sequence[int] | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> PushPayload:
-    """Bind the same host values on every rank. A jax.Array of the notebook arrives as a NumPy array.
+    """Bind host values on every rank; a jax.Array becomes a NumPy array.
 
     Args:
         client: the cluster.
@@ -223,7 +223,7 @@ def _is_array(obj: object) -> bool:
 
 
 def _jobs(transfer: Transfer, ranks: Sequence[int], parts: Sequence[memoryview]) -> Iterator[TransferJob]:
-    """Yield every message of bytes: small parts together, large ones in chunks, each to all ranks in turn."""
+    """Yield writes to all ranks: small parts together, large ones in chunks."""
     for targets, data in _messages(parts):
         arguments = {"transfer": transfer.number, "places": targets}
         nbytes = sum(piece.nbytes for piece in data)
@@ -272,7 +272,7 @@ _KEY_DTYPE_PREFIX = "key<"
 def locate_prng_keys(
     client: RankClient, name: str, answers: Mapping[int, ValueDescription | TransferRefusal]
 ) -> dict[int, ValueDescription | TransferRefusal]:
-    """Put the key's own expression into the refusals for it, as `keys` or `state['k']`. Sends no request if no key was refused."""
+    """Put the key's expression, such as `state['k']`, into refusals of keys."""
     refused = {
         rank: row for rank, row in answers.items() if isinstance(row, TransferRefusal) and row.code == KEY_REFUSAL_CODE
     }
@@ -303,7 +303,9 @@ def pull(
     each: bool = False,
     on_progress: ProgressCallback | None = None,
 ) -> Any:
-    """Fetch values by name: arrays as NumPy arrays, containers kept. One name returns its value; several return a tuple.
+    """Fetch values by name, with arrays as NumPy arrays in their containers.
+
+    One name returns its value; several return a tuple.
 
     Args:
         client: the cluster.
@@ -340,7 +342,7 @@ def pull(
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """A rank's reply to `hold`."""
+    """A rank's reply to `describe`."""
 
     values: dict[str, ValueDescription | TransferRefusal]
     sizes: tuple[int, ...]
@@ -362,7 +364,7 @@ def _read_value(row: HeldValue | RefusedValue, tables: Sequence[Owners]) -> Valu
 
 
 def _estimate_nbytes(name: str, manifests: Mapping[int, _Manifest], *, each: bool) -> int:
-    """Return roughly how many bytes a pull of a name fetches: its own parts from one rank or each, and a global array once."""
+    """Estimate a pull's bytes: local parts, and each global array once."""
     held = {rank: (manifest, manifest.values[name]) for rank, manifest in manifests.items()}
     rows = [(manifest, row) for manifest, row in held.values() if isinstance(row, ValueDescription)]
     if any(manifest.inline is not None for manifest, _ in rows) or not rows:
@@ -395,7 +397,7 @@ class _Puller:
         return self._rebuild(name, first, rows[first], arrays)
 
     def each(self, name: str) -> list[Any]:
-        """Return every rank's value, in rank order; a global array is one object for all if its replicas agree."""
+        """Return every rank's value in order, sharing global arrays that agree."""
         rows = self._value_rows(name)
         shared: dict[int, Any] = {}
         return [self._rebuild(name, rank, rows[rank], self._arrays_of(name, rank, rows, shared)) for rank in rows]
@@ -420,7 +422,7 @@ class _Puller:
         return arrays
 
     def _assemble_own(self, name: str, rank: int, array: ArrayDescription) -> Any:
-        """Read a global array from one rank alone, because the matching array of another rank is not known."""
+        """Read a global array from one rank, as matching ones are unknown."""
         try:
             return self._assemble(name, {rank: array}, rank)
         except InvalidRequest as error:
@@ -445,7 +447,7 @@ class _Puller:
         return shared[index]
 
     def _match_ranks(self, name: str, rows: Mapping[int, ValueDescription]) -> dict[int, Sequence[int]]:
-        """Check that all ranks have the same value; return, for each rank, its number of each array of the first rank."""
+        """Check that ranks agree; map the first rank's arrays to each rank's."""
         for rank, row in rows.items():
             for array in row.arrays:
                 check_replicas(name, {rank: array})
@@ -474,7 +476,7 @@ class _Puller:
         groups: tuple[int, Sequence[int]],
         numbers: dict[int, Sequence[int]],
     ) -> str:
-        """Compare a group with the first rank by content: record which array is which, or return where they differ."""
+        """Match a group's arrays to the first rank's; return where values differ."""
         first, ranks = groups
         other, pairs = rows[ranks[0]], dict[int, int]()
         if not self._is_comparable(first, rows[first]) or not self._is_comparable(ranks[0], other):
@@ -526,7 +528,7 @@ class _Puller:
                 )
 
     def _job(self, rank: int, part: int, start: int, stop: int, destination: _Destination) -> Iterator[TransferJob]:
-        """Yield the request for a range of bytes; no request if the bytes came with the first reply."""
+        """Yield a request for bytes, or write those that came inline."""
         if (inline := self._manifests[rank].inline) is not None:
             destination.write(memoryview(inline[part])[start:stop])
             return
