@@ -1,1 +1,1 @@
-"""The commands: what `%mhjax` and `mhnb` have in common, so that each is described once."""
+"""Commands of both `%mhjax` and `mhnb`, described once."""

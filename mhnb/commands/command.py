@@ -1,4 +1,4 @@
-"""What a command of `%mhjax` or of `mhnb` consists of. The help, the manual and the reference pages are made of it."""
+"""Description of `%mhjax` and `mhnb` commands, for help, manual and reference."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Command:
     usage: str = ""
     """Its most common arguments, as a user types them in the notebook; empty if it has none."""
     aliases: tuple[str, ...] = ()
-    """Older names, which go on working and stand in no help."""
+    """Older names, which still work and are not in the help."""
     is_hidden: bool = False
-    """Whether it stands in no help either."""
+    """Whether it is not in the help either."""
     splits: Literal["shell", "names", "cells", "expression", "raw"] = "shell"
     """How its line in a notebook is split: as a shell does; keeping the quotes of expressions; with cells as `In [7]`; or not at all."""
     details: str = ""

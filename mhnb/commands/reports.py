@@ -1,4 +1,4 @@
-"""The commands that report what a cluster does or did, in the notebook and in the shell. `cluster/reports.py` builds the reports."""
+"""Commands that report on a cluster; `cluster/reports.py` builds the reports."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _list_recorded(make_run: _MakeRun) -> tuple[Command, ...]:
 
 
 def read_arguments(command: Command, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of a report by their names, without those of the surface."""
+    """Return a report's arguments by name, without those of the surface."""
     own = argparse.ArgumentParser(add_help=False)
     command.add_arguments(own)
     return {action.dest: getattr(args, action.dest) for action in own._actions}  # noqa: SLF001  # argparse has no public list
