@@ -1,1 +1,1 @@
-"""Agreement between the ranks before each launch, records of launches and arrays, and waits for pending work."""
+"""Agreement before each launch, records of launches and arrays, and pending work."""

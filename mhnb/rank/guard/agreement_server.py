@@ -1,8 +1,8 @@
-"""Agreement server: takes part at the board for every rank of another host, and sends each the decisions on its proposals.
+"""Agreement server: takes part at the board for ranks of other hosts.
 
-It is one process on the host of rank 0, with one thread. Messages from ranks of other hosts arrive over TCP. What the ranks of this
-machine do shows on the board, which the server polls as often as they do themselves while a rank waits. It decides nothing:
-`rank/guard/local_agreement.py` does, for these ranks as for those of this machine.
+It is one process on the host of rank 0, with one thread. It exchanges proposals and decisions over TCP. What the ranks
+of this machine do shows on the board, which the server polls as often as they do while a rank waits. It decides
+nothing: `rank/guard/local_agreement.py` does, for these ranks as for those of this machine.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class AgreementServer:
             idle_steps = 0 if self.step(idle_steps) else idle_steps + 1
 
     def step(self, idle_steps: int) -> bool:
-        """Handle what has arrived, and poll the board once for all waiting ranks; return whether anything has happened.
+        """Handle messages and poll for waiting ranks; return whether anything happened.
 
         Args:
             idle_steps: how many steps before had no event: the more, the longer this one may take.
@@ -145,7 +145,7 @@ class AgreementServer:
     # -- connections
 
     def admit(self, peer: str) -> bool:
-        """Admit a rank of another host, once: when its connection ends, it is lost."""
+        """Admit a rank once; it is lost when its connection ends."""
         rank = self._expected.pop(peer, None)
         if rank is not None:
             self._clients[peer] = _Client(peer, rank, Participant(self._board, rank))
@@ -153,7 +153,7 @@ class AgreementServer:
         return rank is not None
 
     def _track_connections(self) -> None:
-        """Welcome the ranks that have connected, and mark as lost those that have disconnected, so that no rank waits for them."""
+        """Welcome connected ranks, and mark disconnected ones as lost."""
         while self._newcomers:
             self._send_decision(self._newcomers.pop(), 0, LAUNCH_DECISION)
         for peer, why in self.frames.pop_violators():
@@ -203,7 +203,7 @@ class AgreementServer:
     # -- decisions
 
     def _poll(self, client: _Client) -> bool:
-        """Poll the board for a rank that waits; return whether there was news for it."""
+        """Poll the board for a waiting rank; return whether there was news."""
         participant, proposal = client.participant, client.proposal
         assert proposal is not None
         try:
@@ -237,7 +237,7 @@ def run_server(spec: HostSpec, listener: socket.socket) -> NoReturn:
 
 
 def main() -> None:
-    """Run the agreement server in a new process: the spec comes on standard input, the port as a descriptor."""
+    """Run the agreement server with the spec read from standard input."""
     end_with_parent(int(sys.argv[1]))
     listener = socket.socket(fileno=int(sys.argv[2]))
     run_server(parse_hostspec(sys.stdin.readline()), listener)

@@ -1,4 +1,4 @@
-"""Hooks in JAX's array constructors that record the arrays which JAX makes from a process's own data."""
+"""Hooks in JAX that record arrays made from a process's own data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _Function = Callable[..., Any]
 
 
 def install_array_hooks(recorder: HostDataRecorder) -> None:
-    """Record new arrays from now on, with the launches. To be called once, after the hooks have been found to fit."""
+    """Install the array hooks; call once, after checking that they fit."""
     hooks = _ArrayHooks(recorder)
     hook_array_constructors(
         shard_args=hooks.wrap_shard_args,
@@ -57,7 +57,7 @@ class _ArrayHooks:
         self._thread = threading.local()
 
     def wrap_shard_args(self, shard: _Function) -> _Function:
-        """Wrap the layout of arguments on devices: host values, and arrays of this process alone, become replicas here."""
+        """Wrap `shard_args`, which makes replicas of host values and local arrays."""
 
         @functools.wraps(shard)
         def shard_args(shardings: Any, layouts: Any, semantics: Any, args: Any, **more: Any) -> Any:
@@ -110,7 +110,7 @@ class _ArrayHooks:
         return batched_device_put
 
     def wrap_result_handler(self, keep: _Function) -> _Function:
-        """Wrap the construction of an array from an argument that was laid out: its provenance is known by now."""
+        """Wrap the construction of an array from a laid-out argument."""
 
         @functools.wraps(keep)
         def result_handler(deferred: Any, laid_out: Any) -> Any:
@@ -122,7 +122,7 @@ class _ArrayHooks:
         return result_handler
 
     def wrap_reorder_shards(self, turn: _Function) -> _Function:
-        """Wrap the function that lays an array's shards out over its devices in another order: it is the same array."""
+        """Wrap the reordering of shards: the array's provenance stays the same."""
 
         # `functools.wraps` requires more of a function than this native one has.
         def reorder_shards(array: Any, *args: Any, **more: Any) -> Any:
@@ -146,7 +146,7 @@ class _ArrayHooks:
         return make_array_from_single_device_arrays
 
     def wrap_rewrap(self, rewrap: _Function) -> _Function:
-        """Wrap the construction of an array from the same buffers under another sharding: its provenance is theirs."""
+        """Wrap the rewrapping of buffers under another sharding, which keeps their provenance."""
 
         # `functools.wraps` requires more of a function than this native one has.
         def rewrap_with_aval_and_sharding(array: Any, *args: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Identity of the Python functions that programs call: their code, and the values bound to it.
+"""Identity of the Python functions that programs call: code and bound values.
 
 Equal functions have equal descriptions in every process. No code of a user's class runs: fields are read where they are stored.
 The description is of one moment, when a program is compiled. What an object becomes later is not seen.
@@ -60,7 +60,10 @@ _VARIABLE_OPERATIONS = ("FAST", "DEREF", "CLOSURE", "CELL")
 
 @dataclass(frozen=True, slots=True)
 class PerRank:
-    """A host callback whose values belong to its rank. Equal functions are one callback, so JAX traces it once."""
+    """A host callback whose values belong to its rank.
+
+    Equal functions are one callback, so JAX traces it once.
+    """
 
     function: Callable[..., Any]
 
@@ -92,7 +95,7 @@ class _Reader(NamedTuple):
 
 
 def describe_callable(value: Any) -> str:
-    """Describe a callable, in the same words in every process: its name, its code, and the values bound to it.
+    """Describe a callable identically in every process: name, code, bound values.
 
     Bound are closure, defaults, arguments of a partial, and the fields of a method's object that the method reads. Numbers, texts,
     arrays, containers of them and objects with fields count by value; any other object by its type.
@@ -105,12 +108,12 @@ def describe_callable(value: Any) -> str:
 
 
 def describe_object(value: Any) -> str:
-    """Describe an object as `describe_callable` describes one that is bound to a function."""
+    """Describe an object as `describe_callable` describes one bound to a function."""
     return _Describer().describe_object(value, 0)
 
 
 def returns_values(callback: Any, depth: int = 0) -> bool:
-    """Return whether a host callback returns values to its program. True if JAX does not expose that."""
+    """Return whether a host callback returns values; True if JAX hides it."""
     cells = _closure_variables(callback)
     if "result_avals" in cells:
         return bool(cells["result_avals"])
@@ -129,7 +132,7 @@ def is_per_rank(callback: Any) -> bool:
 
 
 def _closure_variables(function: Any) -> dict[str, Any]:
-    """Return the variables that a function's closure holds, by name, without cells that are still empty."""
+    """Return a function's closure variables by name, without empty cells."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     cells = zip(names, getattr(function, "__closure__", None) or (), strict=False)
     return {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
@@ -278,7 +281,7 @@ class _Describer:
             return self._describe_array(np.asarray(whole), depth)
 
     def describe_object(self, value: Any, depth: int, reader: _Reader | None = None) -> str:
-        """Describe an object by its type, and by its fields if it is of a class of the user or of a library."""
+        """Describe an object by its type and the fields that count."""
         return self._describe_once(value, depth, reader, self._describe_object)
 
     def _describe_object(self, value: Any, depth: int, reader: _Reader | None) -> str:
@@ -303,7 +306,7 @@ class _Describer:
         return self._describe_owner(value, depth, reader)
 
     def _describe_owner(self, value: Any, depth: int, reader: _Reader | None) -> str:
-        """Describe an object by its type and its fields, without those that its reader does not read.
+        """Describe an object by type and by the fields its reader reads.
 
         Fields of the standard library are state, such as locks, files and loggers: only functions in them count.
         """
@@ -322,7 +325,7 @@ class _Describer:
         return f"{_name_type(value)}({text})" if text else _name_type(value)
 
     def _describe_wrapper(self, name: str, fields: Mapping[str, Any], depth: int) -> str:
-        """Describe the user's part of a JAX wrapper; another JAX object by its name and the values bound to it."""
+        """Describe the user's part of a JAX wrapper, or another JAX object."""
         described = [each for _, each in sorted(fields.items()) if callable(each) or _holds_described(each)]
         text = ", ".join(self.describe_value(each, depth) for each in described)
         return text if text and name.rpartition(".")[0].startswith(_JAX_WRAPPER_MODULES) else f"{name}({text})"
@@ -414,7 +417,7 @@ def _name_type(value: Any) -> str:
 
 
 def _has_fields(kind: type) -> bool:
-    """Return whether the fields of an object count: not those of the standard library, of NumPy and of JAX."""
+    """Return whether a type's fields count; not for stdlib, NumPy and JAX."""
     if f"{kind.__module__}.{kind.__qualname__}" in _FIELD_CLASSES:
         return True
     modules = {base.__module__.partition(".")[0] for base in kind.__mro__}.difference(_STATELESS_MODULES)
@@ -446,7 +449,7 @@ def _all_fields(value: Any) -> dict[str, Any]:
 
 
 def _make_reader(function: Any, place: int) -> _Reader | None:
-    """Return the name by which a function reads its argument at a position; None if it has none."""
+    """Return the reader of a function's argument at a position, or None."""
     code = function.__code__ if type(function) is types.FunctionType else None
     return _Reader(code, code.co_varnames[place]) if code is not None and place < code.co_argcount else None
 
@@ -460,7 +463,7 @@ class _Uses(NamedTuple):
 
 
 def _find_used_fields(reader: _Reader, kind: type) -> _Uses | None:
-    """Return the fields of an object that code can use; None if it may use all of them.
+    """Return the object's fields that code can use, or None for all.
 
     The code must use the object only as `table.name`. The methods that it calls are followed. If it passes the object on, all
     fields count.
@@ -507,7 +510,7 @@ def _is_only_written(value: Any, reader: _Reader) -> bool:
 
 
 def _find_uses(reader: _Reader) -> _Uses | None:
-    """Return the attributes that code uses of a variable; None if it uses the variable in any other way."""
+    """Return which attributes of a variable code uses; None for other uses."""
     code, variable = reader
     if not _READS_FRAMES.isdisjoint(code.co_names):
         return None

@@ -1,4 +1,4 @@
-"""Hashes of array contents: each part is hashed once, when it is computed, and added to running sums of constant size."""
+"""Hashes of array contents, added to running sums of constant size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _MOST_DEFERRED, _MOST_DEFERRED_NBYTES = 256, 64 * 2**20
 
 
 def hash_bytes(data: Any) -> int:
-    """Return a 64-bit hash of bytes, about as fast as memory is read: each launch may have megabytes of inputs."""
+    """Return a 64-bit hash of bytes, computed at about memory speed.
+
+    Each launch may have megabytes of inputs.
+    """
     return xxhash.xxh3_64_intdigest(data)
 
 
@@ -54,7 +57,7 @@ def _keep_sample(value_hash: int, array_bytes: ArrayBytes) -> None:
 
 
 def sample_of(value_hash: int) -> str:
-    """Return a few elements of the value with a hash, as doubles in hex; empty string if none are known."""
+    """Return a hashed value's sample as hex doubles, or an empty string."""
     values = _samples.get(value_hash)
     if values is None:
         return ""
@@ -64,13 +67,13 @@ def sample_of(value_hash: int) -> str:
 
 
 class Copies(tuple[Any, ...]):
-    """What a rank's devices got for one box, if those are several values: JAX uses them as one value."""
+    """Several values on one rank's devices for a box; JAX assumes one."""
 
     __slots__ = ()
 
 
 class HostArray:
-    """Content of an array, part by part. Each part is hashed once, when it is computed, and then kept alive no longer.
+    """Content of an array, by parts that are released once hashed.
 
     Args:
         kind: as `f32[8]`.
@@ -96,7 +99,7 @@ class HostArray:
         return sum(int(getattr(copy, "nbytes", 0)) for part in self.parts.values() for copy in _copies(part))
 
     def hash_parts(self, read: Callable[[Any, Any], ArrayBytes], *, wait: bool = False) -> bool:
-        """Hash the parts that are computed by now; return whether all are known.
+        """Hash the parts computed by now; return whether all are known.
 
         Args:
             wait: wait for those that are not computed yet.
@@ -133,7 +136,7 @@ class HostArray:
 
     @property
     def tag_value(self) -> int:
-        """Tag value of an array of which every rank holds all; `ANY` while it is not known."""
+        """Tag value of a replicated array; `ANY` while it is not known."""
         if self.parts:
             return ANY
         words = sorted(self.part_hashes.items())
@@ -152,7 +155,7 @@ def _copies(part: Any) -> tuple[Any, ...]:
 
 
 class RunningHash:
-    """Running hash of items in the order in which they came; see `core/guard/host_data.py`."""
+    """Running hash of items in order; see `core/guard/host_data.py`."""
 
     __slots__ = (
         "_group",
@@ -209,7 +212,7 @@ class RunningHash:
 
 @dataclass(frozen=True, slots=True)
 class HashLabel:
-    """How a hash is added and described: for a launch's argument with the launch, the argument's position, and the line."""
+    """Label of a hash: launch, argument position and line, if any."""
 
     number: int = 0
     position: int = 0
@@ -238,7 +241,7 @@ class _Deferred(NamedTuple):
 
 
 class DeferredHashes:
-    """Hashes of one cell that wait for a computation. A sum with a missing hash is not compared.
+    """Hashes of one cell that wait for a computation.
 
     Args:
         read: reads a value, as a type of element.
@@ -254,7 +257,7 @@ class DeferredHashes:
         return len(self._deferred)
 
     def add(self, running_hash: RunningHash, group: int, array: HostArray, box: str | None, label: HashLabel) -> None:
-        """Add the hash of an array's content, now or when it is computed; if there is no room for more, wait for it."""
+        """Add an array's hash now or when computed; without room, wait."""
         deferred = _Deferred(running_hash, group, array, box, label)
         if not self._try_add(deferred):
             if self.has_room_for([array]):
@@ -264,7 +267,7 @@ class DeferredHashes:
                 self._try_add(deferred, is_last_attempt=True, wait=True)
 
     def has_room_for(self, arrays: Sequence[HostArray]) -> bool:
-        """Return whether all these arrays could be kept, perhaps after adding what is computed by now."""
+        """Return whether these arrays can be deferred; may add computed hashes first."""
         if self._fits(arrays):
             return True
         self.add_computed()
@@ -280,13 +283,13 @@ class DeferredHashes:
         self._deferred = [deferred for deferred in self._deferred if not self._try_add(deferred)]
 
     def add_remaining(self) -> None:
-        """Add the remaining hashes: everything that the cell launched has ended by now, or was given up."""
+        """Add the remaining hashes after all launches ended or were given up."""
         kept, self._deferred = self._deferred, []
         for deferred in kept:
             self._try_add(deferred, is_last_attempt=True)
 
     def _try_add(self, deferred: _Deferred, *, is_last_attempt: bool = False, wait: bool = False) -> bool:
-        """Add the hash if it is computed by now; return False if it is not, and this is not the last attempt."""
+        """Add the hash if computed; return False to try again later."""
         running_hash, group, array, box, label = deferred
         failed = False
         try:

@@ -1,4 +1,4 @@
-"""Record of the arrays that a cell built from host data: what identifies them, and what is compared at the end of the cell.
+"""Record of the arrays that a cell built from host data.
 
 An array of which every rank holds all is identified by its content. One that is not computed yet has no identity, and is equal to
 every other until it is computed: the rank waits for it only if a launch donates it, or a program without a collective takes it.
@@ -82,7 +82,7 @@ class LaunchedProgram(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SharedBoxes:
-    """What a sharding means for a shape: which ranks share the array, and which boxes of this rank others hold too."""
+    """The ranks of an array, and this rank's boxes that others hold."""
 
     ranks: tuple[int, ...]
     sharding_hash: str
@@ -97,7 +97,7 @@ class SharedBoxes:
 
 @lru_cache(4096)
 def find_shared_boxes(sharding: Any, shape: tuple[int, ...]) -> SharedBoxes | None:
-    """Return which ranks share an array, and how; None if one rank holds all of it, or it is empty."""
+    """Return how ranks share an array; None if not shared or empty."""
     if sharding.is_fully_addressable or not prod(shape):
         return None
     ranks_by_box: dict[str, set[int]] = {}
@@ -137,7 +137,9 @@ class _ArrayRow:
 
 
 class HostDataRecorder:
-    """Arrays that this rank made in the current cell. `record_array` and `record_argument` may be called from any thread.
+    """Arrays that this rank made in the current cell.
+
+    `record_array` and `record_argument` may be called from any thread.
 
     Args:
         find_line: returns the cell's line that the caller is in.
@@ -168,7 +170,7 @@ class HostDataRecorder:
         self.begin_cell(_NO_CELL)
 
     def begin_cell(self, cell: RunCell) -> None:
-        """Start a cell, to which also belongs what threads have made since the last one ended.
+        """Start a cell; it includes arrays made since the last one ended.
 
         Arrays get tags only in lockstep, where the ranks compare those of each launch before it.
         """
@@ -189,7 +191,7 @@ class HostDataRecorder:
     # -- new arrays
 
     def record_array(self, array: Any, source: ShardSource) -> None:
-        """Record an array that was just made for the user. An array that cannot be recorded becomes a note, not an error of the cell.
+        """Record a new array of the user; a failure becomes a note.
 
         Args:
             source: returns what a device got, from the device and its index of the whole.
@@ -197,7 +199,7 @@ class HostDataRecorder:
         self._record_safely(array, functools.partial(self._record_array, array, source))
 
     def record_argument(self, array: Any, argument: Any, source: ShardSource) -> None:
-        """Record an array that was laid out on devices from a value for a program.
+        """Record an array laid out on devices from a program's argument.
 
         JAX assumes that the value is the same on every rank, even if each lays out a part of it: so the whole value identifies it.
         """
@@ -251,7 +253,7 @@ class HostDataRecorder:
             self._tag(array, host, None)
 
     def record_kept(self, laid_out: Any, kept: Any) -> None:
-        """Record that an array that was laid out is kept by the user, and not passed to a program."""
+        """Record that the user keeps an array that was laid out."""
         if not (self.is_active and is_tagged(laid_out)):
             return
         line, sharing = self._find_line(), find_shared_boxes(kept.sharding, kept.shape)
@@ -267,9 +269,9 @@ class HostDataRecorder:
     def record_outputs(
         self, outputs: Sequence[Any], name: str, line: int | None, find_shard: Callable[[Any, Any, Any], Any]
     ) -> None:
-        """Record the outputs of a program whose host callbacks return values: what several ranks hold is compared like host data.
+        """Record outputs of a program whose host callbacks return values.
 
-        Outputs of which each rank holds a part of its own keep the launch's tag.
+        Those that several ranks hold are compared like host data; others keep the launch's tag.
 
         Args:
             find_shard: returns what a device of this rank holds of an array, from the array, the device and the index.
@@ -289,7 +291,7 @@ class HostDataRecorder:
                 self._unhashed.add(host)
 
     def tag_pmap_argument(self, array: Any) -> bool:
-        """Identify pmap's argument of this rank's own by where it was made; return False if the array is not of several ranks.
+        """Tag a pmap argument by where it was made; return whether tagged.
 
         A launch is not compared by it, because the parts of two ranks have nothing in common. But what a program without a collective
         computes from it is, where it meets the other ranks'.
@@ -303,7 +305,7 @@ class HostDataRecorder:
         return True
 
     def tags_of(self, arguments: Sequence[Any], avals: Sequence[Any]) -> list[Tag]:
-        """Return the tags of a program's arguments as the user passed them; one that was never laid out is hashed, and waited for.
+        """Return the arguments' tags; wait for and hash any never laid out.
 
         Args:
             avals: shape and type of each argument, as the program has them.
@@ -323,9 +325,9 @@ class HostDataRecorder:
             self._unhashed.add(host)
 
     def _hash_creation_site(self, line: int | None, sharing: SharedBoxes, kind: str) -> int:
-        """Return the tag value of an array of which no rank holds all: where it was made, and which one of its kind it is there.
+        """Return a tag value of line, kind and count; `ANY` if unknown.
 
-        `ANY` if that is not known. Its content cannot serve for that, because each rank holds another part of it.
+        It identifies an array of which no rank holds all: its content cannot, because each rank holds another part.
         """
         if self._cell_ranks is not None and not self._cell_ranks.issuperset(sharing.ranks):
             # With --ranks some ranks make their part again, while the others have theirs from another cell.
@@ -347,7 +349,7 @@ class HostDataRecorder:
         return join_hashes(by_call, by_number)
 
     def _add_array(self, line: int | None, sharing: SharedBoxes, content: HostArray | int, kind: str = "") -> None:
-        """Register an array for comparison by its line at the end of the cell.
+        """Register an array for comparison by line when the cell ends.
 
         `content` is what it was made of, or the tag value of that.
         """
@@ -383,7 +385,7 @@ class HostDataRecorder:
     # -- launches
 
     def hash_inputs(self, inputs: Sequence[Any], *, donated: Collection[int] | None = ()) -> None:
-        """Hash the arrays of a launch whose content was not known when they were made.
+        """Hash a launch's arrays whose content was unknown when they were made.
 
         Args:
             donated: positions of the donated inputs, which are waited for: each is a computation of this rank's own, which ends by
@@ -418,7 +420,7 @@ class HostDataRecorder:
         is_agreed: bool,
         uncompared_mask: int = 0,
     ) -> None:
-        """Register the inputs of a collective launch that were not compared before it for comparison at the end of the cell.
+        """Register a collective's uncompared inputs for comparison when the cell ends.
 
         The n-th launches of the ranks are one, whatever the line.
 
@@ -469,17 +471,17 @@ class HostDataRecorder:
             self._add_hash(row.find_box_hash(box), 0, host, box, label)
 
     def has_inputs(self) -> bool:
-        """Return whether an input of a launch is to be compared at the end of the cell."""
+        """Return whether any launch input awaits comparison when the cell ends."""
         return any(name.startswith(LAUNCH_INPUT) for _, _, name in self._rows)
 
     def has_arrays_to_check(self) -> bool:
-        """Return whether arrays are alive that are not hashed yet, or that have boxes which only some ranks share."""
+        """Return whether a live array is unhashed or has partially shared boxes."""
         return bool(self._unhashed or self._partially_shared)
 
     def track_inputs(self, inputs: Sequence[Any]) -> Callable[[Sequence[object]], None] | None:
-        """Return a function for the outputs of a program without a collective; None if no input has a box that others hold too.
+        """Return a function that attaches inputs' shared boxes to outputs, or None.
 
-        Those boxes are compared when a collective launch takes an array computed from them.
+        For programs without a collective: the boxes are compared when a collective takes an array computed from them.
         """
         if not (self.is_active and self._partially_shared):
             return None
@@ -488,7 +490,7 @@ class HostDataRecorder:
         return functools.partial(_attach_boxes, boxes) if boxes else None
 
     def undo_count(self, participants: tuple[int, ...], *, is_agreed: bool) -> None:
-        """Undo the count of the last recorded launch, which was refused before it was made: the next one has its number."""
+        """Undo the count of the last recorded launch, which was refused."""
         if self._is_counted(is_agreed=is_agreed) and self._launch_counts.get(participants):
             self._launch_counts[participants] -= 1
 
@@ -505,7 +507,7 @@ class HostDataRecorder:
     # -- the end of the cell
 
     def take_notes(self) -> list[str]:
-        """Return the notes on what of this cell could not be compared, or only in part, and forget them."""
+        """Return notes on what was not fully compared, and forget them."""
         notes = [f"{self._recording_error}; please report it"] if self._recording_error else []
         if self._is_partial:
             notes += [
@@ -520,9 +522,9 @@ class HostDataRecorder:
         return notes
 
     def end_cell(self) -> list[HostDataRow]:
-        """Return the rows, and start over. Everything that the cell launched has ended by now, or was given up.
+        """Return the rows, and start over for the next cell.
 
-        What threads make from now on belongs to the next cell.
+        Call it once all launches have ended or were given up. Arrays made from now on belong to the next cell.
         """
         with self._lock:
             rows, deferred = self._rows, self._deferred
@@ -565,7 +567,7 @@ def _parts(sharing: SharedBoxes, source: ShardSource, *, is_from_one: bool) -> d
 
 
 def _list_distinct(values: Iterable[Any]) -> list[Any]:
-    """Return the values without those that are the same memory as an earlier one, and so need not be hashed."""
+    """Return the values without those in the same memory as earlier ones."""
     distinct: dict[tuple[Any, ...], Any] = {}
     for value in values:
         distinct.setdefault(_name_memory(value), value)
@@ -579,7 +581,7 @@ def _name_memory(value: Any) -> tuple[Any, ...]:
 
 
 def _list_different_copies(rows: Mapping[tuple[Any, ...], _ArrayRow]) -> list[HostDataRow]:
-    """Return a row for each line on which devices of this rank got different values for one box."""
+    """Return a row for each line where this rank's copies differ."""
     found = []
     for (line, ranks, name), row in rows.items():
         different = {box: sums.different_copies for box, sums in row.box_hashes.items() if sums.different_copies}
@@ -604,7 +606,7 @@ def _attach_boxes(boxes: tuple[HostArray, ...], outputs: Sequence[Any]) -> None:
 
 
 def merge_boxes(several: Iterable[HostArray]) -> tuple[HostArray, ...]:
-    """Merge the contents that were made over the same devices in the same way: arrays computed from them are compared by the result.
+    """Merge contents of equal sharing, to compare arrays computed from them.
 
     Merged box by box, equal hashes once: ranks that hold a box have one hash for it, whatever other boxes each of them holds.
     """

@@ -1,4 +1,4 @@
-"""Gate in front of each launch of a rank: agreement with the other participants, deferred signals, and mismatch errors.
+"""Gate before each launch: agreement, deferred signals, and mismatch errors.
 
 In lockstep the participants agree on a launch before they make it; if they do not agree, none of them launches. A rank proposes what
 it is about to launch, and waits until it knows of every other participant that it has come as far, or that its cell has ended. Then
@@ -81,7 +81,7 @@ class Mismatches:
         self._first_shown: BaseException | None = None
 
     def begin_cell(self, cell: RunCell) -> None:
-        """Forget the mismatches of the last cell, although the new cell may show one of them once more."""
+        """Forget the last cell's mismatches, even if one is shown again later."""
         del cell
         self._forget()
 
@@ -117,7 +117,7 @@ class Mismatches:
         return shown
 
     def take_ignored_refusals(self) -> list[LaunchPlace]:
-        """Return each refused launch whose reason was not shown to the user, once."""
+        """Return each refused launch whose reason the user did not see, once."""
         if not self._unshown:
             return []
         ignored_refusals = [LaunchPlace(*place) for place, count in self._unshown.items() if count]
@@ -161,9 +161,9 @@ class DeferredSignals:
         self._deferred: list[tuple[_Handler, int, FrameType | None]] = []
 
     def install(self) -> None:
-        """Patch `signal.signal` and `signal.getsignal`: handlers set from now on, except that of Ctrl-C, can be deferred.
+        """Patch `signal.signal` so that later handlers, except Ctrl-C's, can be deferred.
 
-        Both functions return handlers as the user set them.
+        It and `signal.getsignal`, also patched, return handlers as the user set them.
         """
         set_handler, get_handler = signal.signal, signal.getsignal
 
@@ -239,7 +239,7 @@ _AT_PROMPT = (
 
 
 class LaunchGate:
-    """Gate in front of the launches of one rank. `acquire` may be called from any thread; a rank makes one launch at a time.
+    """Gate before a rank's launches, from any thread, one at a time.
 
     Args:
         backend: the backend through which this rank agrees with the others.
@@ -288,7 +288,7 @@ class LaunchGate:
         """Number of the launch before which the ranks first stopped together; 0 if they did not."""
 
     def _become_child(self) -> None:
-        """Stop acting as a rank in a forked child of the cell, whatever it inherited."""
+        """Stop acting as a rank in a forked child."""
         self._forked = True
         self._launching_threads.clear()
         self._backend.release_in_child()
@@ -304,7 +304,7 @@ class LaunchGate:
         self._thread_failure, self._refused_inputs = None, []
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
-        """Notify the other ranks that the cell has ended here, so that they do not wait for this rank in it.
+        """Notify the other ranks that the cell has ended here.
 
         What threads launch from now on belongs to the next cell.
         """
@@ -326,24 +326,24 @@ class LaunchGate:
         self._uncompared.record_per_rank(line)
 
     def take_notes(self) -> list[str]:
-        """Return the notes on what of the cell's launches was not compared, and start over."""
+        """Return the notes on what was not compared, and start over."""
         uncompared, self._uncompared = self._uncompared, UncomparedArrays()
         return uncompared.format_notes()
 
     def take_refused_inputs(self) -> list[InputRow]:
-        """Return the arrays of the last mismatch, if it was about arrays. The rows of all ranks together show what differs."""
+        """Return the rows of the last mismatch about arrays, and forget them."""
         inputs, self._refused_inputs = self._refused_inputs, []
         return inputs
 
     def describe_program(self, fingerprint: str, outline: str) -> None:
-        """Record the outline of a program that this rank has compiled, for the text of a mismatch."""
+        """Record the outline of a compiled program, for mismatch messages."""
         if not self._forked:
             self._backend.describe_program(parse_fingerprint(fingerprint), outline)
 
     # -- a launch
 
     def is_in_launch(self) -> bool:
-        """Return whether the calling thread is in the middle of a launch: a user's signal handler, finalizer or callback runs there."""
+        """Return whether the calling thread is in the middle of a launch."""
         if threading.current_thread() is self._main:
             return self._interrupts.is_launching or self._is_ending
         return threading.get_ident() in self._launching_threads
@@ -356,7 +356,7 @@ class LaunchGate:
         lines: tuple[int, ...],
         inputs: Sequence[object],
     ) -> OutputProvenance:
-        """Agree on a launch. The launch must be made at once after that; `release` is called in any case.
+        """Agree on a launch; make it at once, and always call `release`.
 
         Args:
             lines: lines of the cell, the innermost first; empty if none of the cell's own text leads to the launch.
@@ -394,7 +394,7 @@ class LaunchGate:
         return provenance
 
     def _check_may_launch(self, name: str, participants: tuple[int, ...]) -> None:
-        """Check that the calling code may launch a program in which other ranks take part."""
+        """Check that the calling code may launch a program of several ranks."""
         if self._forked:
             raise RuntimeError("a forked process is not a rank, so it cannot launch a program of several ranks")
         if self._interrupts.at_prompt is not None and threading.current_thread() is self._main:
@@ -433,7 +433,7 @@ class LaunchGate:
         return provenance
 
     def release(self) -> None:
-        """Release the turn when the launch is made and recorded, or was not made.
+        """Release the turn once the launch is recorded, or was not made.
 
         Raises:
             BaseException: an exception that came in a user's thread when it was too late not to launch.
@@ -456,19 +456,19 @@ class LaunchGate:
         return bool(self._launching_threads)
 
     def record_thread_failure(self, error: MhnbError) -> None:
-        """Record that a user's thread may not launch. That fails the cell too, or the error would be lost with the thread.
+        """Record the error of a thread's launch, which fails its cell.
 
-        It does not fail a later cell than the thread's own: that one has not caused it.
+        Otherwise the error would be lost with the thread. A later cell did not cause it, and does not fail.
         """
         if not isinstance(error, _CellEndedError) and self._is_in_own_cell():
             self._thread_failure = self._thread_failure or (self._seq, error)
 
     def _is_in_own_cell(self) -> bool:
-        """Return whether the calling thread belongs to the running cell, as far as that is known."""
+        """Return whether the calling thread may belong to the running cell."""
         return threading.current_thread() is self._main or current_cell() in (0, self._seq)
 
     def take_thread_failure(self) -> MhnbError | None:
-        """Return the error that was raised in a user's thread, and forget it: it fails the cell too."""
+        """Return and forget the cell's error from a user's thread, if any."""
         failure, self._thread_failure = self._thread_failure, None
         return failure[1] if failure is not None and failure[0] == self._seq else None
 
@@ -515,7 +515,7 @@ class LaunchGate:
         lines: tuple[int, ...],
         inputs: Sequence[object],
     ) -> OutputProvenance:
-        """Propose a launch, wait for the decision, and follow it, as `acquire` describes."""
+        """Propose a launch, wait, and follow the decision, as `acquire` describes."""
         if self._interrupts.is_pending:
             raise self._make_unsynchronized_interrupt()
         tags = read_tags(inputs)
@@ -613,11 +613,11 @@ class LaunchGate:
             self._record_step("refusal", proposal)
 
     def _count_agreed(self, proposal: LaunchProposal) -> int:
-        """Return on how many launches of a proposal's cell and participants the ranks have agreed."""
+        """Return how many launches these participants have agreed on in the cell."""
         return self._agreed_counts[proposal.participants] if self._agreed_seq == proposal.seq else 0
 
     def find_agreed(self, participants: tuple[int, ...]) -> tuple[int, int] | None:
-        """Return the cell, and the number in it, of the launch on which this thread has agreed and that it now makes."""
+        """Return cell and number of this thread's agreed launch, or None."""
         if self._turn_holder != threading.get_ident():
             return None
         return self._agreed_seq, self._agreed_counts[participants]
@@ -674,7 +674,7 @@ class LaunchGate:
                 raise OrderMismatch(decision.text, result=None)
 
     def _earlier_mismatch_text(self, seq: int) -> str:
-        """Return the text of the mismatch that another thread of the cell met first, or an empty string.
+        """Return the first mismatch text of another thread, or an empty string.
 
         A difference in a later launch follows from the first one, so each later launch reports the first.
         """
@@ -682,7 +682,7 @@ class LaunchGate:
         return first[2] if first is not None and first[0] == seq and first[1] != threading.get_ident() else ""
 
     def _stop_together(self, proposal: LaunchProposal, *, is_agreed: bool) -> BaseException:
-        """Record the stop before a launch, and make the exception; a repeated stop explains why it is repeated.
+        """Record the stop before a launch, and make its exception.
 
         Args:
             is_agreed: whether all participants stop with this rank; otherwise some had not reached the launch.
@@ -707,7 +707,7 @@ class LaunchGate:
         return self._interrupts.make_exception()
 
     def agreed_stop_number(self) -> int | None:
-        """Return the number of the cell's launch before which every participant stopped; None if they did not stop together."""
+        """Return the number of the launch before which all stopped, or None."""
         return self._stopped_before if self._interrupts.stopped_ranks else None
 
 
@@ -717,11 +717,11 @@ def parse_fingerprint(fingerprint: str) -> int:
 
 
 class _CellEndedError(OrderMismatch):
-    """A launch by a thread of a cell that has ended: it is not a mismatch of any rank, and does not affect the next cell."""
+    """A thread launched after its cell ended; the next cell is unaffected."""
 
 
 class _TurnHold:
-    """Holds a lock during a block, or longer if the block calls `keep_locked`."""
+    """Holds a lock during a block, or longer after `keep_locked`."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock, self._is_kept = lock, False

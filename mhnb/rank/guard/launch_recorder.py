@@ -1,4 +1,4 @@
-"""Record of one rank's launches: which multi-process programs it started, in what order, and which still run.
+"""Record of one rank's multi-process launches, and which still run.
 
 It decides when a cell is over: once everything that the cell launched has finished. It tracks each launch between its dispatch and its
 end. The cell runner uses the record through an interface that knows neither JAX nor the agreement between the ranks.
@@ -79,7 +79,7 @@ class Launch:
         self._track(outputs)
 
     def fail_dispatch(self, error: BaseException) -> None:
-        """Record that the dispatch raised: after the program had run (`jax_debug_nans`), or because of an interrupt."""
+        """Record a dispatch that raised, possibly after the program ran (`jax_debug_nans`)."""
         if not self.is_dispatched:
             self.is_outcome_unknown = not isinstance(error, Exception)
             self.is_dispatched = True
@@ -98,7 +98,7 @@ class Launch:
         return self._smallest_output is not None
 
     def is_finished(self) -> bool:
-        """Return whether the launch has ended, as far as that can be known. Records the failure of a failed launch."""
+        """Return whether the launch has ended, and record its failure, if any."""
         if not self.is_dispatched:
             return False
         output = self._find_live_output()
@@ -116,7 +116,7 @@ class Launch:
         return True
 
     def is_running(self) -> bool:
-        """Return whether the launch still runs, or is being dispatched. It records nothing, so any thread may call it."""
+        """Return whether the launch still runs or is being dispatched; thread-safe."""
         if not self.is_dispatched:
             return True
         try:
@@ -149,7 +149,7 @@ _LONGEST_VALUE, _MOST_NAMES = 40, 20
 
 
 def find_plain_values(frame: FrameType) -> dict[str, str]:
-    """Return the plain values that a frame's current call uses, by name, as Python writes them."""
+    """Return the `repr` of each plain value that a frame's call uses."""
     code = frame.f_code
     positions = list(code.co_positions())
     begin, end = (positions[frame.f_lasti // 2][:2]) if frame.f_lasti >= 0 else (None, None)
@@ -181,32 +181,32 @@ class LaunchLog(Protocol):
         """Start a new cell, to which launches belong from now on."""
 
     def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
-        """Notify the other ranks that this rank is done with a cell that it did not run."""
+        """Notify the other ranks that this rank skipped a cell."""
 
     def wait_all(self, limit_s: float | None = None) -> None:
-        """Wait until all launches have finished, at most `limit_s`; raise the error of a failed launch."""
+        """Wait for all launches, at most `limit_s`; raise a failed launch's error."""
 
     def close_cell(self, seq: int, outcome: Outcome) -> tuple[LaunchReport, list[str]]:
-        """Return the report on the cell's launches and notes, and notify the other ranks that this rank is done with the cell."""
+        """Return a cell's report and notes; notify other ranks of its end."""
 
     def release_finished(self) -> None:
-        """Release the launches that have ended; called from time to time, from any thread."""
+        """Release launches that have ended; call it repeatedly, from any thread."""
 
     def sample_launches(self) -> tuple[dict[tuple[int, ...], int], PendingLaunch | None]:
-        """Return launch counts by participants, and the oldest launch that has not finished; may be called from any thread."""
+        """Return launch counts and the oldest unfinished launch; from any thread."""
 
     def list_awaited(self) -> list[int] | None:
-        """Return the ranks that this one may wait for while it is blocked in C; None unless JAX launches directly."""
+        """Return ranks awaited while blocked in C; None unless JAX launches directly."""
 
 
 # -- the record of one rank's launches
 
 
 class JaxAccess(Protocol):
-    """The functions of JAX that the record needs. No launch calls one of them, except to read host data."""
+    """Functions of JAX for the record; launches only call `read_value`."""
 
     def select_dispatch(self, guard: str, *, is_direct: bool) -> bool:
-        """Select the guard of launches from now on, and whether JAX makes them by itself; return whether it does."""
+        """Select guard and dispatch of launches; return whether JAX launches directly."""
 
     def finish_effects(self) -> None:
         """Wait for prints and callbacks from inside compiled programs."""
@@ -219,7 +219,7 @@ class JaxAccess(Protocol):
 
 
 class NoJax:
-    """Stands in for JAX where no launch and no array is recorded: in a mere engine."""
+    """Stands in for JAX in a mere engine, where nothing is recorded."""
 
     def select_dispatch(self, guard: str, *, is_direct: bool) -> bool:
         """Return False: nothing is launched without a record, because nothing is launched."""
@@ -255,7 +255,7 @@ _RUNNING_NOTE = "some of its launches are still running; all ranks made them, an
 class LaunchRecorder:
     """Launches of this rank in the current cell.
 
-    `record_launch` and `sample_launches` may be called from any thread, the rest from the cell's.
+    Any thread may record and sample launches; only the cell's thread begins, waits for and closes a cell.
 
     Launches made between two cells belong to the next one.
 
@@ -327,7 +327,7 @@ class LaunchRecorder:
         """Start the parts of the record over in each cell."""
 
     def begin_cell(self, cell: RunCell = _BEFORE_CELLS) -> None:
-        """Forget which files were the last cell's; launches from now on belong to this cell."""
+        """Start a cell, to which launches from now on belong."""
         self.seq, self.guard = cell.seq, cell.guard
         # A launch that may have to be refused must come here before it is made.
         is_direct = cell.guard != "lockstep" and cell.ranks is None and not self.abandoned.has_running()
@@ -339,21 +339,21 @@ class LaunchRecorder:
             begin(cell)
 
     def select_dispatch(self, guard: str, *, is_direct: bool) -> None:
-        """Select whether JAX launches alone from now on, or launches are brought here first."""
+        """Select whether JAX launches directly, or every launch comes here first."""
         self.is_direct = self._jax.select_dispatch(guard, is_direct=is_direct)
 
     def defer_interrupts_in(self, recording_code: Sequence[CodeType]) -> None:
-        """Let interrupts wait for the end of these functions, which record a launch that was made already."""
+        """Defer interrupts in these functions, which record a launch already made."""
         self._interrupts.recording_code = recording_code
 
     def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
-        """Notify the other ranks that this rank makes no more launches in this cell."""
+        """Notify other ranks that this one launches no more in a cell."""
         self.select_dispatch(self.guard, is_direct=False)
         self.flight.record("end", seq, program=outcome)
         self.gate.end_cell(seq, "left" if self.abandoned.has_refused_launch and outcome == "error" else outcome)
 
     def find_line(self) -> int | None:
-        """Return the line of the innermost frame of the caller's stack that belongs to the running cell."""
+        """Return the innermost line of the running cell on the caller's stack."""
         frame: FrameType | None = sys._getframe(1)
         is_cell = self._is_cell_by_file
         while frame is not None:
@@ -366,7 +366,7 @@ class LaunchRecorder:
         return None
 
     def find_lines(self) -> tuple[int, ...]:
-        """Return the lines of the running cell that lead to the caller: the innermost, and the outermost that called it."""
+        """Return the running cell's lines on the stack: innermost, then outermost callers."""
         lines = list(self._walk_lines(sys._getframe(1)))
         own = [line for at, line in enumerate(lines) if at == 0 or line != lines[at - 1]]
         return tuple(own if len(own) <= MAX_LINES else [own[0], *own[1 - MAX_LINES :]])
@@ -382,7 +382,7 @@ class LaunchRecorder:
             frame = frame.f_back
 
     def describe_program(self, fingerprint: str, module: str) -> None:
-        """Record the outline of a program just compiled, with plain variables of the call that it was compiled for."""
+        """Record a compiled program's outline, with plain values of its call."""
         if has_collectives(fingerprint):
             self.gate.describe_program(fingerprint, pack_outline(module, self._find_plain_values()))
 
@@ -443,7 +443,7 @@ class LaunchRecorder:
                 self._rows = [row for row in self._rows if row is not launch.row]
 
     def wait_all(self, limit_s: float | None = None) -> None:
-        """Wait until all launches have finished. An interrupt ends the wait at once.
+        """Wait until all launches have finished, or an interrupt comes.
 
         To be called however the cell's code ended, because launches made before it raised are still under way.
 
@@ -473,7 +473,7 @@ class LaunchRecorder:
             raise local_failure
 
     def count_launches(self) -> int:
-        """Return how many launches of the cell are in the record. From any thread."""
+        """Return how many launches of the cell are in the record."""
         with self._lock:
             return sum(self._count_rows().values())
 
@@ -488,13 +488,13 @@ class LaunchRecorder:
             return sum(launched.is_agreed for launched in self._running)
 
     def count_failed(self) -> int:
-        """Return how many collective launches failed here in a user's callback: a peer may wait for the rest of them."""
+        """Return how many collective launches failed here in a user's callback."""
         with self._lock:
             self._release_finished(check_all=True)
             return len(self._failed_in_callback)
 
     def close_cell(self, seq: int, outcome: Outcome) -> tuple[LaunchReport, list[str]]:
-        """Return the report on the cell's launches and notes, and notify the other ranks that this rank makes no more in the cell."""
+        """Return a cell's report and notes; notify other ranks of its end."""
         host_arrays = self.host_data.end_cell()
         running, failed = self.count_running(), self.count_failed()
         abandoned_launch = self._find_abandoned()
@@ -530,12 +530,12 @@ class LaunchRecorder:
         return report, notes
 
     def _may_have_abandoned(self) -> bool:
-        """Return whether a signal may have left a collective of the cell waiting, without a record of it."""
+        """Return whether a signal may have left an unrecorded collective waiting."""
         is_recorded = self.is_available and not (self.guard == "off" and self.is_direct)
         return self._interrupts.has_raised and not is_recorded and self._process_count > 1
 
     def _find_abandoned(self) -> LaunchPlace | None:
-        """Return the first collective launch that is not waited for; those that end by themselves come last."""
+        """Return the first abandoned collective; those that end by themselves come last."""
         with self._lock:
             unfinished = list(self._running)
             not_agreed = [(launched.number, launched.row) for launched in unfinished if not launched.is_agreed]
@@ -547,7 +547,7 @@ class LaunchRecorder:
         return bool(self._running) or self.gate.has_launching_threads()
 
     def end_cell(self) -> tuple[list[LaunchRow], int]:
-        """Return the rows and the number of abandoned launches, and reset the record.
+        """Return the rows and the count of abandoned launches; reset the record.
 
         A launch is abandoned if it has a collective and has not finished, or has failed, so that a peer may still wait for it. A
         launch on which all ranks agreed is not counted: it ends by itself, though this rank does not wait for it. Nor is a launch that
@@ -572,7 +572,7 @@ class LaunchRecorder:
         return rows, abandoned
 
     def release_finished(self) -> None:
-        """Release the launches that have ended, so that an array that the cell has dropped is freed. From any thread, repeatedly.
+        """Release ended launches, so that arrays dropped by the cell are freed.
 
         The longer no launch has ended, the fewer calls poll, because asking an array whether it is ready has a cost.
         """
@@ -587,7 +587,7 @@ class LaunchRecorder:
         self._skipped_sweeps = 0
 
     def sample_launches(self) -> tuple[dict[tuple[int, ...], int], PendingLaunch | None]:
-        """Return the cell's launch counts by participants, and the oldest launch that has not finished. From any thread."""
+        """Return launch counts by participants, and the oldest unfinished launch."""
         with self._lock:
             counts = self._count_rows()
             running = list(self._running)
@@ -605,7 +605,7 @@ class LaunchRecorder:
         return counts, None
 
     def list_awaited(self) -> list[int] | None:
-        """Return the ranks that this one may wait for while it is blocked in C; None unless JAX launches directly."""
+        """Return ranks awaited while blocked in C; None unless JAX launches directly."""
         return list(range(self._process_count)) if self.is_direct else None
 
     def _count_rows(self) -> dict[tuple[int, ...], int]:

@@ -1,4 +1,4 @@
-"""Agreement on a launch through the shared board of this host: a rank posts a proposal, and finds out what was decided.
+"""Agreement on a launch through the shared board of this host.
 
 A rank on the board's host has a `Participant` as its backend. A rank on another host has a `RemoteAgreement`, and the agreement server
 has a `Participant` for it. So there is one way to agree. The server serves many ranks, so it uses the methods that never wait:
@@ -54,13 +54,13 @@ _SHORT_SLEEP_S, LONG_SLEEP_S = 50e-6, 2e-3
 
 
 class AgreementBackend(Protocol):
-    """Backend through which one rank proposes launches and receives decisions. One proposal at a time."""
+    """Backend by which one rank proposes launches, one at a time."""
 
     def end_cell(self, seq: int, ending: int) -> None:
-        """Notify the others that this rank is done with a cell. Never raises because a connection is lost."""
+        """Notify the others that a cell has ended here; ignore lost connections."""
 
     def describe_program(self, fingerprint: int, outline: str) -> None:
-        """Record the outline of a program, for the text of a mismatch. From any thread."""
+        """Record a program's outline for mismatch messages; from any thread."""
 
     def propose(self, proposal: LaunchProposal) -> None:
         """Make a proposal."""
@@ -76,7 +76,7 @@ class AgreementBackend(Protocol):
         """
 
     def withdraw(self) -> bool:
-        """Withdraw the proposal; return False if it is too late, and a decision exists or will come that must be followed.
+        """Withdraw the proposal; return False if a decision must be followed.
 
         `propose` may have been interrupted anywhere, even before it began: then there is nothing to withdraw.
         """
@@ -92,7 +92,7 @@ class AgreementBackend(Protocol):
 
 
 class NoAgreement:
-    """Backend of a process that has no other rank to agree with: it launches whatever it proposes."""
+    """Backend without other ranks to agree with: every proposal is launched."""
 
     def end_cell(self, seq: int, ending: int) -> None:
         """Do nothing: no rank waits for this one."""
@@ -125,7 +125,7 @@ NO_AGREEMENT = NoAgreement()
 
 
 def retry_through_signals(action: Callable[[], _Result]) -> _Result:
-    """Call an action that must complete, again each time a user's signal handler raises in the middle of it; report that."""
+    """Repeat an action until no signal handler raises; report the last exception."""
     last_error: BaseException | None = None
     while True:
         try:
@@ -142,7 +142,7 @@ def retry_through_signals(action: Callable[[], _Result]) -> _Result:
 
 
 def back_off(poll_count: int) -> None:
-    """Give the others time between two polls, the longer the more polls there were."""
+    """Pause between two polls, the longer the more polls there were."""
     if poll_count <= _SPIN_POLLS:
         return
     if poll_count <= FAST_POLLS:
@@ -152,7 +152,7 @@ def back_off(poll_count: int) -> None:
 
 
 def mark_rank_lost(board: SharedBoard, rank: int) -> None:
-    """Mark a rank as lost so that no other rank waits for it in this or any later launch.
+    """Mark a rank as lost, so that no rank waits for it.
 
     Whatever acted for the rank at this board is gone with it.
     """
@@ -171,7 +171,7 @@ def mark_rank_lost(board: SharedBoard, rank: int) -> None:
 
 
 class Participant:
-    """One rank's participation at the board, one proposal at a time. It is the backend of a rank on the host of the board.
+    """One rank's participation at the board, one proposal at a time.
 
     Without waiting: `try_propose` until true, `poll` until true, `decide`.
 
@@ -194,14 +194,14 @@ class Participant:
         """The cell in which this rank last withdrew a proposal."""
 
     def propose(self, proposal: LaunchProposal) -> None:
-        """Post the proposal as soon as the others no longer need the entry that it overwrites."""
+        """Post the proposal once no rank needs the entry that it overwrites."""
         poll_count = 0
         while not self.try_propose(proposal):
             poll_count += 1
             back_off(poll_count)
 
     def try_propose(self, proposal: LaunchProposal) -> bool:
-        """Post what the rank is about to launch; return False while that is too early.
+        """Post what the rank will launch; return False while too early.
 
         It is too early while another participant has not ended the cell of this rank's last entry in the set, because it may still
         have to read that entry. Between cells of the main thread all have ended it; a user's thread may be too early. A proposal whose
@@ -246,7 +246,7 @@ class Participant:
         return True
 
     def end_cell(self, seq: int, ending: int) -> None:
-        """Record that the rank's cell has ended, after deciding what a thread of it has posted.
+        """Record the cell's end, after deciding what its thread has posted.
 
         Once the others know of the end, their next entries may overwrite those that the thread would still have to read.
         """
@@ -262,7 +262,7 @@ class Participant:
             board.end_cell(self._rank, seq, ending)
 
     def _find_lagging(self, set_index: int, proposal: LaunchProposal) -> list[int]:
-        """Return the ranks that still have to read the entry whose slot the next one takes. To be called under the lock."""
+        """Return the ranks that still need the overwritten entry; under the lock."""
         seq, number = self.board.last_entry(self._rank, set_index)
         if self._withdrawn_seq != proposal.seq or seq != proposal.seq or number < 3:
             return []
@@ -274,7 +274,7 @@ class Participant:
         self.board.record_outline(fingerprint, outline)
 
     def release_in_child(self) -> None:
-        """Do nothing: a child may keep the memory, because it does not launch."""
+        """Do nothing: the child may keep the memory, because it never launches."""
 
     # -- polling
 
@@ -284,7 +284,7 @@ class Participant:
             back_off(self.poll_count)
 
     def poll(self, *, is_interrupted: bool) -> bool:
-        """Return whether it is known of each participant whether it comes, or this rank's proposal was withdrawn.
+        """Return whether the launch can be decided, or the proposal was withdrawn.
 
         Args:
             is_interrupted: this rank has been interrupted, and withdraws its proposal if it can.
@@ -310,7 +310,7 @@ class Participant:
         return board.ended_seq(rank) >= slot.seq
 
     def _is_withdrawn(self, slot: BoardSlot, *, is_interrupted: bool) -> bool:
-        """Return whether this rank's proposal is withdrawn, by this rank or by another."""
+        """Withdraw the proposal if necessary; return whether it is withdrawn."""
         board = self.board
         if board.withdrawal_reason(self._rank, slot):
             return True
@@ -328,7 +328,7 @@ class Participant:
         return is_withdrawn
 
     def try_withdraw(self, reason: int = CELL_ENDED) -> bool:
-        """Withdraw the proposal; return False if all have posted and a rank may have launched already."""
+        """Withdraw the proposal; return False if a rank may have launched already."""
         board, slot = self.board, self._slot
         if slot is None:
             return True
@@ -345,7 +345,7 @@ class Participant:
         return True
 
     def _break_deadlock(self, slot: BoardSlot) -> bool:
-        """Find a deadlock that includes this rank, and withdraw the proposals of all its ranks: none of them could ever proceed."""
+        """Break a deadlock that includes this rank; return whether there was one."""
         board = self.board
         if _find_deadlock(board, self._rank, slot) is None:
             return False
@@ -400,7 +400,7 @@ class Participant:
             return self._decision or self._store_decision(self._decide_locked(slot))
 
     def _all_agree(self, slot: BoardSlot) -> bool:
-        """Return whether every participant's entry can be read, is not withdrawn, and equals this rank's except for its lines."""
+        """Return whether all entries are readable, not withdrawn, and equal except lines."""
         board = self.board
         own = board.read_entry(self._rank, slot)
         if own is None or own.has_withdrawal or not own.fingerprint & 1:
@@ -413,13 +413,13 @@ class Participant:
         return True
 
     def _store_decision(self, decision: Decision) -> Decision:
-        """Store a decision, unless the end of the cell has decided meanwhile, because the others may have gone on."""
+        """Store a decision, unless the cell's end has already made one."""
         if self._decision is None:
             self._decision = decision
         return self._decision
 
     def _decide_locked(self, slot: BoardSlot) -> Decision:
-        """Decide from everything that was written. To be called under the lock. Never raises because the board cannot be read."""
+        """Decide from all entries, under the lock; refuse an unreadable board."""
         try:
             return self._decide_from_entries(slot)
         except OSError as error:
@@ -459,7 +459,7 @@ class Participant:
         )
 
     def _find_differences(self, names: Mapping[int, str]) -> dict[int, str]:
-        """Return what differs between programs that have one name and one shape, by fingerprint."""
+        """Return what differs between programs of one name and shape, by fingerprint."""
         known = list(names.values())
         same_named = [key for key, name in names.items() if known.count(name) > 1]
         outlines = {key: unpack_outline(self.board.read_outline(key)) for key in sorted(same_named)}
@@ -505,7 +505,7 @@ def _program_fingerprint(entry: Entry) -> int:
 
 
 def _pack_lines(lines: Sequence[int]) -> int:
-    """Pack the lines of a launch into one word, the innermost in its lowest part."""
+    """Pack a launch's lines into a word, the innermost lowest."""
     return sum(line * LINE_LIMIT**at for at, line in enumerate(lines))
 
 
@@ -520,7 +520,7 @@ def _unpack_lines(word: int) -> tuple[int, ...]:
 
 
 def _find_deadlock(board: SharedBoard, rank: int, slot: BoardSlot) -> dict[int, BoardSlot] | None:
-    """Return the ranks of a deadlock through a rank that waits at a slot, with their slots; None without a deadlock."""
+    """Return the slots of all ranks in a rank's deadlock, or None."""
     waits = _list_waits(board, rank, slot)
     reached = {other: _find_reachable(other, waits) for other in waits}
     deadlock = {other: at for other, (at, _) in waits.items() if rank in reached[other] and other in reached[rank]}
@@ -528,13 +528,13 @@ def _find_deadlock(board: SharedBoard, rank: int, slot: BoardSlot) -> dict[int, 
 
 
 def _find_missing(board: SharedBoard, slot: BoardSlot) -> list[int]:
-    """Return the ranks that have neither reached a slot nor ended the cell."""
+    """Return the ranks that neither reached a slot nor ended the cell."""
     ranks = board.participants_of(slot.set_index)
     return [rank for rank in ranks if not board.has_reached(rank, slot) and board.ended_seq(rank) < slot.seq]
 
 
 def _list_waits(board: SharedBoard, rank: int, slot: BoardSlot) -> dict[int, tuple[BoardSlot, list[int]]]:
-    """Return which ranks wait at which slot for which ranks, as far as can be reached from one rank."""
+    """Return each reachable waiting rank's slot, and the ranks it awaits."""
     found: dict[int, tuple[BoardSlot, list[int]]] = {}
     pending = [(rank, slot)]
     while pending:

@@ -1,4 +1,4 @@
-"""Work that is still unfinished at the end of a cell: collectives that it abandoned, and arrays without a launch record.
+"""Work still unfinished when a cell ends: abandoned collectives and unrecorded arrays.
 
 Abandoned collectives still run or wait in cells that have ended, and no later launch may meet them.
 
@@ -68,11 +68,11 @@ class LocalArrays:
         """Whether the running cell has given up on some arrays."""
 
     def begin_cell(self, cell: RunCell) -> None:
-        """Reset for a new cell, and record whether the cell can start anything at all."""
+        """Reset for a new cell, and record whether it can start anything."""
         self._is_empty_cell, self.has_given_up = _EMPTY_CELL.fullmatch(cell.source) is not None, False
 
     def wait(self, limit_s: float | None = None) -> Exception | None:
-        """Wait until all arrays are ready. An interrupt ends the wait at once.
+        """Wait until all arrays are ready, or an interrupt comes.
 
         Args:
             limit_s: give up after about this many seconds; None waits forever.
@@ -162,7 +162,7 @@ class _Launch(Protocol):
 
 
 class UnknownLaunch:
-    """The collective that a signal may have left waiting in a cell whose launches are not recorded; nothing shows when it ends."""
+    """An unrecorded collective that a signal may have left waiting."""
 
     def __init__(self, process_count: int) -> None:
         self.row = LaunchRow("", "an unrecorded collective", tuple(range(process_count)), None, 1)
@@ -195,12 +195,12 @@ class AbandonedLaunches:
             self._abandoned += [(seq, launch) for launch in launches]
 
     def add_expected(self, seq: int, launches: Sequence[_Launch]) -> None:
-        """Record launches that a cell did not wait for, though they end by themselves: all participants made them."""
+        """Record agreed launches that the cell left to end by themselves."""
         with self._lock:
             self._expected += [(seq, launch) for launch in launches]
 
     def take_given_up(self) -> list[tuple[int, LaunchRow]]:
-        """Return the expected launches, with their cells, for which the running cell was interrupted while it waited."""
+        """Return and forget the expected launches whose wait was interrupted."""
         with self._lock:
             given_up, self._given_up = self._given_up, []
         return given_up
@@ -212,11 +212,11 @@ class AbandonedLaunches:
             return len(self._abandoned)
 
     def has_running(self) -> bool:
-        """Return whether any launch still runs or waits, including those that end by themselves."""
+        """Return whether any abandoned or expected launch still runs or waits."""
         return bool(self._abandoned or self._expected) and bool(self.count_running() or self._list_expected())
 
     def check(self, name: str, participants: Collection[int]) -> None:
-        """Check that no abandoned launch waits for ranks that a new launch would reach; wait for launches that end by themselves.
+        """Wait for expected launches; check that a launch meets no abandoned one.
 
         Ranks that met an abandoned launch would take one launch for the other, and read a wrong number, even if the user accepted
         that. A launch that all participants made does not end either if it failed on one of them: that rank would meet the others in

@@ -1,4 +1,4 @@
-"""Programs that this rank compiles and launches, kept for later requests; and a way to forbid launches."""
+"""Compiled programs of this rank, and a way to forbid launches."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class CompiledProgram:
 
 
 def find_meshes(module: str) -> str:
-    """Return the lines of a lowered module's text that name meshes; the rest of the text is long."""
+    """Return the lines of a lowered module's text that name meshes."""
     return "\n".join(_MESH_LINE.findall(module))
 
 
 def canonicalize_module(text: str, host_callbacks: Sequence[Any], kept_alive: Sequence[Any]) -> str:
-    """Return a lowered module's text that describes Python objects by what they are, and not by their addresses.
+    """Return a lowered module's text with descriptions instead of object addresses.
 
     Args:
         text: StableHLO without locations.
@@ -73,7 +73,7 @@ def canonicalize_module(text: str, host_callbacks: Sequence[Any], kept_alive: Se
 
 
 def find_launched_programs(recorder: LaunchRecorder, seq: int) -> list[tuple[str, int, CompiledProgram]] | None:
-    """Return fingerprint, launch count and program of what a cell launched on several ranks; None if another cell has run since."""
+    """Return the programs a cell launched; None if another has run since."""
     if recorder.ended_seq != seq:
         return None
     counts: dict[str, int] = {}
@@ -86,7 +86,7 @@ def find_launched_programs(recorder: LaunchRecorder, seq: int) -> list[tuple[str
 
 @contextmanager
 def forbid_launches(reason: str) -> Iterator[None]:
-    """Refuse every launch of a program of several ranks in this thread: between cells no other rank would meet it."""
+    """Refuse multi-rank launches in this thread: no other rank would join."""
     _thread.refusal_reason = reason
     try:
         yield
@@ -120,7 +120,7 @@ def _format_types(avals: Sequence[Any]) -> str:
 
 
 def optimised_texts(xla_executable: Any, *, with_constants: bool = False) -> list[str] | None:
-    """Return XLA's optimised text of a program, with large constants if `with_constants`; None if the plugin does not expose it."""
+    """Return XLA's optimised text of each module, or None if unavailable."""
     try:
         return [
             _format_with_constants(module) if with_constants else module.to_string()
@@ -131,7 +131,7 @@ def optimised_texts(xla_executable: Any, *, with_constants: bool = False) -> lis
 
 
 def _format_with_constants(module: Any) -> str:
-    """Format an optimised module with its large constants, which XLA otherwise leaves out."""
+    """Format an optimised module with the large constants that XLA omits."""
     make_options = getattr(sys.modules[type(module).__module__], "HloPrintOptions", None)
     if make_options is None:
         # A private name: without it the text has less detail, which is better than no text.

@@ -1,4 +1,4 @@
-"""Tags that multi-rank arrays carry: `(value, producer, signature)`, made where the array is made.
+"""Tags of multi-rank arrays: `(value, producer, signature)`, set at creation.
 
 Two ranks may launch the same program on arrays that do not belong together: an array that one rank made alone before it, or one that
 was chosen by rank. So where the ranks agree on a launch they compare the tags of its arrays, too.
@@ -47,7 +47,7 @@ _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 class Producer(NamedTuple):
-    """What made an array, as messages name it: a launch, or host data alone."""
+    """What made an array, for messages: a launch or host data."""
 
     name: str
     seq: int
@@ -96,7 +96,7 @@ def read_content(array: object) -> Any:
 
 
 def combine_tags(tags: Iterable[Tag], uncompared_mask: int = 0) -> int:
-    """Return a hash of the tag values of a launch's arrays; less than 2**63.
+    """Return a hash of a launch's tag values, less than 2**63.
 
     Args:
         uncompared_mask: mask of the arrays that are not compared on another rank.
@@ -105,12 +105,12 @@ def combine_tags(tags: Iterable[Tag], uncompared_mask: int = 0) -> int:
 
 
 def for_collective(participants: tuple[int, ...], number: int, producer: Producer) -> OutputProvenance:
-    """Return the provenance of a collective launch, the n-th on which these participants agreed in the cell."""
+    """Return the provenance of a cell's n-th collective launch of these participants."""
     return OutputProvenance(hash((participants, producer.seq, number)) & HASH_MASK, producer, is_agreed=True)
 
 
 def for_local(fingerprint: int, tags: Sequence[Tag], producer: Producer) -> OutputProvenance:
-    """Return the provenance of a launch without a collective, on which no rank agreed: from the program and its arrays' values."""
+    """Return the provenance of a launch without a collective or an agreement."""
     values = [tag[0] for tag in tags]
     if ANY in values:
         values = [producer.pmap_value or value if producer is not None else value for value, producer, _ in tags]
@@ -188,7 +188,7 @@ def tag_array(array: Any, value: int, producer: Producer | None) -> None:
 
 
 def tag_empty(inputs: Sequence[Any], places: Sequence[int]) -> None:
-    """Tag inputs without an element, however they were made: they are equal on every rank.
+    """Tag inputs without elements, which are equal on every rank.
 
     Args:
         places: their positions.
@@ -198,12 +198,12 @@ def tag_empty(inputs: Sequence[Any], places: Sequence[int]) -> None:
 
 
 def is_tagged(array: object) -> bool:
-    """Return whether an array carries a tag value; an unknown array may carry a token alone."""
+    """Return whether an array has a tag value, not only a token."""
     return getattr(array, ATTRIBUTE, UNTAGGED)[0] != UNKNOWN
 
 
 def copy_provenance(source: object, target: Any, producer: Producer | None = None, token: object = None) -> None:
-    """Copy the tag of an array to one that was made from it unchanged; `producer` is for a source made for one launch."""
+    """Copy provenance to an unchanged copy; `producer` replaces a missing one."""
     for name in (PENDING, BOXES):
         # Read once, because another thread may remove it.
         if (hosts := getattr(source, name, None)) is not None:
@@ -216,7 +216,7 @@ def copy_provenance(source: object, target: Any, producer: Producer | None = Non
 
 
 def read_provenance(array: object) -> tuple[int, str]:
-    """Return the tag value of an array, and its producer as text; 0 and an empty string if nothing is known."""
+    """Return an array's tag value and producer; 0 and empty if unknown."""
     if getattr(array, "size", None) == 0:
         return _EMPTY_VALUE, ""
     ((value, producer, _),) = read_tags([array])
@@ -226,7 +226,7 @@ def read_provenance(array: object) -> tuple[int, str]:
 
 
 def describe_inputs(inputs: Iterable[Any], sample_of: Callable[[int], str]) -> list[InputRow]:
-    """Return a row for each array of a refused launch. The rows of all ranks together show what differs.
+    """Return rows of a refused launch's arrays, to compare with other ranks.
 
     Args:
         sample_of: returns a few elements of the content with a value, as doubles in hex.
@@ -241,7 +241,7 @@ def describe_inputs(inputs: Iterable[Any], sample_of: Callable[[int], str]) -> l
 
 
 class UncomparedArrays:
-    """Arrays of a cell's launches that were not compared: a rank made them without the guard, or again alone."""
+    """Uncompared arrays of a cell's launches: unguarded, or remade by one rank."""
 
     def __init__(self) -> None:
         self._count = 0

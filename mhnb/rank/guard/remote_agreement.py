@@ -1,4 +1,4 @@
-"""Agreement backend of a rank on a host without the board: it sends proposals to the board's host, and receives decisions.
+"""Agreement backend of a rank on a host without the board.
 
 The waiting thread sends each message whole; another thread reads what arrives, so that an exception out of a user's signal handler
 cannot lose half of a message. When the connection is lost, every wait ends with an error, and nothing is launched without a decision.
@@ -52,15 +52,15 @@ _LONGEST_NBYTES = 1 << 24
 
 
 def agreement_peer(rank: int) -> str:
-    """Return the name of a rank in the frame server of the agreement. Its name on the control connection is another one.
+    """Return a rank's name in the agreement's frame server.
 
-    So no greeting for one of the two servers is accepted by the other.
+    It differs from the rank's name on the control connection, so that neither server accepts the other's greetings.
     """
     return f"r{rank}>board"
 
 
 def set_keep_alive(connected: socket.socket) -> None:
-    """Set up a socket to send at once, and to let the kernel detect that the other machine is gone."""
+    """Set up a socket to send at once and detect lost peers."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
@@ -157,7 +157,7 @@ class RemoteAgreement:
     # -- the methods of a backend
 
     def end_cell(self, seq: int, ending: int) -> None:
-        """Send the end of the cell; if the connection is lost, the board knows already."""
+        """Send the cell's end; without a connection, the board knows already."""
         self._send(CellFinished(seq, ending))
 
     def describe_program(self, fingerprint: int, outline: str) -> None:
@@ -218,7 +218,7 @@ class RemoteAgreement:
         return self._decisions.pop(self._number)
 
     def release_in_child(self) -> None:
-        """Close the child's copy of the socket: the board must learn of the rank's end even if a child of it lives on."""
+        """Close the child's socket, so that the board notices the rank's end."""
         self._client.close()
 
     def close(self) -> None:
@@ -242,7 +242,7 @@ class RemoteAgreement:
             return
 
     def _receive(self) -> None:
-        """Receive decisions until the end of the stream. Runs in a thread of its own."""
+        """Receive decisions until the stream ends, in a thread of its own."""
         try:
             while (messages := self._client.receive(wait=True)) is not None:
                 for frames in messages:
@@ -258,14 +258,14 @@ class RemoteAgreement:
 
 
 def open_interrupt_flag(spec: HostSpec) -> SharedBoard | InterruptFlag | None:
-    """Open the memory in which the supervisor of this host makes requests to its ranks, or None."""
+    """Open the memory for the supervisor's requests to ranks, or return None."""
     if spec.has_shared_board:
         return SharedBoard(Path(spec.run_dir), spec.process_count)
     return InterruptFlag(Path(spec.run_dir), spec.supervisor or 0) if spec.board_url else None
 
 
 def connect_agreement(spec: HostSpec, rank: int) -> AgreementBackend:
-    """Connect a rank to the agreement, unless it has no other rank to agree with, or ipyparallel's client controls it.
+    """Connect a rank to the agreement; return `NO_AGREEMENT` if it needs none.
 
     Raises:
         HostUnreachable: the board's host did not answer.

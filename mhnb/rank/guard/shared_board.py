@@ -1,4 +1,4 @@
-"""Shared memory through which the ranks of one host exchange launch proposals, and receive requests to stop.
+"""Shared memory for the launch proposals and stop requests of one host.
 
 The supervisor creates the board before the ranks, and each of them maps it. It stores words and decides nothing, see
 `local_agreement`.
@@ -65,7 +65,7 @@ yield_core: Callable[[], None] = getattr(os, "sched_yield", partial(sleep, 0))
 
 
 class BoardSlot(NamedTuple):
-    """Slot of a launch: the n-th of a cell among the launches of one set of participants; n counts from 1."""
+    """Slot of a participant set's n-th launch in a cell, from 1."""
 
     seq: int
     set_index: int
@@ -108,7 +108,7 @@ def _compute_layout(process_count: int) -> _Layout:
 
 
 def _page_nbytes(words: int) -> int:
-    """Return the size of this many words in bytes, rounded up to what can be mapped."""
+    """Return the bytes of these words, rounded up to a mappable size."""
     return -(-8 * words // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
@@ -162,7 +162,7 @@ def _link_memory(link: Path, process_count: int) -> int | None:
 
 
 class _ProgramRow(NamedTuple):
-    """A line of the file of names: a program, and a set of ranks that launches it."""
+    """A line of the names file: a program and its ranks."""
 
     fingerprint: int
     name: str
@@ -247,7 +247,7 @@ class SharedBoard:
 
     @property
     def close_count(self) -> int:
-        """How often the ranks were asked to close their connections to each other."""
+        """How often the ranks were asked to close their mutual connections."""
         return self._words[_CLOSE_COUNT]
 
     def request_close(self) -> None:
@@ -264,14 +264,14 @@ class SharedBoard:
         self._words[_REPORT_COUNT] += 1
 
     def end_cell(self, rank: int, seq: int, ending: int) -> None:
-        """Record that a rank's cell has ended, and how: from now on nothing is posted in it.
+        """Record how a rank's cell ended, after which it posts no more.
 
         To be called under the lock, so that no thread of this rank is in the middle of a post in that cell.
         """
         self._words[self._rank_offset(rank) + _ENDED] = seq << _ENDING_BITS | ending
 
     def mark_lost(self, rank: int, ending: int) -> None:
-        """Mark a rank as lost: for all others it has ended every cell, including those to come. To be called under the lock."""
+        """Mark a rank as lost in all cells; call under the lock."""
         self.end_cell(rank, _HIGHEST_SEQ, ending)
 
     def ended_seq(self, rank: int) -> int:
@@ -294,7 +294,7 @@ class SharedBoard:
         return self._words[_SET_COUNT]
 
     def find_set_index(self, participants: Sequence[int]) -> int:
-        """Return the number of a set of participants, the same on every rank; a new set is added, and the board grows for it.
+        """Return a participant set's number, equal on every rank; add new sets.
 
         Raises:
             OSError: there is no room for it.
@@ -324,7 +324,7 @@ class SharedBoard:
         self._index_by_digest[digest] = index
 
     def _segment(self, index: int) -> memoryview:
-        """Return the words of the segment that contains a set, and map it if this process has not done so."""
+        """Return the words of a set's segment, mapping it if needed."""
         number, layout = index // _SEGMENT_SETS, self._layout
         if (words := self._segments.get(number)) is None:
             offset = layout.head_nbytes + number * layout.segment_nbytes
@@ -344,7 +344,7 @@ class SharedBoard:
     # -- entries
 
     def last_entry(self, rank: int, set_index: int) -> tuple[int, int]:
-        """Return the cell of a rank's latest entry in a set, and its number there; zeros without an entry."""
+        """Return the cell and number of a rank's latest entry, or zeros."""
         last = self._last_slot_word(rank, set_index)
         return last >> 32, last & 0xFFFFFFFF
 
@@ -359,7 +359,7 @@ class SharedBoard:
         return BoardSlot(seq, set_index, number + 1 if last_seq == seq else 1)
 
     def write_entry(self, rank: int, slot: BoardSlot, entry: Entry) -> None:
-        """Write what a rank is about to launch, in its next slot. To be called under the lock."""
+        """Write a rank's proposal to its next slot; call under the lock."""
         words, at = self._set_words(slot.set_index), _entry_offset(rank, slot)
         slot_word = slot.seq << 32 | slot.number
         has_withdrawal = int(words[slot.number % _SLOT_COUNT] == slot_word)
@@ -378,18 +378,21 @@ class SharedBoard:
         return last >> 32 == slot.seq and last >= slot_word
 
     def read_entry(self, rank: int, slot: BoardSlot) -> Entry | None:
-        """Return a rank's entry in a slot; None without an entry, or if not all of it is visible yet without the lock."""
+        """Return a rank's entry in a slot; None if missing or incomplete."""
         found = _ENTRY_STRUCT.unpack_from(self._set_words(slot.set_index), 8 * _entry_offset(rank, slot))
         if found[0] != slot.seq << 32 | slot.number or found[6] != hash(found[:6]) & _WORD_MASK:
             return None
         return Entry(*found[1:6])
 
     def withdrawal_reason(self, rank: int, slot: BoardSlot) -> int:
-        """Return why an entry was withdrawn; 0 if it was not. For another rank's entry this is certain only under the lock."""
+        """Return why an entry was withdrawn, or 0 if it was not.
+
+        For another rank's entry this is certain only under the lock.
+        """
         return self._set_words(slot.set_index)[_entry_offset(rank, slot) + _REASON]
 
     def withdraw(self, rank: int, slot: BoardSlot, reason: int) -> None:
-        """Withdraw an entry. To be called under the lock, while another participant has not posted in the slot yet."""
+        """Withdraw an entry, under the lock and before all have posted."""
         words = self._set_words(slot.set_index)
         words[_entry_offset(rank, slot) + _REASON] = reason
         words[slot.number % _SLOT_COUNT] = slot.seq << 32 | slot.number
@@ -397,19 +400,19 @@ class SharedBoard:
     # -- ranks that wait
 
     def set_waiting(self, rank: int, slot: BoardSlot | None) -> None:
-        """Record at which slot a rank waits; None if it waits no longer."""
+        """Record the slot at which a rank waits, or None."""
         word = 0 if slot is None else (slot.set_index + 1) << 32 | slot.number
         self._words[self._rank_offset(rank) + _WAITING] = word
 
     def waiting_slot(self, rank: int, seq: int) -> BoardSlot | None:
-        """Return the slot at which a rank waits in a cell; None if it does not wait."""
+        """Return the slot a rank waits at in a cell, or None."""
         word = self._words[self._rank_offset(rank) + _WAITING]
         return BoardSlot(seq, (word >> 32) - 1, word & 0xFFFFFFFF) if word else None
 
     # -- names, for the text of an error
 
     def record_program_name(self, fingerprint: int, name: str, set_index: int, participants: Sequence[int]) -> None:
-        """Record the name of a program before it is posted; a repeated call costs nothing."""
+        """Record a program's name before it is posted; repeated calls cost nothing."""
         if (fingerprint, set_index) not in self._named_programs:
             self._append(_ProgramRow(fingerprint, name, set_index, tuple(participants)))
             self._named_programs.add((fingerprint, set_index))
@@ -429,7 +432,7 @@ class SharedBoard:
             return ""
 
     def record_thread_label(self, kind: int, label: str) -> None:
-        """Record the label of a kind of threads; a repeated call costs nothing."""
+        """Record the label of a thread kind; repeated calls cost nothing."""
         if kind not in self._named_threads:
             self._append(_ThreadRow(kind, label))
             self._named_threads.add(kind)
@@ -446,14 +449,14 @@ class SharedBoard:
         return {row.fingerprint: row.name for row in self._read_rows(_ProgramRow)}
 
     def thread_labels(self) -> dict[int, str]:
-        """Return the labels of threads, by kind; if ranks gave one kind two labels, the first, so that all ranks report the same."""
+        """Return the first label of each thread kind, equal on every rank."""
         labels: dict[int, str] = {}
         for row in self._read_rows(_ThreadRow):
             labels.setdefault(row.kind, row.label)
         return labels
 
     def participants_of(self, set_index: int) -> tuple[int, ...]:
-        """Return the ranks of a set in which a rank has posted; empty if that cannot be read."""
+        """Return the ranks of a used set; empty if unreadable."""
         if set_index not in self._participants_by_index:
             self._participants_by_index |= {row.set_index: row.participants for row in self._read_rows(_ProgramRow)}
         return self._participants_by_index.get(set_index, ())
@@ -471,7 +474,7 @@ class SharedBoard:
     # -- deadlocks
 
     def write_deadlock(self, rank: int, text: str) -> None:
-        """Write the text of a deadlock for a rank that is part of it. To be called under the lock."""
+        """Write a deadlock's text for one of its ranks, under the lock."""
         path = self._programs_path.parent / f"ring.{rank}"
         with open(path, "w", encoding="utf-8", opener=open_private) as file:
             file.write(text)
@@ -505,7 +508,7 @@ def _interrupt_path(run_dir: Path, supervisor: int) -> Path:
 
 
 def create_interrupt_flag(run_dir: Path, supervisor: int) -> None:
-    """Create the words by which the supervisor of a host without the board asks its ranks to stop a cell, close connections or report.
+    """Create the supervisor's request words on a host without the board.
 
     The file is separate, and named after the supervisor: several hosts may share one run directory, but only one has the board.
     """
@@ -514,7 +517,7 @@ def create_interrupt_flag(run_dir: Path, supervisor: int) -> None:
 
 
 class InterruptFlag:
-    """One process's view of these words: 8 bytes each, aligned, each written at once."""
+    """One process's view of these aligned 8-byte words, each written atomically."""
 
     def __init__(self, run_dir: Path, supervisor: int) -> None:
         with _interrupt_path(run_dir, supervisor).open("r+b") as file:
@@ -532,11 +535,11 @@ class InterruptFlag:
 
     @property
     def close_count(self) -> int:
-        """How often the ranks were asked to close their connections to each other."""
+        """How often the ranks were asked to close their mutual connections."""
         return self._words[1]
 
     def request_close(self) -> None:
-        """Ask the ranks of this host to close their connections to each other."""
+        """Ask the ranks of this host to close their mutual connections."""
         self._words[1] += 1
 
     @property
