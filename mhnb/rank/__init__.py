@@ -1,1 +1,1 @@
-"""Processes on a host: the supervisor and, in each rank, the start of JAX, the shell and the launch records."""
+"""Processes of a host: its supervisor, and the parts of a rank."""

@@ -1,4 +1,4 @@
-"""Start JAX in a rank: import, hooks, jax.distributed, devices, and a global sum whose value is known.
+"""Start JAX in a rank, from its import to a first sum.
 
 Every step is reported as a phase, so that a start that hangs or fails shows where.
 """
@@ -40,7 +40,7 @@ _SHUTDOWN_NOTE = (
 
 
 class Bootstrap:
-    """Starts JAX in a rank, and keeps the facts that are known about it then.
+    """Starts JAX in a rank, and keeps the facts about it.
 
     Args:
         spec: the host and its cluster.
@@ -106,7 +106,7 @@ class Bootstrap:
             jax.distributed.shutdown = _ignore_shutdown(jax.distributed.shutdown, jax.distributed.is_initialized)
 
     def _install_guard(self) -> None:
-        """Record launches and arrays from now on, and agree on each launch with the other ranks."""
+        """Record launches and arrays, and agree with other ranks, from now on."""
         from mhnb.rank import jax_private
         from mhnb.rank.guard.array_hooks import ProcessJax, install_array_hooks
 
@@ -122,7 +122,7 @@ class Bootstrap:
             jax_private.hook_argument_layout()
 
     def _open_flight(self) -> None:
-        """Record events from now on. Without room for the file, the rank starts all the same, and the report says why it has none."""
+        """Record events if possible; otherwise the report says why not."""
         path = flight_path(Path(self._spec.run_dir), self._rank)
         try:
             self.interrupts.flight.open(path, make_header(self._rank, self._spec.generation, self._spec.process_count))
@@ -159,7 +159,7 @@ class Bootstrap:
         self._progress("devices")
 
     def _check_sum(self) -> None:
-        """Check a sum of 0..N-1 over all N devices, one number on each: N (N - 1) / 2, or the collectives are broken."""
+        """Check that the sum of 0..N-1 over N devices is N(N-1)/2."""
         import jax
         import numpy as np
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -193,7 +193,7 @@ class Bootstrap:
         self._progress("checked")
 
     def _list_unseen(self, numbers: Any, rows: Any) -> list[str]:
-        """Return the functions whose arrays of host data the guard does not see with this JAX, though it should.
+        """Return constructors whose arrays the guard fails to see with this JAX.
 
         `device_put` is not tried: JAX compares its argument on all ranks by a launch of its own. It takes the path of arguments.
         """
@@ -222,7 +222,7 @@ class Bootstrap:
         return [name for name, array in arrays.items() if not is_tagged(array)]
 
     def _check_record(self, recorded_counts: Sequence[int]) -> None:
-        """Trust the hooks only if they have seen every launch of the sum, on both paths."""
+        """Trust the hooks only if they saw every test launch."""
         if (
             self.guard["available"]
             and self._spec.process_count > 1
@@ -253,7 +253,7 @@ class Bootstrap:
         return self.facts()
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of this rank, as JAX itself reports them. Touches the backend only if it is initialised already."""
+        """Return this rank's facts, fewer before `jax.distributed` is initialised."""
         import jax
 
         if not jax.distributed.is_initialized():
@@ -280,7 +280,7 @@ class Bootstrap:
 
 
 def _restore_sigterm(original: Callable[..., None]) -> Callable[..., None]:
-    """Restore the handler of SIGTERM after `initialize`, so that SIGTERM still ends the rank.
+    """Restore SIGTERM's handler after `initialize`, so that it ends the rank.
 
     JAX's preemption service takes the signal, and `reached_preemption_sync_point` needs that service. Without a SIGTERM that it
     sees, the service answers that no host is about to be preempted. Ranks cannot know better.
@@ -302,7 +302,10 @@ def _restore_sigterm(original: Callable[..., None]) -> Callable[..., None]:
 def _idempotent_initialize(
     original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool]
 ) -> Callable[..., None]:
-    """Make the first line of every guide work: without arguments, or with those in force, it returns with a note."""
+    """Let `initialize` return with a note if its arguments are in force.
+
+    Most guides begin with this call, often without arguments.
+    """
     from mhnb.rank import jax_private
 
     signature = inspect.signature(original)
@@ -329,8 +332,9 @@ def _idempotent_initialize(
 
 
 def _ignore_shutdown(original: Callable[..., None], is_initialized: Callable[[], bool]) -> Callable[..., None]:
-    """Make the last line of every guide work: it returns with a note, once per cell, and the ranks stay connected.
+    """Replace `shutdown` by a note, so that the ranks stay connected.
 
+    Most guides end with this call. It is noted once per cell.
     A forked child gets the same: its connection is its rank's, and JAX hangs when it closes that from the child.
     JAX's own shutdown, by `atexit`, does not use this name.
     """

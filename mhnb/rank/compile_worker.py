@@ -1,4 +1,4 @@
-"""Compile a program for a mesh that does not exist, on fake CPU devices, and report what it communicates.
+"""Compile programs for a fake CPU mesh, and report their communication.
 
 A process of its own, because the notebook's process must not initialise JAX. Requests come over pipes: a line of JSON in, a line
 of JSON out. The process ends when its input does. It evaluates what its user typed, as a rank does.
@@ -38,7 +38,7 @@ def mlp(x: Any, w1: Any, w2: Any) -> Any:
 
 
 def attention(x: Any, wq: Any, wk: Any, wv: Any, wo: Any) -> Any:
-    """Return an attention block without masks: x is [batch, length, width], the weights [width, heads, size], wo the reverse."""
+    """Return an attention block without masks; the einsums show the shapes."""
     q, k, v = (jnp.einsum("btd,dhe->bthe", x, w) for w in (wq, wk, wv))
     weights = jax.nn.softmax(jnp.einsum("bthe,bshe->bhts", q, k) / np.sqrt(q.shape[-1]))
     return jnp.einsum("bthe,hed->btd", jnp.einsum("bhts,bshe->bthe", weights, v), wo)
@@ -91,7 +91,7 @@ def handle_request(request: CompileRequest) -> WireProgram:
 
 
 def _locate_line(line: int) -> SourceLine | None:
-    """Return the location of a line of this file in the built-in program that contains it; None outside of these programs."""
+    """Return a line's location in its built-in program, or None elsewhere."""
     for name, function in _PROGRAMS.items():
         lines, first = inspect.getsourcelines(function)
         if first <= line < first + len(lines):
@@ -105,7 +105,7 @@ def _spec(text: str) -> PartitionSpec:
 
 
 def main() -> None:
-    """Answer requests until the input ends. Everything that the program prints goes to stderr."""
+    """Answer requests until the input ends; the program prints to stderr."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -16,7 +16,7 @@ _PORT_COUNT = 24
 
 
 def run_hub(spec: HostSpec) -> None:
-    """Run the controller until it is killed. Its address and limits are in the profile's ipcontroller_config.py."""
+    """Run the controller until killed; `ipcontroller_config.py` has its address and limits."""
     from ipyparallel.controller.app import IPController
     from traitlets import default
 
@@ -40,7 +40,7 @@ def run_hub(spec: HostSpec) -> None:
 
 
 def main() -> None:
-    """Run the controller in a new process. The spec comes on standard input."""
+    """Run the controller with the spec read from standard input."""
     end_with_parent(int(sys.argv[1]))
     run_hub(parse_hostspec(sys.stdin.readline()))
 

@@ -1,4 +1,4 @@
-"""A rank as an ipyparallel engine: the engine's loop, our kernel and shell, and the channel that delivers cells.
+"""A rank as an ipyparallel engine: loop, kernel, shell and channel.
 
 ipyparallel registers the engine and maintains its heartbeat; cells arrive over the channel, on the same thread and loop.
 """
@@ -44,19 +44,19 @@ class RankKernel(IPythonParallelKernel):
 
 
 class RankEngine(IPEngine):
-    """An engine whose id is the rank, and which starts to serve the rank once it is registered."""
+    """An engine that has the rank's number, and serves once registered."""
 
     on_registered: Any = None
 
     engine_only = False
 
     def redirect_output(self, iopub_socket: Any) -> None:
-        """Leave the streams alone, because the rank's own capture has them. Those of a mere engine go to ipyparallel's client."""
+        """Leave the streams to the rank's capture, except in a mere engine."""
         if self.engine_only:
             super().redirect_output(iopub_socket)
 
     def init_signal(self) -> None:
-        """Leave SIGINT to the runner. SIGTERM ends the rank as it ends any process."""
+        """Leave SIGINT to the runner, and let SIGTERM end the process."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if self.engine_only:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -68,7 +68,7 @@ class RankEngine(IPEngine):
 
 
 class _Server:
-    """Reads the channel on the engine's loop and passes each message to its handler."""
+    """Reads the channel on the engine's loop, and dispatches its messages."""
 
     def __init__(
         self, engine: RankEngine, spec: HostSpec, rank: int, channel: TransportClient, bootstrap: Bootstrap
@@ -171,7 +171,7 @@ def _facts(engine: RankEngine, bootstrap: Bootstrap) -> dict[str, Any]:
 
 
 def serve(spec: HostSpec, rank: int, channel: TransportClient, bootstrap: Bootstrap) -> None:
-    """Register with the hub under the rank's own number, and serve until the process ends."""
+    """Register under the rank's number, and serve until the process ends."""
     # The engine creates this class; here the rank's own replaces it, because ipyparallel has no setting for it.
     import ipyparallel.engine.app as engine_app
 
@@ -197,7 +197,7 @@ def serve(spec: HostSpec, rank: int, channel: TransportClient, bootstrap: Bootst
 
 
 def _run_forever(engine: RankEngine) -> NoReturn:
-    """Run the event loop until the process ends, whatever code of a cell does to it.
+    """Run the event loop until the process ends, whatever cells do.
 
     A KeyboardInterrupt or SystemExit of a task or a callback leaves the loop, and `loop.stop()` ends it.
     Neither ends the rank.
@@ -211,7 +211,7 @@ def _run_forever(engine: RankEngine) -> NoReturn:
 
 
 def _skip_loop_frames(found: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without the frames that run the loop, unless none are below them."""
+    """Return the traceback without the event loop's frames, if others follow."""
     below = found
     while below is not None and "/asyncio/events" not in below.tb_frame.f_code.co_filename:
         below = below.tb_next

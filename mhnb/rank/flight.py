@@ -1,4 +1,4 @@
-"""The flight recorder of one rank: writes its events into a memory-mapped file, which the system keeps when the process is killed.
+"""Flight recorder of one rank: a memory-mapped file that survives its death.
 
 An event costs 1 to 2 µs, so that recording can always be on. Events of several threads may be written at once: each takes
 the next number, and so its own place in the ring.
@@ -40,7 +40,7 @@ _pack_record = RECORD.pack_into
 
 
 def identify_clock() -> str:
-    """Return what identifies this process's monotonic clock: the boot of the machine, and its time namespace."""
+    """Identify this process's monotonic clock by boot and time namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -63,7 +63,7 @@ class _CellArrivals:
 
 
 class ArrivalRecorder:
-    """Notes when the rank came to each agreement of a cell, and when that was decided; the last ones. From any thread."""
+    """Records when agreements of a cell were reached and decided; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class ArrivalRecorder:
         """By the cell's number: a thread that outlives its cell may already agree for the next one."""
 
     def add(self, cell: int, participants: tuple[int, ...], number: int, times_ns: tuple[int, int]) -> None:
-        """Note an agreement: when the rank came to it, and when it was decided."""
+        """Record when the rank reached an agreement and when it was decided."""
         with self._lock:
             own = self._cells.setdefault(cell, _CellArrivals())
             position = own.participants.setdefault(participants, len(own.participants))
@@ -83,7 +83,7 @@ class ArrivalRecorder:
             own.count += 1
 
     def take(self, cell: int) -> ArrivalLog:
-        """Return the agreements of a cell, and forget them and those of earlier cells."""
+        """Return a cell's agreements; forget them and those of earlier cells."""
         with self._lock:
             own = self._cells.pop(cell, _CellArrivals())
             self._cells = {seq: later for seq, later in self._cells.items() if seq > cell}
@@ -107,7 +107,7 @@ NO_LAUNCH = LaunchId((), 0, 0)
 
 
 class FlightRecorder:
-    """Writes events of one rank. Until it is opened, and in a forked child of the rank, it records nothing."""
+    """Records events of one rank; inactive until opened and in forked children."""
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
@@ -144,13 +144,13 @@ class FlightRecorder:
         os.register_at_fork(after_in_child=self._leave_to_parent)
 
     def _leave_to_parent(self) -> None:
-        """Record nothing in a forked child of the rank, which shares the memory."""
+        """Record nothing in a forked child, which shares the memory."""
         self._memory = None
 
     def record(
         self, kind: EventKind, cell: int, line: int | None = None, program: str = "", launch: LaunchId = NO_LAUNCH
     ) -> int:
-        """Record an event, from any thread; return its time, in ns of the monotonic clock."""
+        """Record an event, from any thread; return its monotonic time in ns."""
         now = monotonic_ns()
         if self._memory is None:
             return now
@@ -178,7 +178,7 @@ class FlightRecorder:
         return now
 
     def _add_set(self, participants: tuple[int, ...]) -> int:
-        """Enter a set of participants in the table, before an event refers to it; return its number."""
+        """Add a set of participants to the table; return its number."""
         with self._sets_lock:
             line = f"{format_ranks(participants)}\n".encode()
             end = self._sets_end + len(line)

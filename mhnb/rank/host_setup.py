@@ -1,4 +1,4 @@
-"""Prepare a host for its ranks: task number, directory, environment, GPUs, and the files that the ranks read and write.
+"""Prepare a host for its ranks: environment, directory, GPUs and files.
 
 A rank writes one log for people, and its C-level output goes to files of its own. Where the latest cell began in these files is
 recorded in a file that outlives the rank: what the rank printed before that cell is not its last output.
@@ -51,7 +51,7 @@ class Offsets(NamedTuple):
 
 
 class LogOffsets:
-    """The record of one rank: a file of one line, overwritten in place."""
+    """The offsets of one rank: a one-line file, overwritten in place."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,7 +59,7 @@ class LogOffsets:
         self._written: Offsets | None = None
 
     def write(self, offsets: Offsets) -> None:
-        """Record the sizes: one short write, and none after a cell that printed nothing, since every cell begins with it."""
+        """Record the sizes in one short write, or none if unchanged."""
         if offsets == self._written:
             return
         self._written = offsets
@@ -118,7 +118,7 @@ class RankPaths:
 
     @property
     def native(self) -> tuple[Path, Path]:
-        """The files that the rank's file descriptors 1 and 2 write to: output of C code and subprocesses, and of an abort."""
+        """Files of the rank's descriptors 1 and 2, for native output."""
         log_dir = self.run_dir / "log"
         return log_dir / f"rank{self.rank}.native.out", log_dir / f"rank{self.rank}.native.err"
 
@@ -128,7 +128,7 @@ class RankPaths:
         return self.run_dir / "log" / f"rank{self.rank}.begun"
 
     def read_last_lines(self, count: int) -> list[str]:
-        """Return the last lines of a rank that died, and append its native output to the log, where no other process will.
+        """Return a dead rank's last lines; append native output to the log.
 
         Only output since its latest cell began counts: earlier output did not lead to its end.
         """
@@ -184,7 +184,7 @@ def find_task_number(environment: Mapping[str, str]) -> int:
 
 
 def prepare_host(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec:
-    """Prepare this process as the spec requires, and return the spec with what this host adds.
+    """Prepare this process as the spec requires; return the completed spec.
 
     Raises:
         LaunchError: the interpreter was started with another seed of its hashes; sets would differ between the ranks.
@@ -257,7 +257,9 @@ def _enter_cwd(spec: HostSpec) -> None:
 
 
 def _make_local_run_dir(spec: HostSpec) -> Path:
-    """Create a directory on this machine's own disk: a shared home may be slow, and pids are unique only per machine.
+    """Create a run directory on this machine's own disk.
+
+    A shared home may be slow, and pids are unique only per machine.
 
     Raises:
         LaunchError: its place belongs to another user.
@@ -287,7 +289,7 @@ def _make_local_run_dir(spec: HostSpec) -> Path:
 
 
 def assign_gpus(spec: HostSpec, environment: Mapping[str, str]) -> dict[int, list[str]]:
-    """Return the GPUs of each rank of this host: its own part, or all that there are.
+    """Return the GPUs of each rank: its own part, or all.
 
     Raises:
         LaunchError: there are no GPUs, or they cannot be shared out.
@@ -301,14 +303,14 @@ def assign_gpus(spec: HostSpec, environment: Mapping[str, str]) -> dict[int, lis
 
 
 def write_connection_file(run_dir: Path, text: str) -> None:
-    """Write the hub's connection file to where the engines of this host look for it. It contains the hub's key."""
+    """Write the hub's connection file, with its key, for local engines."""
     path = run_dir / _CONNECTION
     make_private_folder(path.parent)
     write_private(path, text)
 
 
 def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> str:
-    """Wait until the hub of this host has written its connection file; return its content.
+    """Wait for the hub's connection file on this host; return its content.
 
     Raises:
         LaunchError: the hub has not written it in that time; its log says why.
@@ -323,7 +325,7 @@ def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> 
 
 
 def read_versions() -> dict[str, str]:
-    """Return the version of the interpreter and of each package through which ranks share a protocol or a program."""
+    """Return versions of the interpreter and of packages that ranks must share."""
     names = ("jax", "jaxlib", "mhnb", "numpy")
     found = {name: _version(name) for name in names}
     return {"python": platform.python_version(), **{name: v for name, v in found.items() if v}}

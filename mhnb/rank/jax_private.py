@@ -112,7 +112,7 @@ def register_cluster_env(arguments: Mapping[str, Any]) -> None:
 
 
 def bind_gloo(address: str) -> None:
-    """Make gloo listen on an address of this host, and report it to the other ranks.
+    """Make gloo listen on, and announce, an address of this host.
 
     By default it uses what the host's own name resolves to.
 
@@ -124,7 +124,7 @@ def bind_gloo(address: str) -> None:
 
 
 def allow_multi_machine_meshes() -> None:
-    """Make `jax.make_mesh` create a mesh over CPU devices of several machines, which JAX itself refuses.
+    """Let `jax.make_mesh` span CPU devices of several machines, which JAX refuses.
 
     Every other call, and every other refusal, stays JAX's own. So does `slice_index`, which distinguishes machines in hybrid meshes.
     A refusal of GPU or TPU slices carries the mesh, for its hint.
@@ -166,7 +166,7 @@ def allow_multi_machine_meshes() -> None:
 
 
 def _describe_refused_mesh(sizes: Sequence[int], small_mesh: Any, devices: Sequence[Any]) -> RefusedMesh | None:
-    """Describe a mesh for its hint; None if its devices have no short name.
+    """Describe a mesh for its hint; None for unusual axes or devices.
 
     Raises:
         ValueError, AssertionError, NotImplementedError: a hybrid mesh is not possible either, as within one slice.
@@ -222,7 +222,7 @@ def hook_array_constructors(
     reorder_shards: _Wrapper,
     rewrap: _Wrapper,
 ) -> None:
-    """Wrap the functions that make arrays of a process's own data, or of other arrays without a launch.
+    """Wrap the functions that make arrays without a launch.
 
     Args:
         shard_args: wraps `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
@@ -255,7 +255,7 @@ def hook_array_constructors(
 
 
 def hook_collectives(wrapper: Callable[[Callable[[], Any]], Any]) -> None:
-    """Call the function that makes the CPU's collectives through `wrapper`. If this JAX has none, nothing is called."""
+    """Wrap the function that makes CPU collectives, if JAX has one."""
     from jax._src import xla_bridge
 
     native: Any = getattr(xla_bridge, "_jax", None)
@@ -265,7 +265,7 @@ def hook_collectives(wrapper: Callable[[Callable[[], Any]], Any]) -> None:
 
 
 def start_profiler(give_way: Callable[[], None]) -> tuple[Callable[[], bytes], Callable[[], None]]:
-    """Start a profile beside JAX's own functions, so that code may use them as if there were none.
+    """Start a profile that gives way when other code starts one.
 
     XLA has one profile at a time, and everything in JAX that starts one makes a session of this class.
 
@@ -299,7 +299,7 @@ def start_profiler(give_way: Callable[[], None]) -> tuple[Callable[[], bytes], C
 
 
 def list_arrays() -> list[list[Any]]:
-    """Return every living array of this process, one list per platform, the newest first. Initialises nothing."""
+    """Return live arrays by platform, newest first; never initialise a backend."""
     if not backend_is_initialized():
         return []
     bridge: Any = sys.modules["jax._src.xla_bridge"]
@@ -311,13 +311,13 @@ def list_arrays() -> list[list[Any]]:
 
 
 def backend_is_initialized() -> bool:
-    """Return whether this process has a JAX backend. Imports nothing and initialises nothing."""
+    """Return whether this process has a JAX backend, without initialising one."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is not None and bool(bridge.backends_are_initialized())
 
 
 def list_buffers(array: Any) -> list[tuple[Any, int | None, int]]:
-    """Return the buffers of a plain array on this process's devices: device, address, bytes. Waits for nothing.
+    """Return device, address and bytes of an array's local buffers, without waiting.
 
     The address is None if the buffer is empty, or if its array is still computed, because on some platforms asking would wait.
     """
@@ -453,7 +453,7 @@ def read_name_and_devices(compiled: Any) -> tuple[str, list[Any]]:
 
 
 def finish_effects() -> None:
-    """Wait for prints and callbacks from inside compiled programs; free of cost without any, or if the hooks do not fit."""
+    """Wait for prints and callbacks from inside compiled programs, if any."""
     if _recorder is None:
         return
     import jax
@@ -468,7 +468,7 @@ def finish_effects() -> None:
 
 
 def _probe() -> str | None:
-    """Return why the hooks do not fit the installed JAX; None if they do."""
+    """Return why the hooks do not fit this JAX, or None."""
     import jax
     from jax._src import array, dispatch
     from jax._src.interpreters import pxla
@@ -488,7 +488,7 @@ def _probe() -> str | None:
 
 
 def _missing_path_names() -> list[str]:
-    """Return the names that the two launch paths need and this JAX does not have."""
+    """Return the names that the launch paths need and JAX lacks."""
     from jax._src import api, config, core, dispatch, pjit, tree_util
     from jax._src.interpreters import pxla
 
@@ -558,7 +558,7 @@ _FIELDS = {
 
 
 class _ProbedExecutable:
-    """Stands in for an executable, for its results, and for the handler of an output; notes what it is called with."""
+    """Stands in for an executable and its parts, and records calls."""
 
     def __init__(self) -> None:
         self.inputs: list[object] = []
@@ -579,7 +579,7 @@ class _ProbedExecutable:
 
 
 def _missing_launch_steps(pxla: Any) -> list[str]:
-    """Launch through JAX's own call object, and return what the hooks need of a launch and JAX does otherwise.
+    """Launch through JAX's own call object; return steps that do not fit.
 
     What is launched only notes the calls. A program would need a backend, which must not be there before `jax.distributed` is
     initialised, and 33 ms of each rank's start, where this takes 0.1 ms. The sum that ends a start is a program: it counts only if
@@ -621,7 +621,7 @@ def _hook() -> None:
 
 
 def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the compilation of a lowered module, so that the module is available when its executable is loaded."""
+    """Wrap compilation, to keep the lowered module until its executable is loaded."""
 
     @functools.wraps(from_hlo)
     def compile_recorded(name: str, hlo: Any, *args: Any, **kwargs: Any) -> Any:
@@ -644,7 +644,7 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _remove_identity_converts(module: Any) -> None:
-    """Remove conversions of a value to its own type, which JAX writes where a weak type becomes a strong one.
+    """Remove conversions to the same type, which JAX writes for weak types.
 
     They do nothing, but without this a rank that passes 2.0 has another program than one that passes np.float32(2).
     """
@@ -665,14 +665,14 @@ def _remove_identity_converts(module: Any) -> None:
 
 
 def _watch_callback(callback: Any, program: str, *, is_shared: bool) -> Any:
-    """Return the function that a program calls in place of a host callback. A callback of a TPU is not a function."""
+    """Wrap a host callback, unless it is not a function (TPU)."""
     if _recorder is None or not isinstance(callback, types.FunctionType):
         return callback
     return _recorder.callbacks.wrap(callback, CallingProgram(program, is_shared))
 
 
 def _hook_load(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any], Any]:
-    """Wrap the loading of an executable. A multi-process one gets a `Recorded` as its call object.
+    """Wrap loading: a multi-process executable gets a `Recorded` call object.
 
     A rank without a device of the program has no part in it: no rank waits for this one, so it calls the program as JAX does.
     """
@@ -755,7 +755,7 @@ _CARRIED_MARK = "mhnb: the module of this executable"
 
 
 def _find_carried(unloaded: Any) -> _Module | None:
-    """Return what a loaded executable carries; None for a new one, and for one that was serialised without mhnb."""
+    """Return a loaded executable's module, or None if it carries none."""
     found = (each for each in unloaded.keepalive or () if type(each) is tuple and each[:1] == (_CARRIED_MARK,))
     return next((_Module(*each) for each in found if len(each) == len(_Module._fields)), None)
 
@@ -778,7 +778,7 @@ def _build_hooked(build: Callable[[], Any], program: _Program, recorded: Callabl
 
 
 def _make_hooked_call_class() -> type[Any]:
-    """Create the class of call objects of multi-process programs. JAX's C++ paths accept only an `ExecuteReplicated`."""
+    """Create the call class, an `ExecuteReplicated` because C++ accepts nothing else."""
     from jax._src.interpreters import pxla
 
     class Recorded(pxla.ExecuteReplicated):  # type: ignore[misc,unused-ignore]
@@ -867,7 +867,7 @@ _jax: Any = types.SimpleNamespace(array_type=None)
 
 @dataclass(slots=True)
 class _CppProgram:
-    """A program that C++ launches, found through the sharding of its first output."""
+    """A program launched by C++, identified by its first output's sharding."""
 
     program: _Program
     compiled: Any
@@ -887,7 +887,7 @@ _CPP_PROGRAM = "_mhnb_origin"
 
 
 def select_dispatch(guard: str, *, is_direct: bool) -> bool:
-    """Select the launch path of a cell: `is_direct` lets JAX launch by itself, under off and parity.
+    """Select the launch path of a cell: direct by JAX, or gated.
 
     Returns:
         Whether it does; False if the hooks do not fit, because then no launch is recorded either way.
@@ -931,12 +931,12 @@ def _hook_dispatch() -> None:
 
 
 def _refuse_in_child() -> None:
-    """Refuse the launches of a forked child, because it is not a rank."""
+    """Refuse a forked child's launches, because it is not a rank."""
     select_dispatch(_launch_path.guard, is_direct=False)
 
 
 def _hook_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the function that returns what JAX's C++ dispatch needs after the first call of a program."""
+    """Wrap the function that prepares C++ dispatch after a program's first call."""
 
     @functools.wraps(original)
     def get_fastpath_data(executable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -954,7 +954,7 @@ def _hook_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _mark_first_output(data: Any, program: _Program, avals: Sequence[Any]) -> Any:
-    """Give the first output a sharding of its own. It identifies the program after C++ has launched it."""
+    """Mark the first output's sharding to identify the program C++ launched."""
     if not data.out_shardings:
         return data
     first, *others = data.out_shardings
@@ -972,7 +972,7 @@ def _mark_first_output(data: Any, program: _Program, avals: Sequence[Any]) -> An
 
 
 def _hook_cpp_call(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the function that creates the C++ call of a program that was compiled ahead of time."""
+    """Wrap the creation of C++ calls for programs compiled ahead of time."""
     from jax._src import stages
 
     @functools.wraps(original)
@@ -998,7 +998,7 @@ def _hook_cpp_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set_after_call() -> None:
-    """Make JAX call the function of this path after each launch, beside its own check for NaN."""
+    """Make JAX call this path's function after launches, beside its NaN check."""
     config = _jax.config
     checks = config._read("jax_debug_nans") or config._read("jax_debug_infs")
     ours = _jax.after_call if _launch_path.has_cpp_programs and not _launch_path.is_unguarded else None
@@ -1007,7 +1007,7 @@ def _set_after_call() -> None:
 
 
 def _set_after_call_here() -> None:
-    """Do the same for this thread, which has its own setting of the check."""
+    """Do the same for this thread, which has its own NaN setting."""
     config = _jax.config
     checks = config.debug_nans.get_local() is True or config.debug_infs.get_local() is True
     _jax.post_hook.set_local(_checked_after_call if checks else config.config_ext.unset)
@@ -1031,7 +1031,7 @@ def _make_after_call() -> Callable[[Any, Any, Any, Any], None]:
                 _recorder.gate.deliver_after_record()
 
     def handle(function: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Handle a launch that C++ has made: tag its outputs, or record it."""
+        """Handle a launch by C++: tag its outputs, or record it."""
         __tracebackhide__ = True
         # Most calls are of programs of this process alone, and end at the first check.
         if type(out) is array_type:
@@ -1069,7 +1069,7 @@ def _handle_cpp_launch(cpp_program: _CppProgram, outputs: list[Any], call: tuple
 
 
 def _tag_single(cpp_program: _CppProgram, argument: Any, outputs: list[Any]) -> bool:
-    """Tag the outputs of a program of one array whose tag is final. Return False if there is more to do."""
+    """Tag a one-array program's outputs; return False if more is needed."""
     tag: Tag = getattr(argument, ATTRIBUTE, UNTAGGED)
     recorder, signatures, program = _recorder, cpp_program.signatures, cpp_program.program
     assert recorder is not None
@@ -1088,7 +1088,7 @@ def _follow_boxes(inputs: list[Any], outputs: list[Any], cpp_program: _CppProgra
 
 
 def _list_inputs(cpp_program: _CppProgram, function: Any, args: Any, kwargs: Any) -> list[Any]:
-    """List the inputs that a launch from C++ takes, in the order in which its Python path takes them."""
+    """List a C++ launch's inputs, in the order of its Python path."""
     if len(args) == 1 and type(args[0]) is _jax.array_type and not (kwargs or cpp_program.constants):
         return list(args) if cpp_program.kept_indices is None or cpp_program.kept_indices else []
     info = getattr(function, "_jit_info", None)
@@ -1179,7 +1179,7 @@ class _CachedCall:
 
 
 class _SignatureCache:
-    """Cache of gated calls, by function, static arguments and the types of their leaves.
+    """Cache of gated calls, by function, static arguments and leaf types.
 
     JAX's own `_infer_params` works those out again at each call that does not come from C++.
     """
@@ -1273,7 +1273,7 @@ class _SignatureCache:
         return tuple(signature)
 
     def make_token(self, leaf: Any) -> int | None:
-        """Return the token of what a program sees of a leaf, such as its type and sharding; None if that is unknown."""
+        """Return a token of a leaf's type and sharding; None if unknown."""
         kind = type(leaf)
         if kind in _PLAIN_NUMBERS:
             return self._intern(kind)
@@ -1296,7 +1296,7 @@ class _SignatureCache:
         return self._tokens.setdefault(what, next(self._numbers))
 
     def _add(self, params: Any, missed: tuple[Any, Any, Any], leaves: Sequence[Any], result: Any) -> None:
-        """Add a call to the cache, if it is a plain one of a gated program."""
+        """Add a plain call of a gated program to the cache."""
         _, flat, _, _, _, executable, profiler, constants = result
         call: Any = getattr(executable, "unsafe_call", None)
         inputs = _current.inputs
@@ -1333,7 +1333,7 @@ class _SignatureCache:
 
 
 def _make_table(_function: Any, _info: Any) -> dict[Any, Any]:
-    """Create the table of a function's known calls, by signature. Its values are JAX's own parameters, with a `_CachedCall`."""
+    """Create a function's table of JAX parameters with `_CachedCall`, by signature."""
     return {}
 
 
@@ -1344,7 +1344,7 @@ _PLAIN_NUMBERS = (bool, int, float, complex)
 
 
 def _lay_out(call: Any, places: Sequence[int], inputs: list[Any]) -> None:
-    """Lay out some of the arguments of a call as its program requires."""
+    """Lay out some of a call's arguments as its program requires."""
     from jax._src.interpreters import pxla
     from jax._src.lib import xla_client  # type: ignore[attr-defined,unused-ignore]
 
@@ -1360,7 +1360,7 @@ def _lay_out(call: Any, places: Sequence[int], inputs: list[Any]) -> None:
 
 
 def _clear_with(original: Callable[..., Any], signatures: _SignatureCache) -> Callable[..., Any]:
-    """Wrap the method with which a jitted function clears its programs, so that signatures are cleared, too."""
+    """Wrap a jitted function's cache clearing, so that signatures are cleared too."""
 
     @functools.wraps(original)
     def clear_cache(self: Any) -> None:
@@ -1371,7 +1371,7 @@ def _clear_with(original: Callable[..., Any], signatures: _SignatureCache) -> Ca
 
 
 class _HookedExecutable:
-    """Agrees on a launch and records it at the very moment it is made.
+    """Agrees on a launch and records it exactly when it is made.
 
     That is after the arguments were laid out, which may launch others.
     """
@@ -1445,7 +1445,7 @@ class _HookedExecutable:
             raise
 
     def _launch_local(self, inputs: Any, kwargs: Any) -> _HookedResults:
-        """Launch a program without a collective. No rank waits for it, and its outputs are tagged by its inputs."""
+        """Launch a program without a collective, and tag outputs by inputs."""
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
@@ -1461,7 +1461,7 @@ class _HookedExecutable:
         return _HookedResults(results, self._make_tagger(inputs, provenance), None, follow)
 
     def _follow_callbacks(self, line: int | None, follow: _Follow | None) -> _Follow | None:
-        """Return what is done with the outputs of a program whose callbacks return values. Ranks may get different ones."""
+        """Return a function that compares outputs computed with host callbacks' values."""
         recorder, program = _recorder, self._program
         assert recorder is not None
         if program.is_per_rank:
@@ -1498,7 +1498,7 @@ def _make_local_provenance(recorder: LaunchRecorder, program: _Program, tags: Se
 
 
 def _check_not_donated_twice(program: _Program, inputs: Sequence[Any]) -> None:
-    """Check that no array is donated and passed a second time: JAX refuses that too late, and ends the process by SIGSEGV.
+    """Check that no donated array is passed twice: JAX ends in SIGSEGV.
 
     Raises:
         ValueError: an array is donated and passed a second time.
@@ -1518,7 +1518,7 @@ def _check_not_donated_twice(program: _Program, inputs: Sequence[Any]) -> None:
 
 
 class _HookedResults:
-    """Passes the arrays of a launch to its record when JAX makes them, also those that end up in a mutable array."""
+    """Passes a launch's arrays to its record when JAX makes them."""
 
     __slots__ = ("_follow", "_launched", "_results", "_tag")
 
@@ -1552,9 +1552,9 @@ class _HookedResults:
 
 
 def unwrap_array(value: Any) -> Any:
-    """Return the plain array behind an array of keys or of another extended type, which cannot report whether it is ready.
+    """Return the plain array behind one of an extended type, like keys.
 
-    Any other value is returned unchanged.
+    An extended type cannot report whether it is ready. Any other value is returned unchanged.
     """
     while not hasattr(value, "is_ready"):
         inner = getattr(value, "_base_array", None)
@@ -1566,7 +1566,7 @@ def unwrap_array(value: Any) -> Any:
 
 
 def _fingerprint(unloaded: Any, module_digest: str) -> str:
-    """Return a hash of what makes it this program: the lowered module without locations, the devices, the options.
+    """Return a hash of the module without locations, the devices and options.
 
     The module contains shardings, donations, and the identity of its host callbacks. If there is a module, neither XLA's
     optimised text nor `executable.fingerprint` would do: the text may differ per host, and the fingerprint changes with the line

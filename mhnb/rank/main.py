@@ -1,4 +1,4 @@
-"""The life of a rank: connect, start JAX, become an engine, serve cells until killed."""
+"""The life of a rank: connect, start JAX, serve cells until killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARENT_POLL_S = 1.0
 
 
 class _PhaseReporter:
-    """Reports each phase of this rank to the notebook, and keeps it for the case that the next step fails."""
+    """Reports each phase of this rank, and keeps it for error reports."""
 
     def __init__(self, channel: TransportClient, rank: int) -> None:
         self._channel, self._rank = channel, rank
@@ -36,7 +36,7 @@ class _PhaseReporter:
 
 
 def run_rank(spec: HostSpec) -> None:
-    """Run the one rank that the spec names. Returns only if the rank failed to start."""
+    """Run the spec's one rank until killed; exit if it cannot start."""
     from mhnb.rank.engine import serve
 
     (rank,) = spec.ranks
@@ -60,7 +60,7 @@ def run_rank(spec: HostSpec) -> None:
 
 
 def _exit_with_supervisor() -> None:
-    """End with the supervisor if the kernel does not do it for us (macOS)."""
+    """End with the supervisor where the kernel does not ensure that (macOS)."""
     if platform.system() == "Linux":
         return
     parent = os.getppid()
@@ -75,7 +75,7 @@ def _exit_with_supervisor() -> None:
 
 
 def main() -> None:
-    """Run a rank in a new process. The spec comes on standard input."""
+    """Run a rank with the spec read from standard input."""
     end_with_parent(int(sys.argv[1]))
     spec = parse_hostspec(sys.stdin.readline())
     make_private_folder(Path(spec.run_dir))

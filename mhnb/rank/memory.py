@@ -1,4 +1,4 @@
-"""Describe what this rank's memory holds: its devices, its process, and the live arrays by the names of the notebook.
+"""Describe this rank's memory: devices, process, and live arrays by name.
 
 Only metadata is read: no array's content, no user's `repr`. Nothing is launched, and nothing waits for an array that is still computed.
 Two arrays that share their buffers, such as an array and its `.addressable_shards`, count once.
@@ -86,7 +86,7 @@ def describe_memory(
 def describe_failure(
     cause: BaseException, namespace: dict[str, Any], hidden: dict[str, Any], *, seq: int
 ) -> AllocationFailure:
-    """Describe what the memory holds when an allocation has failed, while the frames of the error still hold their arrays.
+    """Describe the memory after a failed allocation, before its frames are freed.
 
     Args:
         cause: the failed allocation: what the cell raised, or an error that led to it.
@@ -204,7 +204,7 @@ class _ArrayFinder:
                 self._on_path.discard(id(value))
 
     def add(self, array: Any, name: str = "") -> None:
-        """Record an array, or one more name of it. Deleted arrays are left out."""
+        """Record an array or another name of it, unless it is deleted."""
         plain = unwrap_array(array)
         known = self._by_id.get(id(plain))
         if known is None:
@@ -223,7 +223,7 @@ class _ArrayFinder:
             self.problems.append(problem)
 
     def join_parts(self) -> None:
-        """Count each buffer once: an array whose buffers are all those of larger arrays becomes a name of one of them."""
+        """Count each buffer once; arrays within larger ones become names of them."""
         owners: dict[tuple[Any, int], _Held] = {}
         for held in sorted(self.held, key=lambda each: -_local_nbytes(each.plain)):
             if issubclass(type(held.plain), np.ndarray):
@@ -279,7 +279,7 @@ class _ArrayFinder:
 
 
 def _name_order(name: str) -> tuple[bool, bool, int, int, str]:
-    """Return a sort key: variables before outputs and parts of arrays; short paths first."""
+    """Return a sort key: variables, then outputs and parts; short paths first."""
     is_hidden = name.startswith(("Out[", "_"))
     depth = name.count("[") + name.count(".")
     return name.endswith(SHARES_MEMORY), is_hidden, depth, len(name), name
@@ -310,7 +310,7 @@ def _visit_namespace(finder: _ArrayFinder, namespace: dict[str, Any], hidden: Ma
 
 
 def _iterate_children(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a container or a pytree holds, each with the text that follows the name of the container."""
+    """Yield children of a container or pytree, with their name suffixes."""
     kind = type(value)
     if issubclass(kind, dict):
         for key, child in list(dict.items(value)):
@@ -385,7 +385,7 @@ def _describe_array(array: Any, plain: Any, names: tuple[str, ...]) -> ArrayMemo
 
 
 def _local_nbytes(plain: Any) -> int:
-    """Return the bytes of an array on this process's devices, as its metadata says."""
+    """Return an array's bytes on this process's devices, from its metadata."""
     if issubclass(type(plain), np.ndarray):
         return int(plain.nbytes)
     count = len(plain.sharding.addressable_devices)
@@ -393,12 +393,12 @@ def _local_nbytes(plain: Any) -> int:
 
 
 def _name_program(name: str) -> str:
-    """Return the name of a program without its types; what is no program stays as it is."""
+    """Return a program's name without types; other names stay as they are."""
     return _format_text(name if name in (HOST_DATA, SHARDED_HOST_DATA) else name.partition(" ")[0])
 
 
 def _format_text(text: str) -> str:
-    """Shorten a text of the user's code, and replace what cannot be printed: it may be a name that no parser would accept."""
+    """Shorten text from the user's code, and replace unprintable characters."""
     short = shorten_text(text, _MAX_NAME_CHARS)
     return short if short.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in short)
 
@@ -418,7 +418,7 @@ def _format_spec(spec: Any) -> str:
 
 
 def _find_memory_kind(sharding: Any) -> str:
-    """Return the memory of an array; empty for the device's own. On a CPU all of them are the same."""
+    """Return an array's memory kind; empty for the device's own or CPU."""
     kind = sharding.memory_kind
     device = next(iter(sharding.device_set))
     return "" if kind in (None, "device") or device.platform == "cpu" else str(kind)
@@ -432,7 +432,7 @@ def _format_place(seq: int, line: int | None) -> str:
 
 
 class _AssignedPlaces:
-    """Where the names of the notebook were assigned last, as the text of the cells shows it.
+    """Where the notebook's names were last assigned, from the cells' text.
 
     It is for arrays of which the guard has no record: those of one rank alone, and those of cells that ran without it.
     """
@@ -444,7 +444,7 @@ class _AssignedPlaces:
         self._remaining_chars = _MAX_CELLS_CHARS
 
     def find(self, names: Sequence[str]) -> tuple[int, int | None] | None:
-        """Return the cell and the line that assigned one of the names last, or what it is in; None if that is unknown."""
+        """Return cell and line of the names' last assignment, or None."""
         for name in names:
             if name.startswith("Out["):
                 continue
@@ -477,7 +477,7 @@ def _list_targets(name: str) -> list[str]:
 
 
 def _find_assignments(source: str) -> dict[str, int]:
-    r"""Return the last line of a cell that assigns to each of its targets.
+    r"""Return the last assigning line of each target in a cell.
 
     A target is as in the text, such as `x`, `x['w']` or `x.w`; `x[*]` is for an item whose key the text does not have.
 
@@ -536,7 +536,7 @@ def _describe_device(ordinal: int, device: Any, finder: _ArrayFinder) -> DeviceM
 
 
 def _read_card(device: Any, finder: _ArrayFinder) -> tuple[int | None, int | None]:
-    """Return the bytes that all processes use of a GPU's memory, and its size, by nvidia-ml-py where it is installed."""
+    """Return used and total bytes of a GPU, if nvidia-ml-py reports them."""
     try:
         pynvml: Any = importlib.import_module(_NVML)
     except ImportError:
@@ -552,7 +552,7 @@ def _read_card(device: Any, finder: _ArrayFinder) -> tuple[int | None, int | Non
 
 
 def _find_card(nvml: Any, hardware_id: int) -> Any:
-    """Return the handle of a GPU, which JAX numbers among those that it may see."""
+    """Return the handle of a GPU, numbered among the visible ones."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     name = visible[hardware_id] if hardware_id < len(visible) else str(hardware_id)
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)

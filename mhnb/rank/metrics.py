@@ -40,9 +40,9 @@ _Entry: TypeAlias = tuple[Any, dict[str, Any], bool]
 
 
 def log(step: float, /, *, same: bool = False, **values: Any) -> None:
-    """Log the values of metrics for one step. Call it in a cell, on any rank; the cell shows a chart of each.
+    """Log the values of metrics for one step, in a cell.
 
-    A JAX scalar is not waited for: its value is read once it is computed.
+    Any rank may log; the cell shows a chart of each metric. A JAX scalar is read once it is computed, without a wait.
 
     Args:
         step: the number of the step, finite.
@@ -73,7 +73,7 @@ def _make_recorder() -> MetricRecorder:
 
 
 class MetricRecorder:
-    """The points of this rank's cells that were not sent yet. `add` may be called from any thread.
+    """Unsent points of this rank's cells; any thread may `add` them.
 
     Args:
         capture: knows which cell the calling code belongs to.
@@ -132,7 +132,7 @@ class MetricRecorder:
                     cell.note(name, _TOO_SLOW, step)
 
     def collect(self, seq: int, *, has_ended: bool = False) -> None:
-        """Read the values of a cell that are ready. Within each cell points keep their order, except at its end."""
+        """Read a cell's ready values, in order except at its end."""
         with self._lock:
             if (cell := self._cells.get(seq)) is not None:
                 cell.read(everything=has_ended)
@@ -159,7 +159,7 @@ class MetricRecorder:
 
 
 class _CellPoints:
-    """The points of one cell: those that are not read, and those that are not sent."""
+    """The unread and unsent points of one cell."""
 
     def __init__(self) -> None:
         self.unread: deque[_Entry] = deque()
@@ -169,7 +169,7 @@ class _CellPoints:
         """By name and reason: the first step, and how many."""
 
     def read(self, *, everything: bool) -> None:
-        """Read the points that are ready, up to the first one that is not; with `everything` also those behind it."""
+        """Read ready points up to the first unready one, or `everything` ready."""
         if not self.unread:
             return
         waiting: list[_Entry] = []
@@ -237,11 +237,11 @@ class _CellPoints:
 
 
 class _Unreadable(Exception):
-    """The value of an array that cannot be read; the text says why."""
+    """An array's value cannot be read; the text says why."""
 
 
 def _check_step(step: Any) -> Any:
-    """Return a step as a number, or as a JAX array that is read later.
+    """Return a step as a number, or a JAX array read later.
 
     Raises:
         InvalidRequest: it is not a finite number.
@@ -262,7 +262,7 @@ def _check_step(step: Any) -> Any:
 
 
 def _check_value(name: str, value: Any) -> Any:
-    """Return a value as a float, or as a JAX array that is read later.
+    """Return a value as a float, or a JAX array read later.
 
     Raises:
         InvalidRequest: it is not a number.
@@ -376,7 +376,7 @@ def _describe(value: Any) -> str:
 
 
 def _is_ready(entry: _Entry) -> bool:
-    """Return whether all values of a point can be read without a wait; one that is lost is not waited for."""
+    """Return whether a point's values can be read now, or are lost."""
     step, values, _ = entry
     for value in (step, *values.values()):
         if isinstance(value, int | float):
@@ -393,7 +393,10 @@ def _is_ready(entry: _Entry) -> bool:
 
 
 def _allow_reading() -> AbstractContextManager[Any]:
-    """Allow copies from devices if the user forbids them: these are not the program's. Entering takes as long as reading five values."""
+    """Allow copies from devices, even if the user forbids the program's.
+
+    Entering takes as long as reading five values.
+    """
     jax = sys.modules.get("jax")
     return nullcontext() if jax is None else jax.transfer_guard("allow")
 

@@ -1,4 +1,4 @@
-"""Abort collectives: this rank's share of the connections that carry them, found at the start, closed on request.
+"""Abort collectives by closing this rank's share of their connections on request.
 
 A rank that is stuck in native code takes no signal. Its threads run, though, and a collective whose connections are gone fails.
 This module decides which sockets those are. It does not guess: not the coordinator's, not the link's, not the user's.
@@ -50,7 +50,7 @@ class CollectiveSockets:
         return made
 
     def close_if_requested(self) -> None:
-        """Close the connections if that was requested since the last call; return when it is done. Any thread may call it."""
+        """Close the connections if requested since the last call; from any thread."""
         if self._abort_flag is None or self._abort_flag.close_count == self._handled_count:
             return
         with self._lock:
@@ -59,7 +59,7 @@ class CollectiveSockets:
                 self._handled_count = close_count
 
     def close_all(self) -> int:
-        """Close every connection that carries collectives and was accepted here; return how many."""
+        """Close accepted connections that carry collectives; return how many."""
         found = [each for each in _connections() if each.raddr and _address(each.laddr) in self._listen_addresses]
         return sum(_shut_down(each) for each in found)
 
@@ -81,7 +81,7 @@ def _address(endpoint: Any) -> _Address:
 
 
 def _shut_down(found: Any) -> bool:
-    """Shut a connection for both ends. Return False if it has closed by itself, or its number is another file's by now."""
+    """Shut down a connection; return False if it no longer exists."""
     try:
         copy = socket.socket(fileno=os.dup(found.fd))
     except OSError:

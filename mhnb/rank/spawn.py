@@ -1,4 +1,4 @@
-"""Start the processes of a host: by fork where that is safe, as new processes otherwise.
+"""Start the processes of a host, by fork where that is safe.
 
 Forking after the imports saves each rank the half second of CPU time that they take.
 It is safe here because no imported module has started a thread or initialised a backend; `preload` keeps that true.
@@ -64,7 +64,7 @@ def preload() -> None:
 
 
 def _warm_tracebacks() -> None:
-    """Prepare the lexer's expressions, which takes 0.03 s here, and otherwise at the first error of every rank."""
+    """Prepare the lexer, which otherwise costs each rank's first error 0.03 s."""
     names = ("stack_data", "pygments", "pygments.lexers.python", "pygments.formatters.terminal256")
     _, pygments, lexers, formatters = map(importlib.import_module, names)
     pygments.highlight("x = 1", lexers.Python3Lexer(), formatters.Terminal256Formatter())
@@ -82,7 +82,7 @@ def spawn_hub(spec: HostSpec) -> int:
 
 
 def spawn_agreement_server(spec: HostSpec, listener: socket.socket) -> int:
-    """Start the process that takes part in agreement for the ranks of other hosts; return its id.
+    """Start the agreement server for ranks of other hosts; return its pid.
 
     Args:
         listener: the socket that they connect to; the caller closes its own copy.
@@ -96,7 +96,7 @@ def spawn_agreement_server(spec: HostSpec, listener: socket.socket) -> int:
 
 
 def spawn_rank(spec: HostSpec, rank: int) -> int:
-    """Start one rank; return its process id. Its process group has the same number."""
+    """Start one rank; return its process id, also its process group's."""
     paths = RankPaths(Path(spec.run_dir), rank)
     rank_spec = structs.replace(spec, ranks=[rank], starts_hub=False)
     if spec.share_gpus:
@@ -119,7 +119,7 @@ def _fork(run: Callable[[], None], native: tuple[Path, Path]) -> int:
 
 
 def run_child(run: Callable[[], None], native: tuple[Path, Path], parent: int) -> NoReturn:
-    """Run as the child, with its own group and descriptors, ended with the parent. Never return into the parent's code."""
+    """Run as the child, ended with the parent, and never return."""
     code = 1
     try:
         _set_process_group(0)
@@ -145,7 +145,7 @@ def run_child(run: Callable[[], None], native: tuple[Path, Path], parent: int) -
 
 
 def _set_process_group(pid: int) -> None:
-    """Give a child a process group of its own, so that a signal also reaches the processes that it has started.
+    """Give a child its own process group, for signals to its descendants.
 
     Parent and child both try, because either may be first.
     """
@@ -166,7 +166,7 @@ def _redirect(native: tuple[Path, Path]) -> None:
 
 
 def _reseed() -> None:
-    """Reseed NumPy's global state, which forked ranks would share, and processes of their own would not."""
+    """Reseed NumPy's global state, which forked ranks would otherwise share."""
     if "numpy" in sys.modules:
         import numpy as np
 
@@ -201,7 +201,7 @@ class CheckProcess:
         self._pending: list[int] = []
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable while there are answers, and once it has ended."""
+        """Return the descriptor that is readable for answers and at the end."""
         return self._answers.fileno()
 
     def send(self, request: CheckHost) -> None:
@@ -212,7 +212,7 @@ class CheckProcess:
             self._requests.flush()
 
     def read_answers(self) -> list[HostChecked] | None:
-        """Return the answers that have arrived; None once it has ended. To be called when it is readable.
+        """Return arrived answers, or None after the end; call when readable.
 
         If it ends with requests unanswered, the answers before that have its last words as their error.
         """

@@ -1,4 +1,4 @@
-"""The supervisor of one host: starts the hub and the ranks, reaps them, signals them, ends them.
+"""Supervisor of one host: starts, reaps, signals and ends its processes.
 
 It imports the heavy libraries once and forks every rank from itself, so that a host pays for `import jax` once and not per rank.
 It stays single-threaded until the last fork. It knows processes, but no cells and no JAX programs.
@@ -76,7 +76,7 @@ _CHECKS_PER_LIMIT = 8
 
 
 class OrphanTimer:
-    """Measures how long no notebook has driven a cluster that has nothing left to drive.
+    """Measures how long an empty cluster has had no notebook.
 
     Args:
         limit_s: seconds after which it is over; 0 for never.
@@ -114,7 +114,7 @@ class OrphanTimer:
 
 
 def has_connections(pid: int) -> bool:
-    """Return whether a process, or a child of it, has a TCP connection with a process outside of them.
+    """Return whether a process or its children have outside TCP connections.
 
     A machine that lost its power has not closed its connection. The connection stays until the kernel gives it up, on Linux
     a quarter of an hour after something was sent.
@@ -137,7 +137,7 @@ def has_connections(pid: int) -> bool:
 
 
 class AgreementHost:
-    """Creates what the ranks of this host look for. Must be created before them, while this process has one thread.
+    """This host's part of launch agreement; create it before the ranks.
 
     Raises:
         LaunchError: the board's address is not available.
@@ -161,13 +161,13 @@ class AgreementHost:
             self._interrupt_flag = InterruptFlag(run_dir, spec.supervisor or 0)
 
     def request_interrupt(self, seq: int) -> None:
-        """Request that the ranks of this host stop a cell before their next launch."""
+        """Ask this host's ranks to stop a cell before their next launch."""
         for target in (self._board, self._interrupt_flag):
             if target is not None:
                 target.request_interrupt(seq)
 
     def request_close(self) -> None:
-        """Request that the ranks of this host close their connections to each other."""
+        """Ask this host's ranks to close their mutual connections."""
         for target in (self._board, self._interrupt_flag):
             if target is not None:
                 target.request_close()
@@ -179,7 +179,7 @@ class AgreementHost:
                 target.request_report()
 
     def mark_server_lost(self, status: int) -> None:
-        """Mark the ranks of other hosts as lost, so that no rank here waits for them: the agreement server has ended.
+        """Mark other hosts' ranks as lost, because the agreement server ended.
 
         Args:
             status: the status from `waitpid`.
@@ -226,7 +226,7 @@ class Supervisor:
         self._orphan_timer = OrphanTimer(spec.host_timeout_s, self._has_nothing_left)
 
     def start(self) -> None:
-        """Start the processes of this host: at once, or, if there are other hosts, once the notebook says so."""
+        """Start this host's processes at once, or report and await the notebook."""
         if not self._spec.staged_start:
             self._start_all()
             return
@@ -234,7 +234,7 @@ class Supervisor:
         self._report()
 
     def _start_all(self) -> None:
-        """Start the hub and every rank, then open the channel, so that no rank inherits it."""
+        """Start hub and ranks, then open the channel, which none inherits."""
         if self._spec.starts_hub:
             self._hub = spawn_hub(self._spec)
         elif self._spec.connection:
@@ -259,7 +259,7 @@ class Supervisor:
         self._send(up)
 
     def _report_again(self) -> None:
-        """Report to another notebook which processes there are, and which have ended meanwhile."""
+        """Report to another notebook which processes run and which have ended."""
         address = self._spec.address or (self._channel.address if self._channel is not None else "")
         log_dir = str(Path(self._spec.run_dir) / "log")
         self._send(
@@ -319,7 +319,7 @@ class Supervisor:
             self._channel.send(message)
 
     def serve(self) -> None:
-        """Reap processes and handle messages until the supervisor is stopped or its owner is gone."""
+        """Reap processes and handle messages until stopped or the owner is gone."""
         assert self._channel is not None
         watched = [self._channel.fileno(), self._wake_read, sys.stdin.fileno()]
         while True:
@@ -368,20 +368,20 @@ class Supervisor:
             self._send(answer)
 
     def _end_checks(self) -> None:
-        """End the checks: their listeners may hold the ports that the ranks need."""
+        """End the checks, whose listeners may hold ports that ranks need."""
         if self._checks is not None:
             self._checks.close()
             self._checks = None
 
     def _redirect_to_log(self) -> None:
-        """Redirect stdout and stderr to the supervisor log: if a login started this process, its output is no longer read."""
+        """Redirect stdout and stderr to the log, because no login reads them."""
         log = open_private(Path(self._spec.run_dir) / "log" / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for fd in (1, 2):
             os.dup2(log, fd)
         os.close(log)
 
     def _is_orphaned(self) -> bool:
-        """Return whether the notebook or the way to it must be gone; for a cluster that stays, whether nothing is left to keep."""
+        """Return whether the notebook is lost, or a detachable cluster is empty."""
         if self._is_detachable:
             assert self._channel is not None
             if not self._orphan_timer.has_expired(not self._channel.is_closed, self._clock()):
@@ -393,13 +393,13 @@ class Supervisor:
         return bool(self._spec.ranks) and 0 < self._spec.host_timeout_s < self._clock() - self._last_message_at
 
     def _has_nothing_left(self) -> bool:
-        """Return whether no process here could serve a notebook that returns: no rank, or a hub without connected engines."""
+        """Return whether no rank or hub here could serve a returning notebook."""
         if self._spec.ranks:
             return not self._ranks
         return self._hub is not None and not has_connections(self._hub)
 
     def _handle_messages(self) -> bool:
-        """Handle the messages that have arrived. Return whether one of them is a request to stop."""
+        """Handle the messages that have arrived; return whether to stop."""
         assert self._channel is not None
         while (message := self._channel.receive()) is not None:
             self._last_message_at = self._clock()
@@ -426,7 +426,7 @@ class Supervisor:
         return False
 
     def _read_flight(self, request: CheckHost) -> HostChecked:
-        """Return the answer to a request for the flight recorder of a rank, whose process may have ended."""
+        """Return the answer to a request for a rank's flight recorder."""
         supervisor, rank = self._spec.supervisor or 0, request.arguments.get("rank")
         if rank not in self._spec.ranks:
             return HostChecked(supervisor, request.request_id, None, f"rank {rank} is not on this host")
@@ -505,7 +505,10 @@ class Supervisor:
 
 
 def find_link_error(url: str) -> str:
-    """Return why the notebook cannot be reached, or empty string; the connection itself would be tried for minutes."""
+    """Return why the notebook cannot be reached, or an empty string.
+
+    The connection itself would be tried for minutes.
+    """
     address = parse_address(url)
     return "" if address.kind == "unix" else find_connect_error(address.host, address.port, "", CONNECT_S)
 

@@ -1,4 +1,4 @@
-"""Record the profile of one cell on this rank, and reduce it to the events of the timeline.
+"""Record the profile of one cell, and reduce it to timeline events.
 
 XLA has one profile at a time. One that the user's own code starts takes the place of this one, so that a traced cell ends as it would
 without a trace.
@@ -37,7 +37,7 @@ _REPLACED = "the cell started a profile of its own, and this one ends there"
 
 
 class LineRecorder:
-    """Notes when each line at the top level of a cell begins, on the thread that made it.
+    """Records when each top-level line of a cell begins, on one thread.
 
     Args:
         is_cell_file: returns whether code of that file name belongs to the cell.
@@ -71,7 +71,7 @@ class LineRecorder:
             self.problem = f"lines after the first {MAX_LINES:,} are not in the timeline"
 
     def _note(self, code: CodeType, line: int) -> bool:
-        """Note that a line begins; return False if the code is not the cell's own."""
+        """Record that a line begins; return False for code outside the cell."""
         if code.co_name != "<module>" or not self._is_cell_file(code.co_filename):
             return False
         if threading.get_ident() == self._thread:
@@ -135,7 +135,7 @@ _TOOL = "mhnb"
 
 
 class CellTrace:
-    """The profile of one cell, from its begin on. No method raises: what goes wrong is a problem of the trace, not of the cell.
+    """The profile of one cell; errors become problems of the trace.
 
     Args:
         seq: the cell's number.
@@ -191,7 +191,7 @@ class CellTrace:
         self._try("JAX's profiler is still watched", self._stop_watching)
 
     def finish(self) -> None:
-        """Stop the profiler, which takes seconds after many launches; and describe the programs before the next cell runs."""
+        """Stop the profiler, which may take seconds, and describe the programs."""
         self._try("no profile", self._end_profile)
         self._try("collectives have only the compiler's names", self._find_programs)
 
@@ -280,7 +280,7 @@ _NOISE = (
 def read_profile(
     data: bytes, wall_ahead_ns: int, programs: LaunchedCollectives, ordinals: Mapping[int, int]
 ) -> list[TraceEvent]:
-    """Read the operations of devices and the events of the host from a profile, by the monotonic clock.
+    """Read operations of devices and host events, by the monotonic clock.
 
     Args:
         data: an XSpace, as JAX's profiler makes it.
@@ -303,7 +303,7 @@ class _PlaneReader:
     ordinals: Mapping[int, int]
 
     def read(self, plane: Any) -> Iterator[TraceEvent]:
-        """Yield the events of a plane: of a device, or of the host, where only CPU devices have operations."""
+        """Yield a plane's events: of a device, or of the host."""
         device = _DEVICE_PLANE.match(plane.name)
         if device is not None:
             lines = list(plane.lines)
@@ -319,7 +319,7 @@ class _PlaneReader:
             yield self._make_operation(event, dict(event.stats), device, line.name)
 
     def _read_thread(self, line: Any) -> Iterator[TraceEvent]:
-        """Yield the operations that a thread of the host ran, as CPU devices do; and its other events, unless it is XLA's own."""
+        """Yield a host thread's operations, and other events unless XLA's own."""
         is_xla = line.name.startswith(_XLA_THREADS)
         for event in line.events:
             name = event.name
@@ -356,7 +356,7 @@ _XLA_NAME = re.compile(rf"(?:{'|'.join(OPS)}|recv)(?![\w])")
 
 @dataclass(frozen=True, slots=True)
 class LaunchedCollectives:
-    """The collectives of the programs that a cell launched, and what is not known of them."""
+    """The collectives of a cell's programs, and what is unknown of them."""
 
     collectives: tuple[TracedCollective, ...] = ()
     known: frozenset[str] = frozenset()
@@ -368,7 +368,7 @@ class LaunchedCollectives:
         object.__setattr__(self, "_instructions", {(each.program, each.instruction) for each in self.collectives})
 
     def is_collective(self, program: str, instruction: str) -> bool:
-        """Return whether an instruction is a collective: as its program says, or if that is not known, by its name."""
+        """Return whether an instruction is a collective, by program or by name."""
         if program in self.known:
             # Of an asynchronous one the text names the start alone.
             return (program, instruction) in self._instructions or _XLA_NAME.match(instruction) is not None
@@ -379,7 +379,7 @@ _UNKNOWN = "collectives have only the compiler's names, and are recognised by th
 
 
 def find_launched_collectives(seq: int) -> LaunchedCollectives:
-    """Return the collectives of the programs of several ranks that a cell launched, before another cell runs."""
+    """Return the collectives that a cell launched, before another cell runs."""
     recorder = current_recorder()
     programs = None if recorder is None else find_launched_programs(recorder, seq)
     if programs is None or recorder is None or recorder.guard == "off":
@@ -406,7 +406,7 @@ def find_launched_collectives(seq: int) -> LaunchedCollectives:
 
 
 def _merge_variants(variants: Sequence[tuple[TracedCollective, ...]]) -> list[TracedCollective]:
-    """Return what is known of the collectives of different programs of one name: at most the operation of each."""
+    """Return what collectives of same-named programs share: at most their operations."""
     merged: dict[str, TracedCollective] = {}
     for each in (collective for variant in variants for collective in variant):
         operation = each.label.partition(" ")[0]
@@ -440,7 +440,7 @@ def _format_place(collective: HloCollective) -> str:
 
 
 def _find_positions(compiled: CompiledProgram) -> Mapping[int, int]:
-    """Return this rank's local devices by their position in the program's device assignment."""
+    """Return this rank's local devices by their position in the program."""
     import jax
 
     own = [position for position, rank in enumerate(compiled.ranks) if rank == jax.process_index()]
@@ -454,7 +454,7 @@ def _find_positions(compiled: CompiledProgram) -> Mapping[int, int]:
 
 
 def number_devices() -> dict[int, int]:
-    """Return the number of each local device among them, by its number among all devices. The profiles of CPUs have the latter."""
+    """Return local device numbers by global ones, which CPU profiles have."""
     import jax
 
     return {device.id: ordinal for ordinal, device in enumerate(jax.local_devices())}
