@@ -1,1 +1,1 @@
-"""Format a cell's result as HTML and text that need no kernel, and the report of a cell that failed."""
+"""Format a cell's result as HTML and text that need no kernel."""

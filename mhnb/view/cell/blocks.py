@@ -1,4 +1,4 @@
-"""Lines of an output block, before they become text or HTML: those of a template, and of its numbers.
+"""Lines of an output block, before they become text or HTML.
 
 Decides how numbers are listed (per rank, or by value), and how a long block is shortened.
 
@@ -65,7 +65,7 @@ class BlockLine:
 
     @property
     def nbytes(self) -> int:
-        """Return roughly how many bytes it takes to store the line, including a line of a notebook's JSON."""
+        """Estimate the line's size in the stored notebook, in bytes."""
         numbers = sum(_SLOT_NBYTES + sum(len(value) + 8 for value in slot.values) for slot in self.slots)
         marks = self.text.count(OWN_MARK) * 20
         return len(self.text) + LINE_NBYTES + marks + numbers + sum(len(text) + 8 for text in self.bar_texts)
@@ -75,7 +75,7 @@ BlockItem: TypeAlias = BlockLine | RichPart
 
 
 def block_items(block: OutputGroup) -> list[BlockItem]:
-    """Split a block into lines and pictures; progress bars of several ranks are one line."""
+    """Split a block into lines and pictures; merge ranks' progress bars."""
     items: list[BlockItem] = []
     for part in block.parts:
         if isinstance(part, RichPart):
@@ -90,7 +90,7 @@ def block_items(block: OutputGroup) -> list[BlockItem]:
 
 
 def count_lines(block: OutputGroup) -> int:
-    """Return at least how many lines and pictures a block has, without building them."""
+    """Return a cheap lower bound on the number of lines and pictures."""
     return sum(
         1 if isinstance(part, RichPart) else sum(literal.count("\n") for literal in part.template.literals)
         for part in block.parts
@@ -125,7 +125,7 @@ def _join_literals(literals: Sequence[str], values: Sequence[str]) -> str:
 
 
 def comparable_lines(block: OutputGroup, *, with_letters: bool = True) -> list[SaidLine]:
-    """Format a block as lines that can be compared with another block's; a picture is one line.
+    """Format a block as lines for comparison, pictures included.
 
     The slots of each line have letters if `with_letters` is set.
     Unset it for lines that are shown in another block, because the letters would refer to slots of that block.
@@ -142,7 +142,7 @@ def comparable_lines(block: OutputGroup, *, with_letters: bool = True) -> list[S
 
 
 def format_lines(block: OutputGroup) -> list[str]:
-    """Format a block of text as plain lines, each slot with a letter, and every rank's numbers below the line.
+    """Format a text block as plain lines with each rank's numbers.
 
     >>> from mhnb.core.output.folding import group_outputs
     >>> outputs = [((r,), [{"output_type": "stream", "name": "stderr", "text": f"rank {r} lost {r + 7} of 9"}]) for r in (0, 1)]
@@ -160,7 +160,7 @@ def format_lines(block: OutputGroup) -> list[str]:
 def arrange_items(
     items: Sequence[BlockItem], limit_nbytes: int, *, where: str, shows_folded: bool
 ) -> list[BlockItem | Loop]:
-    """Find the loops among a block's lines and pictures, and keep the beginning and the end of too much text.
+    """Find a block's loops and cut the middle of long text.
 
     What loops fold is left out first, so that nothing is lost between two of them.
 
@@ -191,7 +191,7 @@ def _clip_loop(loop: Loop, limit_nbytes: int, where: str) -> Loop:
 
 
 def _clip_items(items: Sequence[BlockItem], limit_nbytes: int, where: str) -> Sequence[BlockItem]:
-    """Keep the beginning and the end, with a line between that gives the amount left out and `where` it is."""
+    """Replace the middle of too much text by a note."""
     if _count_nbytes(items) <= limit_nbytes:
         return items
     shortened = [
@@ -209,7 +209,7 @@ def _clip_items(items: Sequence[BlockItem], limit_nbytes: int, where: str) -> Se
 
 
 def _label_gap(item: BlockItem, where: str) -> BlockItem:
-    """Label a gap that a rank left itself as one that is left out here."""
+    """Replace a rank's own gap line by a note naming `where`."""
     found = GAP_LINE.fullmatch(item.text) if isinstance(item, BlockLine) else None
     if found is None:
         return item
@@ -217,7 +217,7 @@ def _label_gap(item: BlockItem, where: str) -> BlockItem:
 
 
 def format_omitted_line(lines: Sequence[str], *, where: str) -> str:
-    """Format a line that gives the number of lines left out and `where` they are.
+    """Format the note about omitted lines: their number and `where` they are.
 
     A line that is itself such a note counts as the lines that it replaces.
     Of text that a rank left out, the notebook knows only the bytes, not the lines. They are given beside the lines.
@@ -231,7 +231,7 @@ def format_omitted_line(lines: Sequence[str], *, where: str) -> str:
 
 
 def _count_omitted(lines: Sequence[str]) -> tuple[int, int, str]:
-    """Return how many lines and how many bytes more are left out, and the words before the bytes, if any."""
+    """Return counts of omitted lines and bytes, and the bytes' prefix."""
     count, nbytes, prefix = 0, 0, ""
     for line in lines:
         if gap := GAP_LINE.fullmatch(line):
@@ -265,7 +265,7 @@ def shorten_line(text: str, limit_nbytes: int) -> str:
 
 
 def _shorten_block_line(line: BlockLine, limit_nbytes: int) -> BlockLine:
-    """Cut a line; one with separate numbers for each rank stays as it is, and one that says how many lines were left out."""
+    """Cut a long line, except notes and lines with ranks' values."""
     if line.nbytes <= limit_nbytes or line.slots or line.bar_texts or _is_note(line):
         return line
     return replace(line, text=shorten_line(strip_ansi(line.text), limit_nbytes))
@@ -294,7 +294,7 @@ def slot_letter(index: int) -> str:
 
 
 def summarise_slot(slot: Slot, ranks: Sequence[int]) -> str:
-    """Format minimum, median and maximum of many values; an empty string for few.
+    """Format minimum, median and maximum; empty for few or no numbers.
 
     >>> summarise_slot(Slot(tuple(map(str, range(20)))), range(20))
     'min 0 (rank 0) · median 9 · max 19 (rank 19)'
@@ -309,7 +309,7 @@ def summarise_slot(slot: Slot, ranks: Sequence[int]) -> str:
 
 
 def format_values(slot: Slot, ranks: Sequence[int]) -> str:
-    """Format every value: by value if many ranks share few of them, otherwise by rank.
+    """Format all values: by value if few are distinct, otherwise by rank.
 
     >>> format_values(Slot(("0.3", "0.3", "0.7", "0.3")), (0, 1, 2, 3)), format_values(Slot(("1", "2")), (4, 5))
     ('0.7 ≠ rank 2 · 0.3 ranks 0-1,3', '4: 1 · 5: 2')
@@ -330,10 +330,11 @@ class OddValue:
 
 
 def find_odd_values(items: Sequence[BlockItem], ranks: Sequence[int]) -> list[OddValue]:
-    """Return the numbers in which at most a quarter of the ranks, or one, differ from the value that most have.
+    """Return the numbers in which few ranks differ from most others.
 
-    Durations always differ. Of many lines of one form every rank is odd on some, by chance. So there a rank is
-    odd only if few ranks are, or if it is far from the others, for half of the lines or at the end.
+    Few means one rank, or at most a quarter. Durations always differ, so they are ignored. Of many lines of one form
+    every rank differs on some, by chance. So there a rank is an outlier only if few ranks are, or if it is far from the
+    others, for half of the lines or at the end.
 
     >>> line = BlockLine("stdout", f"loss {SLOT_MARK}", (Slot(("0.3", "0.3", "0.7", "0.3")),))
     >>> [(odd.ranks, odd.before, odd.value, odd.elsewhere) for odd in find_odd_values([line], range(4))]
@@ -358,9 +359,10 @@ def _odd_values_of(line: BlockLine, at: int, ranks: Sequence[int]) -> Iterator[O
 
 
 def _odd_values_over(lines: Sequence[BlockLine], ranks: Sequence[int]) -> Iterator[OddValue]:
-    """Yield the last numbers of ranks that are far from the others over a loop's lines, whose numbers differ a little on all ranks.
+    """Yield the last numbers of a loop's outlier ranks.
 
-    Numbers without a point, such as those of processes and ports, may be anything.
+    The other ranks' numbers may differ a little. Numbers without a point, such as those of processes and ports, may be
+    anything.
     """
     width = max(len(line.slots) for line in lines)
     alike = [line for line in lines if len(line.slots) == width]
@@ -406,7 +408,7 @@ def _shared_text(values: Sequence[str]) -> str:
 
 
 def format_more_odd_values(more: Sequence[OddValue]) -> str:
-    """Format a line that counts the odd values which are not on top.
+    """Format a line that counts the outlier values not on top.
 
     >>> format_more_odd_values([OddValue((2,), "loss ", "0.7", "0.3")])
     '… and 1 more number of rank 2, marked ≠'
@@ -420,7 +422,7 @@ def _end_of(text: str) -> str:
 
 
 def format_bars(line: BlockLine, ranks: Sequence[int]) -> str:
-    """Format the text of every rank's progress bar; an empty string if the line is not a progress bar."""
+    """Format every rank's progress bar; empty if the line has none."""
     return " · ".join(f"{rank}: {text}" for rank, text in zip(ranks, line.bar_texts, strict=bool(line.bar_texts)))
 
 
@@ -480,7 +482,7 @@ class Loop:
 
     @property
     def folded_count(self) -> int:
-        """The number of lines in the middle, with those that were left out."""
+        """The number of lines in the middle, including those left out."""
         return _count_omitted([line.text for line in self.folded])[0]
 
 
@@ -504,7 +506,7 @@ def find_loops(items: Sequence[BlockItem]) -> list[BlockItem | Loop]:
 
 
 def _split_by_form(items: Sequence[BlockItem]) -> Iterator[list[BlockItem]]:
-    """Split into successive lines of one form; a line that says how many were left out belongs to those before it."""
+    """Split items into runs of one form; notes join the preceding run."""
     forms: list[tuple[object, ...]] = []
     for at, item in enumerate(items):
         has_form = at > 0 and isinstance(items[at - 1], BlockLine) and isinstance(item, BlockLine) and _is_note(item)
@@ -518,7 +520,7 @@ def _is_note(line: BlockLine) -> bool:
 
 
 def _form_of(at: int, item: BlockItem) -> tuple[object, ...]:
-    """Return what lines of one form share, the text between their numbers; a picture or a progress bar shares nothing."""
+    """Return a line's form; pictures and progress bars are unique."""
     if isinstance(item, RichPart) or item.bar_texts or any(slot.is_bar for slot in item.slots):
         return (at,)
     form = find_form(strip_ansi(item.text).replace(SLOT_MARK, "0"))
@@ -526,13 +528,16 @@ def _form_of(at: int, item: BlockItem) -> tuple[object, ...]:
 
 
 def find_form(text: str) -> tuple[str, ...]:
-    """Return the text before, between and after a line's numbers, which lines of a loop share."""
+    """Return the text around a line's numbers, which loop lines share."""
     # Numbers that are padded have other blanks around them on each line.
     return tuple(_WHITESPACE.sub(" ", literal) for literal in split_numbers(text)[0])
 
 
 def _is_loop(lines: Sequence[BlockLine]) -> bool:
-    """Return whether these are many lines: if all ranks agree, more, and with a number that has a point and changes."""
+    """Return whether lines of one form make a loop.
+
+    If all ranks agree, that takes more lines, and a number with a point that changes.
+    """
     printed = [line for line in lines if not _is_note(line)]
     if any(line.slots for line in printed):
         return len(printed) > MAX_SHOWN_LINES
@@ -551,7 +556,7 @@ _CONTEXT_CHARS = 40
 
 
 def clip_unchanged(row: DiffRow) -> tuple[DiffSpan, ...]:
-    """Return a line's spans. If the line is long, equal spans and the text of other ranks are shortened.
+    """Return a line's spans; shorten a long line to its differences.
 
     >>> [span.here for span in clip_unchanged(DiffRow("changed", "", (DiffSpan("a " * 200), DiffSpan("x", "y"), DiffSpan(" b" * 200))))][1:]
     ['x', ' b b b b b b b b b b b b b b b b b b b …']
@@ -580,7 +585,7 @@ def _clip_spans(spans: tuple[DiffSpan, ...]) -> Iterator[DiffSpan]:
 
 
 def keep_ends(text: str) -> str:
-    """Keep the ends of a long text that is shown in full elsewhere.
+    """Keep the ends of a long text that is shown elsewhere.
 
     >>> len(keep_ends("x" * 1000)), keep_ends("short")
     (83, 'short')

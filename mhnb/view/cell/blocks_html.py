@@ -1,4 +1,4 @@
-"""Format an output block as HTML that is stored: its lines, their numbers, its pictures, its differences from the majority."""
+"""Format an output block as the HTML that the notebook stores."""
 
 from __future__ import annotations
 
@@ -69,13 +69,16 @@ _NamedSlot: TypeAlias = tuple[str, Slot]
 
 
 class Pictures:
-    """The figures of a page. One that was shown already is named instead of stored again."""
+    """The figures of a page; a repeated one is named, not stored."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, str] = {}
 
     def show(self, output: Output, ranks_label: str, *, may_shrink: bool = False) -> str:
-        """Format an output, or name the ranks that have the same figure. `may_shrink` means that it may get little room."""
+        """Format an output, or name the ranks with the same figure.
+
+        `may_shrink` means that the output may get little room.
+        """
         html = output_to_html(output)
         if len(html) < _SMALL_NBYTES:
             return html
@@ -90,7 +93,7 @@ class Pictures:
 
 
 def _format_image(output: Output, ranks_label: str, *, may_shrink: bool) -> str:
-    """Format an image; one that may be drawn smaller than it is opens to its own size by a click or by keyboard.
+    """Format an image; a click opens one that may be shrunk.
 
     A `<details>` that is nothing but its summary keeps that state without a script, and is announced as something that opens. A page
     that drops the style sheet shows the image as large as there is room.
@@ -141,7 +144,7 @@ def block_to_html(
 
 @dataclass(slots=True)
 class _LineWriter:
-    """Formats the lines of a block, whose slots have names that continue from line to line."""
+    """Formats a block's lines; slot names continue from line to line."""
 
     ranks: tuple[int, ...]
     where: str
@@ -186,7 +189,10 @@ def _pre_lines(channel: str, lines: Sequence[str]) -> str:
 
 
 def _split_answers(lines: Sequence[BlockLine]) -> list[tuple[tuple[Answer, str] | None, int, int]]:
-    """Split lines where an answer to an exercise begins: the answer with its first line, and the range of those below it."""
+    """Split lines at the answers to exercises.
+
+    Return each answer with its first line, and the range of the lines below it.
+    """
     begins = [(at, line.answer) for at, line in enumerate(lines) if line.answer is not None and not line.slots]
     ends = [*(at for at, _ in begins), len(lines)]
     heads = [(answer, lines[at].text.replace(OWN_MARK, RANK_PLACEHOLDER)) for at, answer in begins]
@@ -204,7 +210,7 @@ def _format_note(lines: Sequence[str], where: str, notebook_dir: str) -> str:
 def _format_lines(
     lines: Sequence[BlockLine], named: Sequence[Sequence[_NamedSlot]], ranks: Sequence[int], *, table: bool
 ) -> list[str]:
-    """Format lines, and below each its numbers if no table has them. The names of slots continue from line to line."""
+    """Format lines, and below each its numbers if no table has them."""
     # Converted together, because a colour may continue on the next line.
     plain = ansi_to_html("\n".join(line.text for line in lines)).split("\n")
     written: list[str] = []
@@ -249,7 +255,7 @@ def _collapse_values(rows: Sequence[str]) -> str:
 
 
 def _format_picture(picture: RichPart, pictures: Pictures) -> str:
-    """Format what the ranks show at one place: one output, or a strip of different ones, each below its ranks."""
+    """Format a picture: one output, or a strip of the ranks' variants."""
     if len(picture.variants) == 1:
         ((ranks, output),) = picture.variants
         return pictures.show(output, describe_ranks(ranks))
@@ -270,7 +276,7 @@ class StripItem:
 
 
 def format_strip(items: Sequence[StripItem], pictures: Pictures) -> str:
-    """Format outputs side by side, as many as there is room for, each as wide as it needs, below its ranks.
+    """Format outputs side by side, each below its ranks.
 
     Of many tables and other displays, which may need a line each, the first ones are seen, and the others are in a fold.
     """
@@ -363,7 +369,7 @@ _PAINTER = _HtmlPainter()
 
 
 def _format_differences(block: Block, limit_nbytes: int, where: str) -> Iterator[str]:
-    """Format how a block differs; where a loop's lines differ, the first and the last of these lines."""
+    """Format a block's differences; fold the middle of loops."""
     hint = f" · {LOG_HINT}"
     for part in arrange_differences(block, _PAINTER, limit_nbytes, where=where, shows_folded=True):
         yield _pre_lines("stdout", part.head)

@@ -1,4 +1,4 @@
-"""How a block differs from the majority's, and its numbers in which few ranks differ, as lines for either form.
+"""How a block differs from the majority, as lines for either form.
 
 A `Painter` turns words into text for a terminal or into HTML, so that both forms say the same. Where a loop prints, a rank that leaves
 the others does so on every line: of these only the first and the last are shown.
@@ -49,7 +49,7 @@ class DifferencePart:
 
 
 def split_differences(block: Block) -> list[DifferencePart]:
-    """Split a block's rows into those of loops and the others, in order."""
+    """Split a block's rows into loops and other rows, in order."""
     lines, rows = comparable_lines(block.output_group), block.rows
     starts = [0, *accumulate(0 if row.kind == "missing" else row.count for row in rows)]
     forms = [_form_of(row, lines[start : start + row.count]) for row, start in zip(rows, starts, strict=False)]
@@ -66,7 +66,7 @@ def split_differences(block: Block) -> list[DifferencePart]:
 
 
 def _form_of(row: DiffRow, lines: Sequence[Line]) -> _Form | None:
-    """Return what a row shares with others of a loop; None if it is no part of one."""
+    """Return what a row shares with other loop lines, or None."""
     if row.kind not in ("changed", "same") or row.count > _MAX_EQUAL_LINES:
         return None
     forms = {(channel, find_form(line)) for channel, line in lines}
@@ -84,7 +84,7 @@ class Painter(Protocol):
         """Return text of a rank."""
 
     def printed(self, channel: str, text: str) -> str:
-        """Return a line that ranks printed on a channel, or the name of a picture that they showed."""
+        """Return a line of a channel, or a placeholder for a picture."""
 
     def strong(self, shown: str) -> str:
         """Mark what is already in this form as important; likewise the others."""
@@ -126,9 +126,10 @@ class _Row:
 def arrange_differences(
     block: Block, painter: Painter, limit_nbytes: int, *, where: str, shows_folded: bool
 ) -> list[DifferenceLines]:
-    """Arrange how a block differs, `loss 0.731 ← 0.312 elsewhere`; of too much text the beginning and the end.
+    """Arrange a block's differences, as `loss 0.731 ← 0.312 elsewhere`.
 
-    What loops fold is left out first, so that nothing is lost between two of them.
+    Too much text keeps its beginning and end. What loops fold is left out first, so that nothing is lost between two of
+    them.
 
     Args:
         block: ranks and their differences.
@@ -167,7 +168,7 @@ def arrange_differences(
 def _leave_out_middle(
     parts: list[DifferenceLines], counts: Sequence[int], limit_nbytes: int, where: str
 ) -> list[DifferenceLines]:
-    """Keep the first parts and the last ones, at least one of each."""
+    """Keep the first and last parts, at least one of each."""
     sizes = [sum(len(line) + LINE_NBYTES for line in (*part.head, *part.tail)) for part in parts]
     if sum(sizes) <= limit_nbytes:
         return parts
@@ -180,7 +181,7 @@ def _leave_out_middle(
 
 
 def _clip(rows: Sequence[_Row], limit_nbytes: int, where: str) -> list[str]:
-    """Return the lines of rows, of too many the beginning and the end, unless the note would take more than what it replaces."""
+    """Return rows' lines; a note replaces the middle if it saves space."""
     sizes = [row.nbytes for row in rows]
     head = tail = len(rows)
     if sum(sizes) > limit_nbytes:
@@ -229,7 +230,7 @@ def _format_changed(row: DiffRow, painter: Painter, indent: str) -> Iterator[str
 
 
 def format_odd_values(odd: Sequence[OddValue], painter: Painter) -> Iterator[str]:
-    """Format the numbers in which few ranks differ, which stand above the rest: `rank 2 ≠ loss 0.731 ← 0.312 elsewhere`."""
+    """Format outliers, as `rank 2 ≠ loss 0.731 ← 0.312 elsewhere`."""
     for one in odd[:MAX_ODD_VALUES]:
         label, elsewhere = painter.strong(describe_ranks(one.ranks)), f"← {painter.plain(one.elsewhere)} elsewhere"
         value = painter.changed(painter.plain(one.value))

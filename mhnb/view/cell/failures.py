@@ -1,4 +1,4 @@
-"""Group the failures of a cell, and collapse the frames of a traceback that are not the user's.
+"""Group a cell's failures, and collapse library frames in tracebacks.
 
 Ranks that failed in the same way are shown once, the first failure before the others. Decides what counts as the same way
 (equal except for numbers), and which ranks only waited for a rank that had failed.
@@ -105,7 +105,7 @@ def _parse_item(text: str, shown: RankError | None = None) -> _Item:
 
 
 def _shows_line(frame: str, error: RankError) -> bool:
-    """Return whether a frame failed on the cell's line that an error names, without anything else of the cell in its head."""
+    """Return whether a frame failed on the error's line of the cell."""
     failed = _FAILED_LINE.search(frame)
     return failed is not None and (int(failed[1]), failed[2].strip()) == (error.line, (error.code or "").strip())
 
@@ -117,7 +117,7 @@ def _format_label(items: list[_Item]) -> str:
 
 
 def is_frame(plain: str) -> bool:
-    """Return whether a piece of a traceback, without colours, is a frame with its lines of code, not a title or a message."""
+    """Return whether a piece of a traceback, without colours, is a frame."""
     return _FRAME.match(plain) is not None
 
 
@@ -136,7 +136,7 @@ def trim_traceback(error: RankError) -> tuple[str, ...]:
 
 
 def full_message(error: RankError) -> str:
-    """Return an error's message with the notes that were added to it (PEP 678), without the exception's name."""
+    """Return an error's message and notes (PEP 678), without its name."""
     return "\n".join([strip_ansi(error.evalue), *_trailing_notes(error)])
 
 
@@ -156,7 +156,7 @@ def _trailing_notes(error: RankError) -> list[str]:
 
 
 def count_user_frames(traceback: Iterable[str]) -> int:
-    """Return the number of the user's own frames; one means that the cell's line is enough."""
+    """Count the frames of the user's own code."""
     items = [_parse_item(text) for text in traceback]
     return sum(item.frames for item in items if item.owner is None)
 
@@ -175,9 +175,9 @@ def has_extra_information(error: RankError) -> bool:
 
 
 def find_caret(error: RankError) -> tuple[int, str] | None:
-    r"""Return the column in the cell's line, without its indent, at which a syntax error is, and its mark.
+    r"""Return a syntax error's column and mark in the cell's line.
 
-    None if it is another error, or if another line has the mistake.
+    The line's indent is not counted. None if it is another error, or if another line has the mistake.
 
     >>> find_caret(RankError("SyntaxError", "invalid syntax", ("    x = = 3\n        ^",), line=1, code="x = = 3"))
     (4, '^')
@@ -189,7 +189,7 @@ def find_caret(error: RankError) -> tuple[int, str] | None:
 
 
 def format_trace_text(traceback: Iterable[str], *, color: bool, shown: RankError | None = None) -> str:
-    """Format a traceback as text, with a label for each collapsed run of frames; `shown` as for `collapse_traceback`."""
+    """Format a traceback as text, collapsed as by `collapse_traceback`."""
     parts = collapse_traceback(traceback, shown)
     if parts and parts[0].label == _SHOWN_LABEL:
         # The text has no folds, so that line would say nothing.
@@ -266,7 +266,7 @@ def find_failures(result: CellResult) -> tuple[Failure, ...]:
 
 
 def are_not_yet(failures: Sequence[Failure]) -> bool:
-    """Return whether a cell failed only because answers to exercises are not right yet.
+    """Return whether the only failures are answers that are not right yet.
 
     A rank that only waited for one of these is no failure of its own.
     """
@@ -274,7 +274,7 @@ def are_not_yet(failures: Sequence[Failure]) -> bool:
 
 
 def _shorten_failure(failure: Failure, count: int) -> Failure:
-    """Shorten a message and a traceback, so that `count` failures together stay small. The cell's result has the full text."""
+    """Shorten a failure's text so that `count` failures together stay small."""
     error, limit = failure.error, max(_MAX_MERGED_CHARS, _MAX_TOTAL_CHARS // count)
     if error is None or len(error.evalue) + sum(map(len, error.traceback)) <= 3 * limit:
         return failure
@@ -293,7 +293,7 @@ def _name_failure(failed: RankResult) -> str:
 
 
 def _failure_key(failed: RankResult) -> tuple[object, ...]:
-    """Return what must be equal for errors to be shown once: the exception, its line, its hint, and its call path."""
+    """Return what errors must share to be shown as one."""
     error = failed.error
     if error is None:
         return (failed.outcome,)
@@ -359,13 +359,13 @@ def _merge_failures(ranks: Sequence[RankResult]) -> Iterator[Failure]:
 
 
 def _is_template_readable(block: OutputGroup) -> bool:
-    """Return whether a template reads better than a few separate messages. With letters for several numbers it does not."""
+    """Return whether a template reads better than a few separate messages."""
     numbers = sum(len(part.template.varying) for part in block.parts if isinstance(part, TextPart))
     return numbers < 2 or len(block.ranks) > _FEW_RANKS
 
 
 def _is_mergeable(failed: RankResult) -> bool:
-    """Return whether an error's numbers can be separated from its text without loss.
+    """Return whether numbers can be separated from an error's text losslessly.
 
     This excludes a guard report, which names every rank itself, a memory address and a progress bar.
     """
@@ -405,7 +405,7 @@ _LOST_KINDS = ("RankDied", RANK_STOPPED)
 
 @dataclass(frozen=True, slots=True)
 class LossReport:
-    """How ranks were lost, in the verdict's words, which say more than the ranks' own errors."""
+    """The verdict on lost ranks, which says more than their errors."""
 
     heading: str
     """As `rank 3 (host3, pid 4714) was killed by SIGKILL, often the memory limit · last line: "loading shard 3" · log …`."""
@@ -414,7 +414,10 @@ class LossReport:
 
 
 def find_loss(result: CellResult, failures: Sequence[Failure]) -> LossReport | None:
-    """Return the report on lost ranks; None if no rank was lost, or nothing but its error is known."""
+    """Return the report on lost ranks.
+
+    None if no rank was lost, or if the verdict says nothing about it.
+    """
     lost = [failure for failure in failures if is_loss(failure)]
     if not lost or not result.notes or result.state != "dead":
         return None
@@ -438,7 +441,7 @@ def _format_lost_ranks(lost: Sequence[Failure]) -> str:
 
 
 def is_loss(failure: Failure) -> bool:
-    """Return whether ranks were lost, or stopped because others were; their own code has not raised."""
+    """Return whether ranks were lost, or stopped because others were."""
     return failure.kind in _LOST_KINDS and failure.error is not None and not failure.error.traceback
 
 
@@ -449,7 +452,7 @@ _MAX_KINDS = 2
 
 
 def format_raised_error(result: CellResult) -> str:
-    """Format the line of the error that a notebook or a terminal shows below the report; empty if there is no report.
+    """Format the one-line error below the report; empty without a failure.
 
     >>> from mhnb.types import RankError
     >>> format_raised_error(CellResult(1, "", (RankResult(2, "error", error=RankError("ValueError", "no")),), 0.1))
@@ -471,7 +474,7 @@ def format_raised_error(result: CellResult) -> str:
 
 
 def format_failure_heading(result: CellResult, failures: Sequence[Failure]) -> str:
-    """Format what failed where, as `ValueError on rank 2 · ranks 0-1,3 finished`; an empty string if nothing failed."""
+    """Format what failed on which ranks; empty if nothing failed."""
     by_kind: dict[str, list[int]] = {}
     for failure in failures:
         if not failure.only_waited:
@@ -497,9 +500,9 @@ def format_failure_heading(result: CellResult, failures: Sequence[Failure]) -> s
 
 
 def is_only_right(rank: RankResult) -> bool:
-    """Return whether a rank said nothing but that an answer is right, without a value that it shows, or only an error.
+    """Return whether a rank's outputs are only right answers or errors.
 
-    The card of answers that are not right yet says both.
+    An answer that also shows a value does not count. The card of answers that are not right yet has the others.
     """
     if rank.omitted_nbytes:
         return False

@@ -1,7 +1,7 @@
-"""Format a cell's result as HTML that is stored in the notebook and can be read without a kernel, script or style.
+"""Format a cell's result as the HTML that the notebook stores.
 
-A cell that failed begins with the failure report. The first failure is shown with its line, hint and traceback, then the other
-failures, then the ranks that only waited.
+It can be read without a kernel, script or style. A cell that failed begins with the failure report. The first failure
+is shown with its line, hint and traceback, then the other failures, then the ranks that only waited.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _CHIP_STYLE = "display:inline-block;margin-left:.7em;padding:0 .6em;border:1px s
 def format_failure_report(
     result: CellResult, cell_summary: CellSummary, locations: RankLocations, *, has_status: bool = True
 ) -> str:
-    """Format the failure report: all about the failure, with the verdict's notes at its end.
+    """Format the failure report, with the verdict's notes at its end.
 
     `has_status` means that a status line follows. Otherwise the heading has its tooltip.
     """
@@ -118,7 +118,7 @@ def _format_failure_heading(cell_summary: CellSummary, locations: RankLocations)
 
 
 def _format_not_yet(cell_summary: CellSummary) -> str:
-    """Format answers that are not right yet: a card for each exercise, which lists what differs."""
+    """Format a card for each exercise that is not right yet."""
     rows: dict[str, list[DifferenceRow]] = {}
     for failure in cell_summary.failures:
         if failure.error is not None and not failure.only_waited:
@@ -176,7 +176,7 @@ def format_failure_summary(failure: Failure, cell_name: str) -> str:
 
 
 def _shorten_message(lines: Sequence[str]) -> list[str]:
-    """Shorten a message to its beginning and end, and each of its lines likewise."""
+    """Cut the middle of a long message and of long lines."""
     shown = [shorten_line(line, _MAX_LINE_CHARS) for line in lines]
     head, middle, tail = shown[:_MAX_HEAD_LINES], shown[_MAX_HEAD_LINES:-_MAX_TAIL_LINES], shown[-_MAX_TAIL_LINES:]
     return [*head, format_omitted_line(middle, where="the fold below"), *tail] if len(middle) > 1 else shown
@@ -202,7 +202,7 @@ def _format_details(label: str, inner: str, *, is_open: bool = False, indent: st
 
 
 def format_ranks_html(ranks: Sequence[int], locations: RankLocations) -> str:
-    """Format ranks, and their hosts if these are known and are not all hosts."""
+    """Format ranks with their hosts, if known and not all hosts."""
     host = format_hosts_of(locations, ranks)
     where = f' <span style="{QUIET_STYLE}">{escape(host)}</span>' if host else ""
     return f"{format_ranks_label(ranks)}{where}"
@@ -250,7 +250,7 @@ def format_cell_html(
     badge: bool = False,
     cell_summary: CellSummary | None = None,
 ) -> str:
-    """Format every rank's output as HTML. Return an empty string if there is nothing to show.
+    """Format every rank's output as HTML; empty without anything to show.
 
     `badge` adds a line saying that the ranks ran the cell, also if they have no output.
     `uid` is unique in the notebook: it names the group of tabs.
@@ -293,7 +293,7 @@ def format_cell_html(
 
 
 def _format_heading(cell_summary: CellSummary) -> str:
-    """Format which ranks ran the cell, how they differ, and what the cell before left behind.
+    """Format the ranks that ran, their differences and the carried note.
 
     The tooltip has the cell's numbers and how C++ noise began.
     A panel shows the ranks in its own head, so its heading is empty.
@@ -315,7 +315,7 @@ def _format_tooltip(cell_summary: CellSummary) -> str:
 
 
 def _format_carried(cell_summary: CellSummary) -> str:
-    """Format what the cell before left behind as one chip, with the full sentence as its tooltip."""
+    """Format what the previous cell left behind, as a chip."""
     carried = cell_summary.carried
     if carried is None:
         return ""
@@ -324,7 +324,10 @@ def _format_carried(cell_summary: CellSummary) -> str:
 
 
 def _without_figures(cell_summary: CellSummary) -> CellSummary:
-    """Remove the figures that are drawn below. A rank that has nothing else keeps a line for it if other ranks have more."""
+    """Remove the figures that are drawn below.
+
+    If other ranks have more to show, a rank that has only figures keeps a line for them.
+    """
     blocks = cell_summary.blocks
     kept = [tuple(part for part in block.output_group.parts if not _is_drawn_below(part)) for block in blocks]
     if not any(kept) and not any(block.omitted_nbytes or block.is_silent for block in blocks):
@@ -348,7 +351,7 @@ def _is_picture(block: Block) -> bool:
 
 
 def _format_pictures(cell_summary: CellSummary, locations: RankLocations, pictures: Pictures) -> str:
-    """Format blocks that are one display each as a strip; those that differ are marked."""
+    """Format blocks of one display each as a strip; mark outliers."""
     variants = [
         variant
         for block in cell_summary.blocks
@@ -412,9 +415,10 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
 
 
 def _open_indexes(blocks: Sequence[Block], *, has_majority: bool) -> set[int]:
-    """Return the blocks that are seen without a click: the first one, which differs, and the majority, if there is one.
+    """Return the indexes of the blocks that are open at first.
 
-    Short ones and figures are all open, up to a few. Others are folded, because long outputs beside each other are not read anyway.
+    These are the first block, the majority's, and up to a few short ones and figures. Others are folded, because long
+    outputs beside each other are not read anyway.
     """
     first_and_last = {0, len(blocks) - 1} if has_majority else {0}
     others = (at for at in range(len(blocks)) if at not in first_and_last)
@@ -423,7 +427,7 @@ def _open_indexes(blocks: Sequence[Block], *, has_majority: bool) -> set[int]:
 
 
 def _fold_many(folds: Sequence[str], blocks: Sequence[Block], opened: set[int]) -> Sequence[str]:
-    """Fold the folds of very many blocks once more, between the first ones and the last one."""
+    """Put the middle folds of very many blocks in one fold."""
     end = len(blocks) - 1
     if len(blocks) <= _MAX_FOLDS or any(at in opened for at in range(_MAX_FOLDS, end)):
         return folds
@@ -453,7 +457,7 @@ def _count_shown_lines(block: Block) -> int:
 
 
 def _is_short(block: Block) -> bool:
-    """Return whether a block is a few lines of text, so that it fits beside its label."""
+    """Return whether a block's few lines fit beside its label."""
     if block.omitted_nbytes:
         return False
     if _count_shown_lines(block) > _SHORT_LINES:
@@ -493,9 +497,10 @@ class _FoldLayout:
 def _format_collapsible(
     block: Block, body: str, locations: RankLocations, layout: _FoldLayout, *, is_open: bool, is_outlier: bool
 ) -> str:
-    """Format a block that opens and closes; a closed one shows its last line, and a long one its end and how many lines it has.
+    """Format a block that opens and closes.
 
-    A figure or a difference has no end that says most.
+    A closed one shows its last line, a long open one its number of lines and its end. Figures and differences are shown
+    from their beginning, because their end does not say most.
     """
     mark = " ≠" if is_outlier else ""
     name = f"mhnb-block{' mhnb-odd' if mark else ''}"
@@ -516,7 +521,7 @@ def _format_collapsible(
 
 
 def _format_line_count(block: Block) -> str:
-    """Format how many lines a block has, for its summary, unless some were left out on the way to the notebook."""
+    """Format a block's number of lines; empty if some were left out."""
     lines = [item.text for item in block_items(block.output_group) if isinstance(item, BlockLine)]
     if block.omitted_nbytes or any(GAP_LINE.search(line) or _LEFT_OUT in line for line in lines):
         return ""
@@ -524,7 +529,7 @@ def _format_line_count(block: Block) -> str:
 
 
 def _format_last_line(block: Block) -> str:
-    """Format a block's last line, for a summary: quiet, and one line wherever a style sheet can be used."""
+    """Format a block's last line for the summary of its fold."""
     texts = (
         "(a figure)" if isinstance(part, RichPart) else _last_line_of(part)
         for part in reversed(block.output_group.parts)
@@ -544,7 +549,7 @@ def _last_line_of(part: TextPart) -> str:
 
 
 def _add_bar(body: str, color: str, *, height_em: int = 36, at_end: bool = False) -> str:
-    """Format a block with the colour of its host; `at_end` scrolls to the end of one that is too high."""
+    """Add the host's colour bar; `at_end` scrolls to the end."""
     bar = f"border-left:3px solid {color};padding-left:8px;margin-left:4px;max-height:{height_em}em;overflow:auto"
     if not at_end:
         return f'<div tabindex="0" style="{bar}">{body}</div>'
@@ -566,7 +571,7 @@ def _format_block_body(block: Block, block_count: int, locations: RankLocations,
 def _format_verbatim(
     result: CellResult, cell_summary: CellSummary, locations: RankLocations, uid: str, pictures: Pictures
 ) -> str:
-    """Format each rank's verbatim output, collapsed, if the blocks show it in another form."""
+    """Format each rank's verbatim output, collapsed; empty if blocks show it."""
     if cell_summary.is_literal:
         return ""
     if sum(plain_nbytes(r.outputs) for r in result.ranks) > MAX_VERBATIM_NBYTES:
@@ -604,7 +609,7 @@ def _format_tabs(
 
 
 def _initial_rank(result: CellResult, cell_summary: CellSummary) -> int:
-    """Return the rank whose tab is open: one that differs, else one that failed and has output, else the first."""
+    """Return the rank whose tab is open: outlier, else failed, else first."""
     failed = (r.rank for r in result.ranks if r.failure is not None and without_errors(r).outputs)
     return min(cell_summary.outliers, default=next(failed, result.ranks[0].rank))
 
@@ -654,7 +659,7 @@ def _format_grid(
 
 
 def _group_grid_cells(result: CellResult, cell_summary: CellSummary, odd: Mapping[int, str]) -> list[list[RankResult]]:
-    """Group the ranks whose cells of the grid would be equal, by the first rank of each."""
+    """Group ranks whose grid cells are equal, ordered by first rank."""
     place = {rank: at for at, same in enumerate(group_by_outputs(map(without_errors, result))) for rank in same.ranks}
     groups: dict[tuple[object, ...], list[RankResult]] = {}
     for rank in result:
@@ -664,7 +669,7 @@ def _group_grid_cells(result: CellResult, cell_summary: CellSummary, odd: Mappin
 
 
 def _is_table(output: Output) -> bool:
-    """Return whether an output must not be wrapped: it is HTML, or a table drawn in text."""
+    """Return whether an output must not be wrapped: non-text or a table."""
     if not is_text(output):
         return True
     text = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
@@ -706,7 +711,7 @@ def _format_mark(rank: RankResult, cell_summary: CellSummary) -> str:
 
 
 def _format_failure_line(rank: RankResult, cell_summary: CellSummary) -> str:
-    """Format the error in one line, where the failure report above has several; it says a single one already."""
+    """Format a rank's error in one line if there are several failures."""
     if rank.failure is None or len(cell_summary.failures) == 1:
         return ""
     only_waited = any(failure.only_waited and rank.rank in failure.ranks for failure in cell_summary.failures)
@@ -716,7 +721,7 @@ def _format_failure_line(rank: RankResult, cell_summary: CellSummary) -> str:
 
 
 def _format_rank_bodies(result: CellResult, locations: RankLocations, pictures: Pictures) -> list[str]:
-    """Format each rank's outputs; if there is too much, store equal ones once."""
+    """Format each rank's outputs; store equal ones once if too long."""
     ranks = [without_errors(r) for r in result.ranks]
     limit = max(1024, MAX_CELL_NBYTES // len(ranks))
     first = {r.rank: r.rank for r in ranks}

@@ -1,4 +1,4 @@
-"""Summary of a cell's result, in the order in which users should read it.
+"""Summary of a cell's result, in reading order.
 
 Decides which ranks differ from the majority, which failure comes first, which ranks only waited and which ranks share a block.
 HTML and text are both built from it.
@@ -131,17 +131,17 @@ class CellSummary:
 
     @property
     def has_status(self) -> bool:
-        """Return whether a line says which ranks ran the cell and for how long, because something stands on or below it."""
+        """Return whether the line with the ranks and duration is shown."""
         return bool(self.blocks or self.carried or self.metrics)
 
     @property
     def own_failures(self) -> tuple[Failure, ...]:
-        """Return the failures that `loss` does not have, without the ranks that only waited for others."""
+        """Return the failures that `loss` lacks, except ranks that only waited."""
         return tuple(f for f in self.failures if not (f.only_waited or (self.loss is not None and is_loss(f))))
 
     @property
     def tooltip(self) -> str:
-        """Return what the status line shows only on demand: the cell's name, and how C++ noise began."""
+        """Return the status line's tooltip: cell name and first C++ lines."""
         if not self.noise_label:
             return self.name
         lines = [
@@ -155,7 +155,7 @@ class CellSummary:
 
     @property
     def marked_outliers(self) -> frozenset[int]:
-        """Return the ranks that differ, unless the others have no output, because it is common that only some ranks print."""
+        """Return the outliers; none if only they print, which is common."""
         return self.outliers if self.blocks and not self.blocks[-1].is_silent else frozenset()
 
     @property
@@ -215,7 +215,7 @@ def _group_shortages(result: CellResult) -> tuple[FailureGroup, ...]:
 
 
 def _format_compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[str, ...]:
-    """Return a note if ranks share a block although only the beginning and the end of their output were compared."""
+    """Return a note if ranks share output compared only in part."""
     shared = {rank for block in blocks if len(block.ranks) > 1 for rank in block.ranks}
     long = [
         r for r in result.ranks if r.rank in shared and sum(len(_text_of(o)) for o in r.outputs) > MAX_COMPARED_NBYTES
@@ -241,7 +241,7 @@ def _group_noise(result: CellResult) -> tuple[tuple[tuple[int, ...], str], ...]:
 
 
 def format_noise_label(result: CellResult) -> str:
-    """Count the lines that C++ libraries printed, as `6 lines of C++ libraries (Gloo 4, absl 2)`; an empty string if none."""
+    """Format how many lines C++ libraries printed; empty if none."""
     lines = [line for r in result.ranks for line in r.noise.splitlines()]
     if not lines:
         return ""
@@ -251,7 +251,7 @@ def format_noise_label(result: CellResult) -> str:
 
 
 def format_heading(result: CellResult, *, has_strip: bool = False) -> str:
-    """Format which ranks run the cell, and for how long; while it runs, also the ranks that it waits for.
+    """Format the cell's ranks, its duration and the ranks still running.
 
     Args:
         result: the cell, perhaps still running.
@@ -321,7 +321,10 @@ def _with_own_number(lines: list[tuple[str, str]], rank: int) -> list[tuple[str,
 
 
 def _shorten_groups(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]]:
-    """Keep the same number of lines from both ends of each, so that ranks with the same output still have the same."""
+    """Clip all groups to the same number of lines at both ends.
+
+    Thus ranks with the same output still have the same.
+    """
     size = max((sum(len(_text_of(o)) for o in outputs) for outputs in groups), default=0)
     if size <= MAX_COMPARED_NBYTES:
         return list(groups)
@@ -336,7 +339,7 @@ def _shorten_groups(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]
 
 
 def _cut_long_lines(output: Output) -> Output:
-    """Cut very long lines, so that one line cannot use up all of the text that is read."""
+    """Cut very long lines, so that none fills the whole limit."""
     lines = _text_of(output).split("\n")
     if all(len(line) <= _MAX_LINE_NBYTES for line in lines):
         return output
@@ -395,7 +398,7 @@ def _format_difference(blocks: Sequence[Block], outliers: Sequence[int], odd: st
 
 
 def _format_only(blocks: Sequence[Block], ranks: Sequence[int], failed: frozenset[int]) -> str:
-    """Say which ranks alone have output; nothing if those without are the ones that failed, because their report says why."""
+    """Format which ranks alone have output; empty if failures explain it."""
     silent = {rank for block in blocks if block.is_silent for rank in block.ranks}
     return "" if silent == failed else f"only {describe_ranks(ranks)} said something"
 
@@ -405,7 +408,7 @@ def _say_differ(ranks: Sequence[int]) -> str:
 
 
 def _describe_odd(blocks: Sequence[Block]) -> str:
-    """Describe the few ranks whose numbers differ from most others' in output of one form, as `rank 2 differs: loss`."""
+    """Describe the few ranks whose numbers differ, as `rank 2 differs: loss`."""
     if len(blocks) != 1 or not _has_differing_numbers(blocks[0].output_group):
         return ""
     odd = list(_iter_odd(blocks[0]))
@@ -418,7 +421,7 @@ def _describe_odd(blocks: Sequence[Block]) -> str:
 
 
 def find_odd_ranks(cell_summary: CellSummary) -> dict[int, str]:
-    """Return the first difference of each rank that differs from most others, as `loss 0.731 ← 0.312 elsewhere`."""
+    """Return each outlier rank's first difference, as `loss 0.731 ← 0.312 elsewhere`."""
     found: dict[int, str] = {}
     for block in cell_summary.blocks:
         for one in _iter_odd(block):
@@ -457,7 +460,7 @@ def list_odd_values(block: Block) -> Sequence[OddValue]:
 
 
 def _name_number(before: str) -> str:
-    """Return the words that name a number, from the text before it; may be empty.
+    """Return the words before a number that name it; may be empty.
 
     >>> _name_number("step 3 val loss=")
     'val loss'
@@ -494,7 +497,7 @@ def _has_differing_numbers(block: OutputGroup) -> bool:
 
 
 def _ranks_not_finite(blocks: Sequence[Block]) -> list[int]:
-    """Return the ranks that have a nan or inf where others have a number."""
+    """Return the ranks with nan or inf where others have numbers."""
     not_finite: set[int] = set()
     for block in blocks:
         for part in block.output_group.parts:
@@ -512,7 +515,7 @@ def _ranks_not_finite(blocks: Sequence[Block]) -> list[int]:
 
 
 def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) -> tuple[Output, ...]:
-    r"""Keep the beginning and the end of printed text, with a line between that gives the amount left out and `where` it is.
+    r"""Replace the middle of long printed text by a note.
 
     Figures and HTML are kept, because they have a limit of their own.
 

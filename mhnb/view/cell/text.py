@@ -1,4 +1,4 @@
-"""Format a cell's result as text: for a terminal, and as the form that is stored beside the HTML."""
+"""Format a cell's result as text, for a terminal and for storage."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ def format_cell_text(
     badge: bool = False,
     cell_summary: CellSummary | None = None,
 ) -> str:
-    """Format every rank's output. Return an empty string if there is nothing to show and `badge` is not set.
+    """Format every rank's output and failures as text.
 
-    `badge` adds a line saying that the ranks ran the cell. `cell_summary` is the result's summary, if the caller has it.
+    `badge` adds a line saying that the ranks ran the cell; without it the text is empty if there is nothing to show.
+    `cell_summary` is the result's summary, if the caller has it.
     """
     cell_summary, known_locations = cell_summary or summarise_cell(result), locations or RankLocations()
     if cell_summary.is_empty:
@@ -144,7 +145,7 @@ def _format_notes(cell_summary: CellSummary, painter: _Colorizer) -> Iterator[st
 
 
 def names_kind(failure: Failure, lines: Sequence[str]) -> bool:
-    """Return whether the lines of a failure name its kind, so that its label need not."""
+    """Return whether a failure's lines already name its kind."""
     return any(line == failure.kind or line.startswith(f"{failure.kind}: ") for line in lines)
 
 
@@ -153,7 +154,7 @@ def _format_noise(cell_summary: CellSummary, painter: _Colorizer) -> str:
 
 
 def _format_not_yet(cell_summary: CellSummary, painter: _Colorizer) -> Iterator[str]:
-    """Format answers that are not right yet: the exercise with its ranks, then what differs, by rank if that differs."""
+    """Format answers that are not right yet: exercises, ranks, then differences."""
     failures = [failure for failure in cell_summary.failures if failure.error is not None and not failure.only_waited]
     titles = dict.fromkeys(full_text(failure).partition("\n")[0].removeprefix("not yet · ") for failure in failures)
     where = cell_summary.failure_heading.removeprefix("not yet ")
@@ -177,7 +178,7 @@ def _format_waiting(cell_summary: CellSummary, painter: _Colorizer) -> Iterator[
 
 
 def full_text(failure: Failure) -> str:
-    """Return the message of a failure, with each rank's numbers if they differ."""
+    """Return a failure's message, with each rank's numbers if they differ."""
     return "\n".join(failure.message_lines) or (full_message(failure.error) if failure.error else "")
 
 
@@ -191,7 +192,10 @@ def format_waited(failure: Failure) -> str:
 
 
 def format_failure_lines(failure: Failure, source: str) -> Iterator[str]:
-    """Format a failure without its traceback: the line of the cell or script that is `source`, the message, the hint."""
+    """Format a failure's line, message and hint, without its traceback.
+
+    `source` names the cell or script.
+    """
     error = failure.error
     if error is None:
         return
@@ -212,7 +216,7 @@ def format_failure_lines(failure: Failure, source: str) -> Iterator[str]:
 
 
 def format_trace_label(failure: Failure) -> str:
-    """Return the label of a traceback. It names the rank if the ranks' errors differ in numbers, or in their lines."""
+    """Return a traceback's label, with the rank if ranks' errors differ."""
     return (
         f"traceback of rank {failure.first_rank}" if failure.message_lines or failure.has_several_lines else "traceback"
     )
@@ -305,7 +309,7 @@ def _insert_names(text: str, names: Sequence[str], painter: _Colorizer) -> str:
 
 
 def _format_differences(block: Block, painter: _Colorizer, limit_nbytes: int, where: str) -> Iterator[str]:
-    """Format a block's differences from the majority; of a loop a few lines."""
+    """Format a block's differences; cut the middle of loops."""
     hint = f" · {LOG_HINT}"
     for part in arrange_differences(block, painter, limit_nbytes, where=where, shows_folded=False):
         yield from part.head
