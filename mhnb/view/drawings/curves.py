@@ -1,6 +1,6 @@
-"""Curves of metrics over steps: the median of the ranks, the band from lowest to highest, odd ranks.
+"""Curves of metrics over steps: median, band and outliers of ranks.
 
-Decides which ranks are odd, and how a curve is drawn, as a picture and in one line of text. A picture is an
+Decides which ranks are outliers, and how a curve is drawn, as a picture and in one line of text. A picture is an
 image of its own, because an untrusted notebook drops elements of SVG from HTML. It does not know the page's theme, so its colours are
 visible on both white and black. All text is beside it, and says what the picture shows.
 """
@@ -107,7 +107,7 @@ class Curve:
 
     @property
     def word(self) -> str:
-        """What the line is of, if there are several ranks: `median`, or `all` if they have the same values."""
+        """What the line shows of several ranks: `median`, or `all` if equal."""
         return "" if len(self.ranks) == 1 else "median " if self.differs else "all "
 
 
@@ -151,7 +151,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _build_point(rows: Sequence[_Series]) -> tuple[float | None, float | None, float | None]:
-    """Merge successive lines: the least value, the middle of the medians, and the most; one value if all ranks agree on each step."""
+    """Merge successive rows into low, median and high; equal if ranks agree."""
     given = [row for row in rows if any(value is not None for value in row)]
     if not given:
         return None, None, None
@@ -212,7 +212,7 @@ def thin(values: _Series) -> tuple[float | None, ...]:
 
 
 def _cuts(count: int, parts: int) -> list[int]:
-    """Return where to cut `count` values into parts of about one size, except the first and the last value, which stay alone.
+    """Return cuts for about equal parts, with both end values alone.
 
     >>> _cuts(10, 4), _cuts(4, 4)
     ([0, 1, 5, 9, 10], [0, 1, 2, 3, 4])
@@ -223,10 +223,10 @@ def _cuts(count: int, parts: int) -> list[int]:
 
 
 def find_odd(rows: Sequence[Sequence[float | None]], texts: Sequence[Sequence[str]]) -> list[int]:
-    """Return the positions of odd ranks: few, and each far from the median while all the others are near it.
+    """Return the positions of the few ranks far from the median.
 
-    A rank counts as far if it is for half of all steps, or for half of the last quarter. A rank without a finite value where others
-    have one is odd too.
+    All others are near it. A rank counts as far if it is for half of all steps, or for half of the last quarter. A rank
+    without a finite value where others have one counts too.
 
     Args:
         rows: by step, the value of each rank; None where it has no finite value.
@@ -276,7 +276,7 @@ _DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 
 
 def draw_braille(values: _Series, low: float, high: float, cells: int = _CELLS) -> str:
-    """Draw a curve in Braille characters, two points wide and four high each.
+    """Draw a curve in Braille characters, each two points by four.
 
     >>> draw_braille([0, 1, 2, 3, 3, 2, 1, 0], 0, 3, 4)
     '⡠⠊⠑⢄'
@@ -298,7 +298,7 @@ def draw_braille(values: _Series, low: float, high: float, cells: int = _CELLS) 
 
 
 def format_curve_text(curve: Curve) -> str:
-    """Format a curve as one line: its first and last median, and where odd ranks end."""
+    """Format a curve in one line, with end values and outliers."""
     low, high = curve.bounds
     where = f", {describe_ranks(curve.ranks)}" if len(curve.ranks) > 1 else ""
     odd = "".join(f"; rank {one.rank} {one.last} at the end" for one in curve.odd)
@@ -321,7 +321,7 @@ _ODD_COLORS = ("#d55e00", "#b565b5")
 
 
 def format_curve_html(curve: Curve) -> str:
-    """Format a curve as a picture with its lowest and highest value, its steps, and the last values beside it."""
+    """Format a curve as a picture, with values and steps beside it."""
     image = format_curve_image(curve)
     between = "display:flex;justify-content:space-between"
     left = (
@@ -336,7 +336,7 @@ def format_curve_html(curve: Curve) -> str:
 
 
 def format_curve_image(curve: Curve, *, width: int = WIDTH, height: int = HEIGHT) -> str:
-    """Format only the picture of a curve, in pixels; its description says what it shows."""
+    """Format only the picture of a curve; its size is in pixels."""
     uri = base64.b64encode(draw_svg(curve).encode()).decode()
     return (
         f'<img alt="{escape(describe_curve(curve))}" src="data:image/svg+xml;base64,{uri}" '
@@ -349,7 +349,7 @@ def _text(text: str) -> str:
 
 
 def _format_ends(curve: Curve) -> str:
-    """Format the last value of the median and of each odd rank, each as near to its line's end as there is room."""
+    """Format the last values, each near the end of its line."""
     low, high = curve.bounds
     ends = [(_last(curve.medians), f"{curve.word if curve.differs else ''}{curve.last}", f"2px solid {_LINE_COLOR}")]
     for one, color in zip(curve.odd, _ODD_COLORS, strict=False):
@@ -372,7 +372,7 @@ def _last(values: _Series) -> float:
 
 
 def describe_curve(curve: Curve) -> str:
-    """Describe a curve in a sentence, for readers who do not see the picture."""
+    """Describe a curve in a sentence, for readers without the picture."""
     of = f"{curve.word}of {describe_ranks(curve.ranks)} " if len(curve.ranks) > 1 else ""
     odd = "".join(f"; rank {one.rank} ends at {one.last}" for one in curve.odd)
     scale = ", on a logarithmic scale" if curve.is_logarithmic else ""
@@ -383,7 +383,7 @@ def describe_curve(curve: Curve) -> str:
 
 
 def draw_svg(curve: Curve) -> str:
-    """Draw a curve: the band of all ranks, the median on it, and each odd rank, dashed as a second cue beside its colour."""
+    """Draw the ranks' band, the median, and each outlier, dashed and coloured."""
     low, high = curve.bounds
     parts = []
     if curve.has_band:
@@ -432,7 +432,7 @@ def _draw_line(points: Sequence[tuple[int, int] | None]) -> str:
 
 
 def _draw_step(before: tuple[int, int], point: tuple[int, int]) -> str:
-    """Draw to a point, which is given by its distance, because that is shorter."""
+    """Draw to a point by relative coordinates, because these are shorter."""
     right, down = point[0] - before[0], point[1] - before[1]
     return f"l{right} {down}".replace(" -", "-") if down else f"h{right}"
 

@@ -1,4 +1,4 @@
-"""Draw how late each rank came to each launch, as SVG without scripts.
+"""Draw each rank's delay at each launch, as SVG without scripts.
 
 A table beside it has the same facts for those who do not see it.
 """
@@ -18,7 +18,7 @@ _MAX_POINTS = 200
 
 
 def draw_delays(lateness: Lateness) -> str:
-    """Draw how long after the first rank each rank came to each launch: one line per rank, those that stand out in color."""
+    """Draw each rank's delays as a line, and color the stragglers."""
     most = max((delay for own in lateness.delays_s.values() for delay in own if delay == delay), default=0.0)  # noqa: PLR0124
     if most <= 0:
         return ""

@@ -1,4 +1,4 @@
-"""Draw a layout: as SVG for a file, and as an HTML table of tiles."""
+"""Draw a layout as SVG, or as an HTML table of tiles."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _tile_svg(tile: Tile, x: int, y: int, locations: RankLocations) -> str:
 
 
 def tile_color(tile: Tile, locations: RankLocations) -> str:
-    """Return the colour of the host that holds a tile; grey for several hosts."""
+    """Return the colour of a tile's host; grey for several hosts."""
     return host_color(locations, sorted({device.rank for device in tile.owners}))
 
 
@@ -129,7 +129,7 @@ def format_panes_css(grid: LayoutGrid, uid: str) -> str:
 
 
 def draw_panes(grid: LayoutGrid, locations: RankLocations, uid: str) -> str:
-    """Draw the panes of a layout as tables; several are blocks, of which sliders choose one; `uid` is unique in the notebook."""
+    """Draw a layout's panes as tables; `uid` is unique in the notebook."""
     has_stops = sum(len(row) for pane in grid.panes for row in pane.tiles) <= _MAX_TAB_STOPS
     tables = [_format_pane_html(pane, grid, locations, has_stops=has_stops) for pane in grid.panes]
     if len(tables) == 1:
@@ -192,7 +192,7 @@ def _color_name(word: str, color: str | None) -> str:
 
 
 def _tile_background(tile: Tile, locations: RankLocations) -> str:
-    """Return a background with one stripe per host; grey if there are too many to distinguish."""
+    """Return a background with a stripe per host; grey for too many."""
     ranks = list({locations.hosts[device.rank]: device.rank for device in tile.owners}.values())
     if not 1 < len(ranks) <= _MAX_STRIPES:
         return f"{tile_color(tile, locations)}40"

@@ -1,4 +1,4 @@
-"""Draw a mesh as a map of its devices, each in the color of its host."""
+"""Draw a mesh as a map of devices in their hosts' colors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_MAP_COLUMNS = 16
 
 
 def draw_mesh(rows: Sequence[tuple[str, tuple[DeviceRef, ...]]], locations: RankLocations) -> str:
-    """Draw the lines along the last axis, each with its position along the others."""
+    """Draw the rows along the last axis, labelled with their positions."""
     body = "".join(_format_mesh_row(label, devices, locations) for label, devices in rows)
     return f'<table style="border-collapse:separate;border-spacing:2px;font-family:monospace">{body}</table>'
 

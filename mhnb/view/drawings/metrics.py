@@ -1,4 +1,4 @@
-"""Draw charts of metrics side by side, each with its ranks in a fold."""
+"""Draw charts of metrics side by side, with ranks in folds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MetricChart:
 
 @dataclass(frozen=True, slots=True)
 class MetricCard:
-    """The charts of a cell or of several, and the sentences below them."""
+    """The charts of one or several cells, and the sentences below."""
 
     charts: tuple[MetricChart, ...] = ()
     more: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class MetricCard:
 
 
 def draw_card(card: MetricCard, *, brief: bool = False) -> str:
-    """Draw charts side by side, each with its ranks in a fold, and the sentences below them.
+    """Draw charts side by side, and the sentences below them.
 
     `brief` leaves out the pictures of the ranks, because it is sent several times a second.
     """

@@ -1,4 +1,4 @@
-"""Draw what each rank did in a traced cell: one bar per rank.
+"""Draw a bar of what each rank did in a traced cell.
 
 The picture is an image of its own, because an untrusted notebook drops elements of SVG from HTML. It does not know the page's theme,
 so its colors are visible on both white and black; the table beside it has the sums.

@@ -1,4 +1,4 @@
-"""Content of the live view of a running cell: as named parts, as HTML, as text, and the status strip.
+"""Content of a running cell's live view: parts, HTML and text.
 
 The parts are small, so that only those that changed are sent. Decides which part of a long output is shown while the cell runs, and
 how many bytes per second may be sent. The size of a frame is bounded.
@@ -182,7 +182,9 @@ def _tail_of_each(snapshot: CellResult) -> list[OutputGroup]:
 
 
 def merge_tails(ranks: Sequence[RankResult], lines: int = _MAX_TAIL_LINES) -> list[OutputGroup]:
-    """Merge the last lines only, because comparing all of a large output ten times per second would cost too much.
+    """Merge the last lines of ranks into blocks.
+
+    It does not compare complete outputs, which would cost too much ten times per second.
 
     Returns:
         The blocks. A rank that is behind or has failed comes first, because that is what users look for.
@@ -212,7 +214,7 @@ def _merge_tails(ranks: Sequence[RankResult], lines: int) -> list[OutputGroup]:
 
 
 def _count_bars(text: str) -> int:
-    """Count the progress bars at the end of a text; above the last one, only those that are still running."""
+    """Count a text's final progress bar and the running ones above it."""
     bars = [parse_bar(line) for line in reversed(text.splitlines())]
     running = takewhile(lambda bar: bar is not None and bar.percent < _COMPLETE_PERCENT, bars[1:])
     return 1 + len(list(running)) if bars and bars[0] is not None else 0
@@ -238,7 +240,7 @@ def _as_stdout(text: str) -> list[Output]:
 
 
 def tail_text(outputs: Sequence[Output], *, max_lines: int, max_chars: int) -> str:
-    r"""Return the last lines of what was printed or shown; a figure is named, not drawn.
+    r"""Return the last lines of outputs; figures are named, not drawn.
 
     >>> tail_text([{"output_type": "stream", "name": "stdout", "text": "a\nb\nc\n"}], max_lines=2, max_chars=80)
     'b\nc'
@@ -256,7 +258,7 @@ def tail_text(outputs: Sequence[Output], *, max_lines: int, max_chars: int) -> s
 
 
 def _join_pieces(pieces: Sequence[str], outputs: Sequence[Output]) -> str:
-    """Join pieces; a piece from another stream begins a line, because a progress bar leaves its own line open."""
+    """Join pieces; each stream starts a line, because bars leave theirs open."""
     text, before = "", None
     for piece, output in zip(pieces, outputs, strict=True):
         kind = (output["output_type"], output.get("name"))
@@ -307,7 +309,7 @@ def _format_tail(block: OutputGroup, budget: int) -> str:
 
 
 def frame_parts(frame: LiveFrame) -> dict[str, str]:
-    """Return the parts of a frame by name; each is text, the lists as JSON."""
+    """Return a frame's parts by name, as text; lists as JSON."""
     parts = {
         "head": frame.heading,
         "strip": json.dumps([asdict(item) for item in frame.strip], ensure_ascii=False) if frame.strip else "",
@@ -335,7 +337,7 @@ def changed_parts(before: Mapping[str, str], after: Mapping[str, str]) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class ByteBudget:
-    """Limit on the bytes sent to the browser: a burst, then a steady rate."""
+    """Limit on bytes to the browser: a burst, then a steady rate."""
 
     rate_nbytes_per_s: float = 48 * 1024
     burst_nbytes: float = 128 * 1024
@@ -343,7 +345,7 @@ class ByteBudget:
     at_s: float = 0.0
 
     def spend(self, nbytes: int, now_s: float) -> ByteBudget | None:
-        """Return the budget that remains after sending `nbytes`; None if that is too much for now.
+        """Return the budget left after sending `nbytes`; None if too much now.
 
         >>> ByteBudget(rate_nbytes_per_s=10, burst_nbytes=20, remaining_nbytes=20).spend(15, 0).spend(15, 0.5)
         """
@@ -366,7 +368,7 @@ def format_running_text(
     color: bool = False,
     has_recent_output: bool = False,
 ) -> str:
-    """Format the state of a cell: ranks by state, the last lines of each group of ranks, failures, and where ranks hang.
+    """Format a running cell: last lines, rank states, failures and hangs.
 
     Args:
         snapshot: the cell as far as it has come.

@@ -1,4 +1,4 @@
-"""The box in which the user types for a cell: removes it when the kernel does not wait for the line any more.
+"""Removal of a cell's input box once the kernel stops waiting.
 
 Jupyter's protocol has no message for that. JupyterLab's box would stay below the cell, and every later cell would be refused with
 "Cell not executed due to pending input". So a display of the cell presses Enter in the box. A front end whose boxes are
@@ -32,9 +32,10 @@ _LIMIT_S = 1.0
 
 
 class InputBox:
-    """The box below one cell. Create it in the cell's own thread, because the cell's displays are where the box is looked for.
+    """The input box below one cell.
 
-    It is a view for the debugger's console if the cell has no other one.
+    A display of the cell removes the box, so the screen must be the cell's own. It is a view for the debugger's console
+    if the cell has no other one.
 
     Args:
         screen: Where the cell's displays appear.
@@ -57,13 +58,14 @@ class InputBox:
             self._screen.show_late(_EMPTY, self._display_id)
 
     def resume(self) -> None:
-        """Do nothing, because only a line that is not waited for any more leaves a box."""
+        """Do nothing, because only an abandoned line leaves a box."""
 
     def close_input(self) -> None:
-        """Remove the box. Call it in the cell's own thread, when `input()` has raised; without a box it changes nothing.
+        """Remove the box, if there is one.
 
-        The page sends a line when its box is removed. The kernel drops lines that arrive before it asks for the next one, so this
-        waits for that line: an `input()` of the next cell would take it for its answer.
+        Call it in the cell's own thread, when `input()` has raised. The page sends a line when its box is removed. The
+        kernel drops lines that arrive before it asks for the next one, so this waits for that line: an `input()` of the
+        next cell would take it for its answer.
         """
         if self._screen.rich:
             self.suspend()

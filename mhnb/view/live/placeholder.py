@@ -1,4 +1,4 @@
-"""Static content for the notebook's file in place of a widget: the placeholder of a running cell, and the replacement of a panel.
+"""Static content that the notebook's file stores in place of widgets.
 
 A file stores no widget, and not every cell ends. So a display beside the widget shows the cell so far; this module decides what it
 shows, and how often. The cell's end empties it.
@@ -44,7 +44,7 @@ _CSS = (
 
 
 def hide_missing_widget(html: str, *, uid: str) -> str:
-    """Add a style to a view directly below a widget. It hides what a front end shows in place of a missing widget.
+    """Add a style that hides the message of a missing widget above.
 
     Args:
         html: the view, which contains all that a reader needs.
@@ -93,10 +93,11 @@ It is limited because the placeholder is formatted in the thread that waits for 
 
 
 class PlaceholderDisplay:
-    """Keeps the placeholder of one cell up to date: the last lines twice a second, and below them, now and then, all of them.
+    """Keeps the placeholder of one cell up to date.
 
-    It is shown without output too, because it stands in for the widget. All of a long output costs too much for each second, so it
-    has a display of its own.
+    It has the last lines, renewed twice a second, and below them all lines, renewed less often. It is shown without
+    output too, because it stands in for the widget. All of a long output costs too much for each second, so it has a
+    display of its own.
     """
 
     def __init__(self, screen: Screen, uid: str, locations: RankLocations) -> None:
@@ -108,11 +109,11 @@ class PlaceholderDisplay:
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is a placeholder now, so that a file may have it."""
+        """Whether a placeholder is shown, and may be in the file."""
         return bool(self._shown_ids)
 
     def update(self, snapshot: CellResult, frame: LiveFrame | None = None) -> None:
-        """Show the cell as far as it has come, if an update is due and there is new output.
+        """Update the placeholder if it is due and there is new output.
 
         Args:
             snapshot: the cell.
@@ -164,7 +165,7 @@ class PlaceholderDisplay:
 
 
 def shows_all(snapshot: CellResult) -> bool:
-    """Return whether the last lines are all there is: a few that every rank printed, or one line of each of a few ranks."""
+    """Return whether the live view's last lines are the complete output."""
     if any(
         rank.failure is not None
         or rank.omitted_nbytes
@@ -181,7 +182,7 @@ def shows_all(snapshot: CellResult) -> bool:
 def format_placeholder(
     snapshot: CellResult, cell_summary: CellSummary, *, uid: str = "mhnb-0", locations: RankLocations | None = None
 ) -> dict[str, str]:
-    """Format all output of a running cell so that it can be read without a kernel, collapsed below its last lines."""
+    """Format a running cell's output so far, collapsed, readable without a kernel."""
     known_locations = locations or RankLocations()
     name, heading = placeholder_id(uid), f"all output so far, after {format_seconds(snapshot.wall_s)}"
     # Another id than the class, because the cell's styles are for everything of that class.
@@ -201,7 +202,7 @@ def format_first_placeholder(
     locations: RankLocations | None = None,
     frame: LiveFrame | None = None,
 ) -> dict[str, str]:
-    """Format a running cell as the live view shows it: its last lines, for which little output is read.
+    """Format a running cell's last lines, as the live view shows them.
 
     Args:
         snapshot: the cell.
@@ -224,12 +225,12 @@ def _wrap_placeholder(html: str, note: str, name: str) -> str:
 
 
 def format_widget_text(snapshot: CellResult, *, locations: RankLocations | None = None) -> str:
-    """Format the text that replaces the widget where no widget can be shown, as in a file saved while the cell ran."""
+    """Format the text for places that cannot show the live widget."""
     return f"{format_heading(snapshot)}\n  {_format_saved_note(snapshot, locations or RankLocations())}"
 
 
 def add_unsaved_note(html: str, result: CellResult) -> str:
-    """Add to the stored form of a cell that the page which shows it cannot save it.
+    """Add a note that the page cannot save the cell's output.
 
     Only the page that ran the cell has its display. A page that was loaded later has the placeholder from the file, and saves that.
     """
@@ -254,7 +255,7 @@ def _format_saved_note(snapshot: CellResult, locations: RankLocations) -> str:
 
 
 def clip_snapshot(snapshot: CellResult, locations: RankLocations) -> CellResult:
-    """Keep the beginning and the end of much text, so that a running cell can be summarised in the thread that waits for it."""
+    """Clip long outputs and drop metrics, to summarise a running cell quickly."""
     limit = max(_MIN_READ_NBYTES, _READ_NBYTES // max(1, len(snapshot.ranks)))
     return replace(
         snapshot,

@@ -1,4 +1,4 @@
-"""Panel over a result: fold, tabs and grid, filter, search and differences, in a widget that follows later results.
+"""Panel over a result, in a widget that follows later results.
 
 When it is closed, its display is replaced by the stored form, so that a notebook stores no widget of it.
 For a panel that is never closed, a text beside it is stored with the notebook.
@@ -24,7 +24,7 @@ _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class ResultPanel:
-    """One panel. A terminal shows the result as text instead; without anywidget the stored form takes its place."""
+    """A panel, shown as text in terminals and static HTML without anywidget."""
 
     def __init__(
         self, result: CellResult, locations: RankLocations, *, view: View = "fold", screen: Screen | None = None
@@ -72,7 +72,7 @@ class ResultPanel:
         )
 
     def update(self, snapshot: CellResult, locations: RankLocations) -> None:
-        """Show a cell that is running now; its ranks may be on other hosts than those of the previous cell."""
+        """Show a running cell, whose ranks may be on other hosts."""
         if self._widget is None:
             return
         html = frame_to_html(replace(build_frame(snapshot, locations), heading=""))
@@ -122,7 +122,7 @@ class ResultPanel:
 def build_panel_state(
     result: CellResult, locations: RankLocations, *, uid: str, view: View, page: str | None = None
 ) -> dict[str, Any]:
-    """Return the initial state of the panel: the collapsed page, and the ranks with the marks of those that differ.
+    """Return the panel's state: the collapsed page and the marked ranks.
 
     Args:
         result: what is shown.

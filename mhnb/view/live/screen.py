@@ -1,7 +1,7 @@
-"""Where a view appears: a notebook's front end or a terminal. The only part of `view` that has side effects.
+"""Screens on which views appear: a notebook's front end or a terminal.
 
-Decides how a view is shown, replaced and closed, but not what it contains. A terminal has an area at its end that can be redrawn
-any number of times, and leaves nothing behind.
+No other part of `view` prints or displays anything. Decides how a view is shown, replaced and closed, but not what it
+contains. A terminal has an area at its end that can be redrawn any number of times, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Region(Protocol):
         """Return the number of lines that fit."""
 
     def show(self, text: str) -> None:
-        """Replace the text that is shown; cut a line that is too long."""
+        """Replace the shown text; cut lines that are too long."""
 
     def close(self) -> None:
         """Remove the area; the next output begins where the area began."""
@@ -62,7 +62,7 @@ class _TerminalRegion:
 
 
 def open_region() -> Region | None:
-    """Open an area on this process's terminal; return None if the output is not a terminal, or cannot be redrawn."""
+    """Open a terminal area; None if stdout cannot be redrawn."""
     if not sys.stdout.isatty():
         return None
     # rich takes a while to import, and most processes have no terminal.
@@ -83,7 +83,9 @@ ButtonHandler: TypeAlias = Callable[[str], None]
 
 
 def placeholder_id(uid: str) -> str:
-    """Return the id of the placeholder's display. It is also the class of its HTML, by which an open widget hides it.
+    """Return the placeholder's display id, which is also its HTML class.
+
+    An open widget hides it by this class.
 
     >>> placeholder_id("mhnb-7")
     'mhnb-7-draft'
@@ -98,13 +100,13 @@ class LiveWidget(Protocol):
     """Whether the display that `placeholder_id` names is hidden while this widget exists."""
 
     def show(self, frame: LiveFrame, now_s: float) -> None:
-        """Show another frame. It may be skipped if too much was sent recently, because another one follows."""
+        """Show a frame, or skip it if much was sent recently."""
 
     def close(self) -> None:
         """Remove the widget from the front end and the kernel."""
 
     def retire(self) -> None:
-        """Keep the widget for a while after the cell's end, for pages that do not have the display that replaces it.
+        """Keep the widget after the cell's end, for pages without its replacement.
 
         Such a page was loaded after the cell began, from a file with the widget. It asks with `end`, and gets `show_end`.
         """
@@ -114,7 +116,7 @@ class LiveWidget(Protocol):
 
 
 class Screen(Protocol):
-    """A place where views appear, bound to the cell that is current when it is created."""
+    """A place where views appear, bound to the cell that created it."""
 
     rich: bool
     """Whether it shows HTML and widgets; if not, only `write` is useful."""
@@ -128,23 +130,29 @@ class Screen(Protocol):
         """Replace a display."""
 
     def show_late(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Create a display in the cell that this screen is bound to, from any thread, also after the cell ended."""
+        """Create a display in the cell that this screen is bound to.
+
+        It may be called from any thread, also after the cell ended.
+        """
 
     def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display, from any thread."""
 
     def open_live(self, frame: LiveFrame, text: str, display_id: str, on_button: ButtonHandler) -> LiveWidget | None:
-        """Create a display with a widget in it; return None if widgets are not available.
+        """Create a display with a widget; None if widgets are unavailable.
 
         `on_button` is called with interrupt, where, all or fold when a button is pressed, in a thread of its own, also while the cell
         blocks.
         """
 
     def open_region(self) -> Region | None:
-        """Open an area for text that is replaced repeatedly; return None if text cannot be replaced."""
+        """Open an area for replaceable text; None if the screen has none."""
 
     def wait_for_input(self, limit_s: float) -> None:
-        """Wait until the front end has sent a line that is not read; only in the thread that calls `input()`."""
+        """Wait for a line that the front end sends, without reading it.
+
+        Call it only in the thread that calls `input()`.
+        """
 
     def write(self, text: str) -> None:
         """Print text."""
@@ -190,7 +198,7 @@ class TextScreen(_Streams):
         return open_region() if self.color else None
 
     def wait_for_input(self, limit_s: float) -> None:
-        """Do nothing, because a line that was typed is for the next read."""
+        """Do nothing, because the typed line is for the next read."""
 
 
 class NotebookScreen(_Streams):
@@ -219,9 +227,10 @@ class NotebookScreen(_Streams):
         self._send("display_data", data, display_id, parent=self._parent)
 
     def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Replace a display by its id. nbclient reads only messages whose parent is the running cell.
+        """Replace a display by its id, also between two cells.
 
-        Messages between two cells have no such parent, so all of them are sent again when the next cell begins.
+        nbclient reads only messages whose parent is the running cell. Messages between two cells have no such parent,
+        so all of them are sent again when the next cell begins.
         """
         self._pending_replacements[display_id] = data
         # Register each time, and after the display is recorded, because the next cell may begin at this moment.
@@ -257,7 +266,7 @@ class NotebookScreen(_Streams):
         return None
 
     def wait_for_input(self, limit_s: float) -> None:
-        """Wait for the front end's line. The kernel drops it before it asks for the next one."""
+        """Wait for the front end's line, which the next `input()` drops."""
         self._shell.kernel.stdin_socket.poll(int(limit_s * 1000))
 
 
@@ -289,11 +298,11 @@ class _PartsWidget:
                 setattr(self._widget, name, text)
 
     def close(self) -> None:
-        """Close the widget and its layout, which has a comm of its own."""
+        """Close the widget and its layout."""
         _close_widget(self._widget)
 
     def retire(self) -> None:
-        """Keep the widget, and close the oldest one that was kept if there are too many."""
+        """Keep the widget; close the oldest if too many are kept."""
         self._widget.runs = False
         _retired.append(self)
         while len(_retired) > _MAX_RETIRED:
@@ -305,7 +314,7 @@ class _PartsWidget:
 
 
 class _HtmlWidget:
-    """An ipywidgets HTML widget in a box, with a row of buttons above it, which has its place before they are offered."""
+    """An ipywidgets HTML widget, with a row for later buttons above it."""
 
     hides_placeholder = False
 
@@ -354,21 +363,21 @@ _BUTTON_ROW_HEIGHT = "36px"
 
 
 def _close_widget(widget: Any) -> None:
-    """Close a widget and its layout and style, each of which has a comm of its own."""
+    """Close a widget, its layout and its style: each has a comm."""
     for part in (widget, getattr(widget, "layout", None), getattr(widget, "style", None)):
         if part is not None:
             part.close()
 
 
 def detect_screen() -> Screen:
-    """Return the screen of this process, bound to the cell that is running now."""
+    """Return this process's screen, bound to the cell that runs now."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return TextScreen() if getattr(shell, "kernel", None) is None else NotebookScreen(shell)
 
 
 def show_document(document: Document, screen: Screen | None = None) -> None:
-    """Show a document in a display of its own; by default in the current cell."""
+    """Show a document in a new display, by default in this cell."""
     (screen or detect_screen()).show(print_both(document), new_uid())
 
 
@@ -381,7 +390,7 @@ def print_both(document: Document) -> dict[str, str]:
 
 
 class _ShownErrors:
-    """IPython's handler for errors that views have shown, until the cell ends; it passes every other error on."""
+    """An IPython error handler that hides errors which views have shown."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -415,9 +424,10 @@ class _ShownErrors:
 
 
 def hide_traceback(error: BaseException) -> bool:
-    """Let the running cell fail with an error that a view has shown already, without the red traceback.
+    """Hide the traceback of an error that a view has shown.
 
-    IPython draws every error that ends a cell, unless a handler is registered for its class.
+    The running cell still fails. IPython draws every error that ends a cell, unless a handler is registered for its
+    class.
 
     Returns:
         Whether there is an IPython shell of a user, in which the view is seen.

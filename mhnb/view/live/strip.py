@@ -1,4 +1,4 @@
-"""The status strip of a running cell: its ranks by state, those that need attention first, and each rank by itself on request.
+"""The status strip of a running cell: its ranks by state.
 
 Ranks in the same state share a chip, also if they are at different lines, so that the strip stays small for any number of ranks.
 Time and memory never separate ranks. Where all ranks do the same, there is no strip: a few words beside the heading suffice.
@@ -206,12 +206,12 @@ def _count_lines(items: Sequence[StatusItem]) -> int:
 
 
 def is_unusual(strip: Sequence[StatusItem]) -> bool:
-    """Return whether the ranks need a strip: they are not all at work in the same state at the same line."""
+    """Return whether ranks differ in state or line, or do not run."""
     return len(strip) > 1 or any(item.kind != "running" for item in strip)
 
 
 def describe_quietly(strip: Sequence[StatusItem]) -> str:
-    """Describe ranks that all do the same, for the end of the heading; empty if there is a strip, or nothing to add.
+    """Describe what all ranks do, for the heading; empty with a strip.
 
     >>> describe_quietly([StatusItem("ranks 0-3", "●", "computing", "running", "line 4")])
     'computing · line 4'
@@ -225,7 +225,7 @@ def describe_quietly(strip: Sequence[StatusItem]) -> str:
 
 
 def format_strip_text(strip: Sequence[StatusItem]) -> str:
-    """Format the chips in one line, which a terminal may cut: the first chips matter most.
+    """Format the chips in one line; a terminal may cut its end.
 
     >>> format_strip_text(
     ...     [StatusItem("rank 3", "!", "missing", "missing", "line 3"), StatusItem("ranks 0-2", "◌", "waiting", "waiting")]
@@ -242,7 +242,7 @@ _HEADER = ("rank", "host", "state", "line", "took", "memory")
 
 
 def format_each_html(snapshot: CellResult, locations: RankLocations) -> str:
-    """Format a table with a row for each rank: host, state, line, time and memory. Columns without any value are left out."""
+    """Format a table of the ranks' states, without its empty columns."""
     ranks = _describe_ranks(snapshot)
     order = list(_STATE_BY_WORD)
     ranks.sort(key=lambda rank: (order.index(rank.word), rank.rank))

@@ -1,4 +1,4 @@
-"""Controller of one cell's display, from its first snapshot to output that arrives after its end.
+"""Controller of one cell's display, from first snapshot to late output.
 
 Decides when a widget is opened, when nothing is shown, and that no widget stays in the page that ran the cell.
 It uses no clock and no cluster: the time is in the snapshots.
@@ -40,7 +40,7 @@ _EMPTY_BUNDLE: _Bundle = {"text/html": "", "text/plain": ""}
 
 
 def build_figure_bundles(result: CellResult) -> list[_Bundle]:
-    """Return the displays of a cell's figures: a line with the ranks, then the figure; a last line if some are not drawn."""
+    """Return a cell's figures as displays, with labels and omission notes."""
     figures = collect_figures(result.ranks)
     fitting = [figure for figure in figures if figure.nbytes <= MAX_RICH_NBYTES]
     bundles = [bundle for figure in fitting[:MAX_FIGURES] for bundle in _build_bundles(figure)]
@@ -86,7 +86,7 @@ class FigureDisplays:
         self._last_data: list[Any] = []
 
     def show(self, result: CellResult, *, late: bool) -> None:
-        """Show new figures, and replace those that have changed; `late` means after the cell's end."""
+        """Show new and changed figures; `late` means after the cell's end."""
         if not self._screen.rich:
             return
         data = [output["data"] for rank in result.ranks for output in rank.outputs if "data" in output]
@@ -117,9 +117,10 @@ LIVE_AFTER_S = 0.15
 
 
 class CellView:
-    """Shows one cell. Create it at the cell's start, in the cell's own thread, for a `with` block that ends with `finish`.
+    """Shows one cell, as a context manager that ends with `finish`.
 
-    A view that fails reports it in one line and falls back to text; it never raises.
+    Create it at the cell's start, in the cell's own thread. A view that fails reports it in one line and falls back to
+    text; it never raises.
 
     Args:
         view: fold, tabs or grid.
@@ -168,7 +169,7 @@ class CellView:
         self._written = ""
 
     def update(self, snapshot: CellResult) -> None:
-        """Show a cell that is still running, at most ten times per second."""
+        """Show a cell that is still running."""
         with self._lock:
             if self._is_finished:
                 return
@@ -183,10 +184,10 @@ class CellView:
             self._run_guarded(self._update, snapshot)
 
     def suspend(self) -> None:
-        """Draw nothing in a terminal until `resume`, because the user types there. A notebook's display continues to change.
+        """Stop drawing in a terminal until `resume`, because the user types there.
 
-        In a notebook the display opens now, however short the cell has run: it belongs above the lines that the user types.
-        Safe to call from any thread, any number of times, also after the cell's end.
+        A notebook's display continues to change. It opens now, however short the cell has run: it belongs above the
+        lines that the user types. Safe to call from any thread, any number of times, also after the cell's end.
         """
         with self._lock:
             self._is_suspended = True
@@ -206,7 +207,7 @@ class CellView:
             self._is_suspended = False
 
     def close_input(self) -> None:
-        """Remove the front end's box in which the user types for this cell, because the kernel does not wait for the line any more.
+        """Remove the input box, because the kernel no longer waits for it.
 
         Call it in the cell's own thread, when `input()` has raised. It waits until the page has done so, at most a second.
         """
@@ -237,7 +238,7 @@ class CellView:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """After an exception there is no result. The output so far stays, and nothing more is shown."""
+        """After an exception, keep the output so far and show nothing more."""
         if kind is None:
             return
         with self._lock:
@@ -250,7 +251,7 @@ class CellView:
             self._run_guarded(self._close_live)
 
     def show_late(self, result: CellResult) -> None:
-        """Show a cell again whose output continued after its end; safe to call from any thread."""
+        """Show late output of the cell; safe to call from any thread."""
         with self._lock:
             if not self._is_finished:
                 self._pending_late = result
@@ -309,7 +310,7 @@ class CellView:
         self._record_stop(snapshot)
 
     def _record_stop(self, snapshot: CellResult) -> None:
-        """Count a rank that is stopped in the debugger like output: the ranks are not silent while the user types."""
+        """Treat a stop in the debugger as output, not as a hang."""
         if self._is_suspended or (snapshot.where is not None and snapshot.where.stopped):
             self._last_output_s = snapshot.wall_s
 
@@ -325,9 +326,10 @@ class CellView:
             self._region.show(text)
 
     def handle_button(self, name: str) -> None:
-        """Handle a button: interrupt, where, all or fold. It is called from another thread while the cell blocks.
+        """Handle a button: interrupt, where, all or fold.
 
-        With `end` a page asks for the end of a cell whose display it does not have.
+        It is called from another thread while the cell blocks. With `end` a page asks for the end of a cell whose
+        display it does not have.
         """
         if name == "interrupt":
             if self.interrupt is not None:
@@ -390,7 +392,7 @@ class CellView:
         return {"text/html": html, "text/plain": text} if html else None
 
     def _write(self, result: CellResult, *, late: bool) -> None:
-        """Print the text; after the cell's end only what is new, below a line that names the cell."""
+        """Print the text; after the cell's end, print only what is new."""
         if self._quiet and result.ok:
             return
         cell_summary = summarise_cell(result)
@@ -442,7 +444,7 @@ class CellView:
             self._screen.report_error(line.replace("\n", " ")[:400])
 
     def _fall_back(self, result: CellResult) -> None:
-        """Print the ranks' output with as little code as possible, in place of a widget if one is open."""
+        """Print the ranks' output with little code, replacing an open widget."""
         lines = list(_plain_lines(result)) if not (self._quiet and result.ok) else []
         if self._live is not None and self._run_guarded(
             self._screen.replace, {"text/plain": "\n".join(lines)}, self._uid
@@ -453,7 +455,7 @@ class CellView:
 
 
 def _new_lines(written: str, text: str) -> str:
-    """Remove text that is on the screen already; remove nothing if it has changed."""
+    """Remove text already on the screen, unless it has changed."""
     return text.removeprefix(f"{written}\n")
 
 

@@ -1,4 +1,4 @@
-"""One quiet line about what a cell waits for before its turn. It is gone once the cell runs."""
+"""A line about what a cell waits for, until it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from mhnb.view.print_html import print_html
 
 
 class WaitLine:
-    """The line of one cell. A file that is not a terminal gets none, because a line there would stay.
+    """The line of one cell.
+
+    A file that is not a terminal gets none, because the line would stay there.
 
     Args:
         screen: where it appears.
@@ -33,7 +35,7 @@ class WaitLine:
         self._is_shown = True
 
     def close(self) -> None:
-        """Remove the line. A display cannot be removed, but an empty one has no height."""
+        """Remove the line, or empty its display, which then has no height."""
         region, self._region = self._region, None
         if region is not None:
             region.close()

@@ -1,4 +1,4 @@
-"""mhnb's own widget: a running cell as parts that change, and the panel over a result.
+"""mhnb's own widget, for running cells and for the result panel.
 
 ipywidgets' HTML would send the whole page with every change, and has no keyboard handling of its own.
 Other modules decide what is drawn. Without anywidget the HTML forms are shown instead.
@@ -18,7 +18,7 @@ _CLASSES: dict[str, Any] = {}
 
 
 def _widget_class() -> Any:
-    """Create the class when it is first needed, because importing anywidget takes a while.
+    """Create the class on first use, because importing anywidget is slow.
 
     Raises:
         ImportError: anywidget is not installed.
@@ -56,7 +56,7 @@ def _widget_class() -> Any:
 
 
 def warm_up() -> None:
-    """Load what a widget needs, so that the first long cell does not wait for it.
+    """Load what a widget needs before the first long cell needs it.
 
     Without anywidget there is nothing to load.
     """
@@ -102,7 +102,7 @@ def make_panel_widget(state: Mapping[str, Any], format_body: Callable[[int], str
 
 
 def handle_messages_while_blocked(widget: Any) -> None:
-    """Make the kernel handle a widget's messages from the browser while a cell blocks.
+    """Let the kernel handle a widget's messages while a cell blocks.
 
     Since ipykernel 7.4 a message is handled where the widget was created, which is the thread that the cell blocks.
     So it stays in the subshell through which it arrives.
