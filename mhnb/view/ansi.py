@@ -109,7 +109,7 @@ def _parse_extended(codes: list[int]) -> tuple[_Color, list[int]]:
 
 
 def _palette(index: int) -> _Color:
-    """Return one of xterm's 256 colours: 16 named ones, a 6x6x6 cube, 24 greys."""
+    """Return one of xterm's 256 colours: 16 named, 216 cube, 24 grey."""
     if index < 16:
         return index
     if index >= 232:

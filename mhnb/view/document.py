@@ -1,4 +1,4 @@
-"""What a report says, as a value: parts in order, which `print_text` and `print_html` turn into what is shown.
+"""A report as a value: parts that `print_text` and `print_html` format.
 
 A report is built once, as parts, and knows neither tags nor columns of a terminal. Where the two forms have to say a thing in different
 ways, as a picture in one and bars of characters in the other, a part is for one of them only.
@@ -88,7 +88,7 @@ FieldLook: TypeAlias = Literal["word", "words", "code", "title"]
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Rows of a label and its values, aligned to the left, below a header if there is one."""
+    """Left-aligned rows of a label and values, below an optional header."""
 
     rows: Sequence[Sequence[str | Span]]
     header: Sequence[str] = ()
@@ -106,7 +106,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Parts that a click shows, below a quiet label; where the form is text they are not folded."""
+    """Parts that a click shows, below a label; unfolded in text."""
 
     label: str | Line
     """A line is printed above the parts where the form is text; a label is not."""
@@ -125,7 +125,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Parts beside a line in the color of an alarm, or a calm one."""
+    """Parts beside a line in an alarm color or a calm one."""
 
     parts: Document
     is_alarm: bool
@@ -137,7 +137,7 @@ CardTone: TypeAlias = Literal["right", "not yet", "open"]
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Parts beside a line in the color of their tone; where the form is text, the card's own text."""
+    """Parts beside a line in their tone's color; as text, `text`."""
 
     tone: CardTone
     parts: Document
@@ -162,7 +162,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Short texts beside each other, in columns, each with a bar of its color."""
+    """Short texts in columns, each with a bar of its color."""
 
     texts: Sequence[str]
     colors: Sequence[str]
@@ -170,7 +170,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class SortableTable:
-    """A table that a click on a heading sorts; left out of the text."""
+    """A table sorted by clicks on its headings; left out of text."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -182,14 +182,14 @@ class SortableTable:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Documents beside each other where there is room; below each other where the form is text."""
+    """Documents beside each other if there is room; stacked in text."""
 
     documents: Sequence[Document]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What cannot be, by its name, with the reason, and with the message of who refused it."""
+    """Something that was refused: its name, the reason and a message."""
 
     name: str
     reason: str
@@ -200,7 +200,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture or a control, as HTML with the style sheet that it needs; left out of the text.
+    """A picture or control as HTML and CSS; left out of text.
 
     Its style sheet is used if it is a part of the document, or of the HTML alone, but not of a fold or a group.
     """
@@ -225,7 +225,7 @@ class InHtml:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Parts of the HTML only that are built when it is printed: a drawing takes longer than the text."""
+    """HTML-only parts that are built on printing, because drawings are slow."""
 
     build: Callable[[], Document]
 
@@ -262,7 +262,7 @@ def read_cell(cell: str | Cell | Span) -> str:
 def without_empty_columns(
     header: Sequence[str], rows: Sequence[Sequence[str]], optional: frozenset[str] | Sequence[str]
 ) -> Table:
-    """Make a table without those optional columns in which no row has a value."""
+    """Build a table without the optional columns that are empty."""
     shown = [at for at, name in enumerate(header) if name not in optional or any(row[at] for row in rows)]
     return Table([header[at] for at in shown], [[row[at] for at in shown] for row in rows])
 
@@ -272,7 +272,7 @@ _Row = TypeVar("_Row")
 
 
 def split_rows(rows: Sequence[_Row]) -> tuple[Sequence[_Row], Sequence[_Row]]:
-    """Split many rows into those that are seen at once and those that a click shows; a few are all seen.
+    """Split rows into shown and folded ones; a few are all shown.
 
     >>> [len(part) for part in split_rows(range(16))], [len(part) for part in split_rows(range(64))]
     ([16, 0], [8, 56])

@@ -1,4 +1,4 @@
-"""What every view shares: styles, display ids, text helpers, and the host and log file of each rank.
+"""What views share: styles, display ids, text helpers and rank locations.
 
 An untrusted notebook loses `<style>`, `name`, `role` and `aria-*`. Inline styles stay, but not `var()`.
 So inline styles carry everything that is essential, and use no colour that only one theme can show.
@@ -28,7 +28,7 @@ _MAX_ERROR_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class RankLocations:
-    """Host and log file of each rank. A rank that is missing is shown without them."""
+    """Host and log file of each rank; views omit missing ones."""
 
     hosts: Mapping[int, str] = field(default_factory=dict)
     """Host label by rank, as `host2`."""
@@ -42,19 +42,19 @@ class RankLocations:
     """The file that runs instead of cells; empty if cells run."""
 
     def host_of(self, ranks: Iterable[int]) -> str | None:
-        """Return the host that holds all of `ranks`; None if there are several or it is unknown."""
+        """Return the host of all `ranks`; None if several or unknown."""
         hosts = {self.hosts.get(rank) for rank in ranks}
         return hosts.pop() if len(hosts) == 1 else None
 
 
 def name_hosts(ranks: Sequence[RankInfo]) -> dict[int, str]:
-    """Return each rank's host as users know it: its label, and the machine's own name unless all ranks are on this machine."""
+    """Return each rank's host label, with hostnames unless all are local."""
     is_elsewhere = bool({rank.hostname for rank in ranks} - {"", socket.gethostname()})
     return {rank.rank: f"{rank.host} {rank.hostname}".rstrip() if is_elsewhere else rank.host for rank in ranks}
 
 
 def format_error(error: RankError) -> str:
-    """Format an error in one line, for views in which a failure report has the rest.
+    """Format an error in one line; the failure report has more.
 
     >>> format_error(RankError("ValueError", "no", ())), format_error(RankError("KeyboardInterrupt", "", ()))
     ('ValueError: no', 'KeyboardInterrupt')
@@ -65,7 +65,9 @@ def format_error(error: RankError) -> str:
 
 
 def format_hosts_of(locations: RankLocations, ranks: Iterable[int]) -> str:
-    """Format the hosts that ranks are on; an empty string if one is unknown, or if they are all of several hosts.
+    """Format the hosts that ranks are on.
+
+    Empty if one is unknown, or if they are all of several hosts.
 
     >>> format_hosts_of(RankLocations(hosts={0: "host0", 1: "host1", 2: "host2"}), (1, 2))
     'host[1-2]'
@@ -79,7 +81,7 @@ def format_hosts_of(locations: RankLocations, ranks: Iterable[int]) -> str:
 
 
 def format_hosts_short(hosts: Sequence[str]) -> str:
-    """Format hosts where there is little room: a long list is shown as a count.
+    """Format hosts briefly: a long list becomes a count.
 
     >>> format_hosts_short(["host0", "host0", "host1"]), format_hosts_short([f"node-{'abcdefg'[at]}" for at in range(7)])
     ('host[0-1]', '7 hosts')
@@ -227,13 +229,13 @@ def format_strip_item_style(*, is_image: bool) -> str:
 
 
 def format_ranks_label(ranks: Sequence[int]) -> str:
-    """Format ranks as a label; its tooltip has all of them if the label has not."""
+    """Format ranks as a label; a shortened one has a tooltip."""
     label, all_ranks = describe_many_ranks(ranks), describe_ranks(ranks)
     return f"<b>{label}</b>" if label == all_ranks else f'<b title="{all_ranks}">{label}</b>'
 
 
 def host_color(locations: RankLocations, ranks: Sequence[int]) -> str:
-    """Return the colour of the host that holds all of `ranks`; grey for several hosts or an unknown one."""
+    """Return the colour of the ranks' host; grey if several or unknown."""
     host = locations.host_of(ranks)
     if host is None:
         return _GREY
@@ -257,12 +259,12 @@ def format_fold(label: str, inner: str, *, is_open: bool = False, style: str = "
 
 
 def wrap_in_scroller(html: str) -> str:
-    """Wrap a table so that it scrolls by itself, also by keyboard, if it is wider than the page."""
+    """Wrap a wide table so that it scrolls, also by keyboard."""
     return f'<div tabindex="0" style="overflow-x:auto">{html}</div>'
 
 
 def wrap_html(body: str, *, css: str = "") -> str:
-    """Wrap a view's HTML in its outer element, with the style sheet that it needs."""
+    """Wrap a view's HTML in its outer element and style sheet."""
     ansi = ANSI_CSS if "ansi-" in body else ""
     table = _RANK_TABLE_CSS if "mhnb-run" in body else ""
     last = _LAST_LINE_CSS if LAST_LINE_CLASS in body else ""

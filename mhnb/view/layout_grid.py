@@ -1,4 +1,4 @@
-"""A layout as panes of tiles, and these as text: which shards are shown where, and which are merged because there are too many.
+"""A layout as panes of tiles, and these panes as text.
 
 An array of more than two dims is divided into panes along its leading dims; each pane is a grid over the last two. Neighbouring shards
 become one tile if the grid would be too fine.
@@ -55,7 +55,7 @@ class Tile:
 
     @property
     def device_label(self) -> str:
-        """Format the owners briefly; devices that hold parts of a sum are joined by a plus."""
+        """Format the owners briefly; a plus joins parts of a sum."""
         return format_devices(self.owners, " + " if self.is_partial else " ")
 
     @property
@@ -69,7 +69,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """A grid over the last two dims, at one position of the dims before them."""
+    """A grid over the last two dims, at one leading position."""
 
     leading: Box
     """Empty for an array of at most two dims."""
@@ -95,7 +95,7 @@ class LayoutGrid:
 
 
 def assign_hosts(layout_devices: Sequence[DeviceRef], locations: RankLocations | None) -> RankLocations:
-    """Return a host for every rank: the known one, otherwise one host per rank."""
+    """Return every rank's host, by default one host per rank."""
     known = locations.hosts if locations is not None else {}
     ranks = {device.rank for device in layout_devices}
     return RankLocations({rank: known.get(rank, f"host{rank}") for rank in ranks})
@@ -234,7 +234,7 @@ def _padding_note(layout: Layout) -> list[str]:
 
 
 def format_devices(devices: Sequence[DeviceRef], between: str = " ") -> str:
-    """Format devices one by one or, if there are many, by their ranks.
+    """Format devices one by one, or many by their ranks.
 
     >>> format_devices([DeviceRef(0, 0), DeviceRef(1, 0)])
     '0:0 1:0'
@@ -252,7 +252,7 @@ def format_range(span: Range, dimension: str = "") -> str:
 
 
 def format_pane_position(pane: Pane, ndim: int) -> str:
-    """Format a pane's position along the leading dims, as `[0:1, :, :]`; an empty string if there are no leading dims."""
+    """Format a pane's position as `[0:1, :, :]`; empty without leading dims."""
     if not pane.leading:
         return ""
     return format_box(pane.leading)[:-1] + ", :" * min(2, ndim) + "]"

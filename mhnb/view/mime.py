@@ -1,4 +1,4 @@
-"""Format one nbformat output as an HTML fragment and as text, and the path of a log file.
+"""Format one nbformat output as HTML or text, and log paths.
 
 Decides which MIME type of an output is shown. An embedded image is a `data:` URI, so that it is stored with the notebook.
 A widget's view is never stored, because without its kernel it is an error message.
@@ -50,7 +50,9 @@ _SIZE = re.compile(r"\s*\+?(\d{1,6})(?:\.\d*)?(?:px)?(%?)\s*")
 
 
 def output_to_html(output: Output, *, alt: str = "") -> str:
-    """Format one output as an HTML fragment. `alt` describes an image to users who do not see it; its type by default.
+    """Format one output as an HTML fragment.
+
+    `alt` describes an image to users who do not see it; its type by default.
 
     >>> output_to_html({"output_type": "stream", "name": "stdout", "text": "a<b"})[-18:]
     'a&lt;b</pre></div>'
@@ -94,7 +96,10 @@ def output_to_text(output: Output, *, color: bool = False) -> str:
 
 
 def format_pre(text: str, *, style: str = "") -> str:
-    """Format preformatted text as HTML. The style sets a monospace font, because nbconvert's page sets none."""
+    """Format preformatted text as HTML.
+
+    The style sets a monospace font, because nbconvert's page sets none.
+    """
     return format_pre_html(ansi_to_html(text), style=style)
 
 
@@ -117,7 +122,7 @@ def _format_lines(html: str, style: str, *, is_wrapped: bool) -> str:
 
 
 def _split_unwrapped(html: str) -> Iterator[tuple[str, bool]]:
-    """Split text where lines begin or cease to be wrapped, and yield each part with whether it is wrapped.
+    """Yield the text's parts, each with whether its lines are wrapped.
 
     A colour that continues across such a place cannot be split: then no line is wrapped.
     """
@@ -187,13 +192,13 @@ def _join_text(text: Any) -> str:
 
 
 def _metadata_of(metadata: Any, mime: str) -> dict[str, Any]:
-    """Return the metadata of one MIME type; a rank may send any value there."""
+    """Return one MIME type's metadata; a rank may send any value."""
     entry = metadata.get(mime) if isinstance(metadata, dict) else None
     return entry if isinstance(entry, dict) else {}
 
 
 def _format_script_note(data: dict[str, Any], mime: str, text: str) -> str:
-    """Format a note if an output is shown without the scripts that it contained."""
+    """Format a note if an output's scripts were removed."""
     has_script = mime in ("text/html", "text/markdown", "image/svg+xml") and contains_script(text)
     if not has_script and (mime == "text/plain" or _SCRIPT_MIME not in data):
         return ""
@@ -241,7 +246,7 @@ def _format_image(mime: str, encoded: str, metadata: dict[str, Any], alt: str) -
 
 
 def _format_size(side: str, value: Any) -> str:
-    """Format a size as JupyterLab does, which uses any value as the attribute: pixels or a percentage."""
+    """Format a size attribute as JupyterLab does: pixels or a percentage."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return ""
     match = _SIZE.fullmatch(str(value))
@@ -274,7 +279,7 @@ def is_image(output: Output) -> bool:
 
 
 def read_image_width(output: Output) -> int | None:
-    """Return the width in which an image is drawn if there is room, in pixels; None if it is unknown.
+    """Return an image's preferred width in pixels; None if unknown.
 
     >>> read_image_width({"output_type": "display_data", "data": {"image/png": "AAAA"}, "metadata": {"image/png": {"width": 40}}})
     40
@@ -317,7 +322,7 @@ def format_log_html(path: str, notebook_dir: str = "") -> str:
 
 
 def _relative_path(path: str, notebook_dir: str) -> str:
-    """Return the path relative to the folder; an empty string if it is elsewhere or hidden."""
+    """Return the path relative to the folder; empty if outside or hidden."""
     if not notebook_dir or not PurePosixPath(path).is_relative_to(notebook_dir):
         return ""
     relative = PurePosixPath(path).relative_to(notebook_dir)

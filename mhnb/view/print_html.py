@@ -1,4 +1,4 @@
-"""Print a document as HTML that is stored in the notebook and can be read without a kernel, script or style sheet."""
+"""Print a document as HTML that needs no kernel, script or style."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ Otherwise one long word would push the following cells out of sight, or the cell
 
 
 def print_html(document: Document) -> str:
-    """Return a document as HTML, with its outer element and the style sheet that it needs."""
+    """Return a document as HTML with its outer element and style sheet."""
     parts = list(_list_shown(document))
     if parts and all(isinstance(part, Section) for part in parts):
         # Each section has an outer element of its own.
@@ -235,7 +235,7 @@ def _wrap_cell(html: str, tag: str, style: str) -> str:
 
 
 def _print_aligned_table(table: Table, numbers: frozenset[int]) -> str:
-    """Return a table of which only the first column wraps: it may hold details, which are long."""
+    """Return a table whose first column alone wraps, for long details."""
     lines = []
     for tag, row in [("th", table.header), *(("td", row) for row in table.rows)]:
         cells = (
@@ -302,7 +302,7 @@ def _print_value(value: str | Span, look: FieldLook) -> str:
 
 
 def _find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
-    """Return, by row, the columns whose longest cell is in that row, if that cell is short.
+    """Return the columns by the row of their longest cell, if short.
 
     Such a cell does not wrap, so that its column is wide enough. Otherwise a long cell beside the short ones would squeeze them.
     """

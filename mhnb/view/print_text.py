@@ -1,4 +1,4 @@
-"""Print a document as text: for a terminal, for a shell, and as the form that is stored beside the HTML."""
+"""Print a document as text, for terminals, shells and stored notebooks."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _pad_cells(lines: Sequence[Sequence[str]], right: set[int]) -> list[str]:
 
 
 def find_number_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[int]:
-    """Return the columns in which every cell that is not empty begins with a digit."""
+    """Return the columns whose non-empty cells all begin with a digit."""
     return {
         column
         for column in range(len(header))

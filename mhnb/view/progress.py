@@ -1,4 +1,4 @@
-"""Displays that follow a task and become its outcome: a start, a transfer, a replay."""
+"""Displays of a start, transfer or replay that become its outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _ReplaceableDisplay:
         self._region: Region | None = None
 
     def _show_progress(self, document: Document) -> None:
-        """Show the progress: in the display, or in an area of the terminal that is removed again."""
+        """Show the progress in the display, or in a temporary terminal area."""
         if self._screen.rich:
             self._show(document)
             return
@@ -58,7 +58,7 @@ class _ReplaceableDisplay:
 
 
 class StartDisplay(_ReplaceableDisplay):
-    """One display that follows a start and becomes its summary, also in a terminal.
+    """One display that follows a start and becomes its summary.
 
     Where text cannot be replaced, only the summary is shown.
     As a context manager it shows how far each rank had come if the start fails.
@@ -77,7 +77,7 @@ class StartDisplay(_ReplaceableDisplay):
             self._show_failure(self._last_progress, "failed" if issubclass(kind, Exception) else "was interrupted")
 
     def update(self, progress: StartProgress) -> None:
-        """Show how far the ranks have come, and how long it has taken."""
+        """Show how far the ranks have come, and the time taken."""
         self._warm_up()
         self._last_progress, self._last_update_s = progress, self._clock()
         self._show_progress(build_start(progress))
@@ -102,13 +102,16 @@ class StartDisplay(_ReplaceableDisplay):
             threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
 
     def _show_failure(self, progress: StartProgress, outcome: str) -> None:
-        """Show the last phases without a bar that no longer moves; the error gives the reason."""
+        """Show the last phases and the outcome, without a frozen bar."""
         elapsed_s = progress.elapsed_s + self._clock() - self._last_update_s
         self._show_outcome(format_failed_start(replace(progress, elapsed_s=elapsed_s), outcome))
 
 
 class ProgressLine(_ReplaceableDisplay):
-    """One line that follows a task step by step and becomes its outcome; where text cannot be replaced, only the outcome."""
+    """One line that follows a task and becomes its outcome.
+
+    Where text cannot be replaced, only the outcome is shown.
+    """
 
     def update(self, text: str, completed: float) -> None:
         """Show the progress.
@@ -119,7 +122,7 @@ class ProgressLine(_ReplaceableDisplay):
         self._show_progress([Progress(text, float(completed), 1)])
 
     def finish(self, text: str) -> None:
-        """Show the outcome in place of the line; the text may have several lines."""
+        """Replace the line by the outcome, which may have several lines."""
         self._show_outcome(text)
 
 
@@ -128,9 +131,9 @@ _TRANSFER_LINE_INTERVAL_S = 0.2
 
 
 class TransferLine(ProgressLine):
-    """A line that follows a pull or push that lasts, and becomes its outcome; a short one prints only its outcome.
+    """A line that follows a pull or push until its outcome.
 
-    As a context manager it says how far the transfer came if it fails.
+    A short transfer prints only its outcome. As a context manager the line says how far a failed transfer came.
 
     Args:
         task: the transfer in words, as `pulling x`.
@@ -163,7 +166,7 @@ class TransferLine(ProgressLine):
         self.update(self._text, done / total if total else 1.0)
 
     def end(self, text: str) -> None:
-        """Show the outcome: in place of the line, or as printed text if the line never appeared."""
+        """Show the outcome in the line, or print it without one."""
         if self._text:
             self.finish(text)
         else:
@@ -174,7 +177,7 @@ _REPLAY_TIME_AFTER_S = 1.0
 
 
 class ReplayLine(ProgressLine):
-    """The line of a replay: its step, and how long the replay has taken.
+    """The line of a replay: its step and the time taken.
 
     Args:
         screen: where the line appears; None for the current cell.
@@ -196,7 +199,7 @@ class ReplayLine(ProgressLine):
         self.tick()
 
     def tick(self) -> None:
-        """Show the time, if the text changes by it. A replay that ends within a second needs none."""
+        """Show the elapsed time, if the text changes by it."""
         if self._step is None:
             return
         elapsed_s = self._clock() - self._began_s

@@ -1,4 +1,4 @@
-"""Sanitise HTML from a rank, so that it can be shown among other output.
+"""Sanitise a rank's HTML, so it can be shown among other output.
 
 A parser closes the elements that the HTML leaves open. Scripts are removed, and style rules apply only inside the fragment.
 This module does not know about outputs, or where the HTML is shown.
@@ -71,7 +71,7 @@ def contains_script(html: str) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def clean_html(html: str) -> str:
-    """Return a rank's HTML as a closed fragment that changes nothing outside itself.
+    """Return HTML as a closed fragment that changes nothing outside itself.
 
     >>> clean_html("<b>1<textarea>2")
     '<div style="position:relative;contain:layout paint;overflow-x:auto"><b>12</b></div>'
@@ -94,7 +94,7 @@ def clean_html(html: str) -> str:
 
 
 def _scope_style(style: re.Match[str]) -> str:
-    """Limit a style sheet to the elements beside it; remove it if that cannot be guaranteed."""
+    """Limit a style sheet to the elements beside it; remove unsafe ones."""
     rules = _COMMENT.sub(" ", style[1]).replace("<!--", " ").replace("-->", " ")
     if not _is_balanced(_URL.sub("", _STRING.sub('""', rules))):
         return ""
@@ -102,7 +102,7 @@ def _scope_style(style: re.Match[str]) -> str:
 
 
 def _is_balanced(rules: str) -> bool:
-    """Return whether every bracket in a style sheet closes, so that none of its rules ends the block around it."""
+    """Return whether a style sheet's rules cannot end the block around them."""
     opened: list[str] = []
     for character in rules:
         if character in "([{":

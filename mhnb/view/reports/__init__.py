@@ -1,1 +1,1 @@
-"""What is shown beside the outputs of cells: one module per report, each of which builds a document."""
+"""Reports beside the outputs of cells: each module builds a document."""

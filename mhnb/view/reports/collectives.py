@@ -1,4 +1,4 @@
-"""The communication report: a table per program, totals, and the meaning of marks that are used."""
+"""The communication report: a table per program, totals and a legend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RowCells = tuple[str, str, str, str, str, str, str]
 
 
 def build_collectives(reports: Sequence[Report], *, why: bool = False) -> Document:
-    """Build the report of programs. In HTML each row opens to show why the collective is there.
+    """Build the report of programs; in HTML, rows open to show reasons.
 
     Args:
         reports: of programs.
@@ -67,7 +67,7 @@ def _add_reason(cells: _RowCells, row: Collective, *, why: bool) -> Sequence[str
 
 
 def _format_table(title: str, report: Report, rows: Sequence[_RowCells], *, why: bool) -> Code:
-    """Format the table as text. The title stands in the line of the header, and may extend over the first two columns."""
+    """Format the table as text, with the title in the header's line."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths = [max(width, len(head)) for width, head in zip(widths, ("", "", *_HEADER), strict=True)]
     title_width = max(widths[0] + widths[1] + 5, len(title))

@@ -1,4 +1,4 @@
-"""The reports of the flight recorder, and of the lateness of ranks with a small chart."""
+"""The reports of the flight recorder and of stragglers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN_EVENTS = 40
 
 
 def build_flight(report: FlightReport) -> Document:
-    """Build what all ranks recorded: where they first differed, the last event of each, and who came last."""
+    """Build the report of all ranks: differences, last events, stragglers."""
     lateness: Document = []
     if report.lateness is not None:
         lateness = [InText([Line("")]), Section(build_stragglers(report.lateness))]
@@ -50,7 +50,7 @@ def _format_heading(report: FlightReport) -> str:
 
 
 def _list_divergences(report: FlightReport) -> list[Line]:
-    """List the first difference, and that of the last cell with one: the last is what a hang or a death came from."""
+    """List the first difference and the last, which explains hangs and deaths."""
     if not report.divergences:
         return [Line("the ranks launched the same programs, as far as they are recorded")]
     first, *others = report.divergences
@@ -141,7 +141,7 @@ _LATENESS_HEADER = ("rank", "came last", "others waited", "share", "longest")
 
 
 def build_stragglers(lateness: Lateness) -> Document:
-    """Build the lateness of the ranks: a table with, as text, a bar for each rank's share, and a chart of each launch."""
+    """Build the stragglers' report: a table, and bars or a chart."""
     rows = [_lateness_cells(row) for row in lateness.ranks]
     bars = [(*cells, _format_bar(row.share)) for cells, row in zip(rows, lateness.ranks, strict=True)]
     return [
@@ -180,7 +180,7 @@ _BAR_CHARS = 24
 
 
 def _format_bar(share: float) -> str:
-    """Format a share as a bar; at least one mark if it is not 0.
+    """Format a share as a bar; empty only if it is 0.
 
     >>> _format_bar(0.25), _format_bar(0.001), _format_bar(0)
     ('██████', '▏', '')

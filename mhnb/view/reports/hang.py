@@ -1,4 +1,4 @@
-"""The hang report: which ranks of a running cell wait where, which are missing and where those are."""
+"""The hang report: where ranks wait, and which ranks are missing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build_hang(
     max_places: int | None = None,
     where_all_are: str = "",
 ) -> Document:
-    """Build which ranks wait where, which are missing and where those are, and how to end the cell.
+    """Build the hang report, with how to end the cell.
 
     While ranks are stopped in the debugger, a sentence about them comes first.
 
@@ -65,7 +65,7 @@ def build_hang(
 
 
 def describe_stop(report: HangReport) -> str:
-    """Describe where ranks are stopped in the debugger, and which ranks wait for them; a sentence without an end.
+    """Describe ranks stopped in the debugger and those that wait for them.
 
     >>> at = RankLocation((2,), "stopped", line=4), RankLocation((0, 1, 3), "agreement", "jit(f)", 6)
     >>> lines = {0: 6, 1: 6, 2: 4, 3: 6}
@@ -94,7 +94,7 @@ def _format_at(lines: Sequence[int]) -> str:
 
 
 def _describe_waiting(report: HangReport) -> str:
-    """Describe the ranks that wait for others; empty as long as that is a guess, or if no rank is waited for."""
+    """Describe the ranks that wait for others; empty unless it is certain."""
     certain = {rank for place in report.places if _waits_for_ranks(place) for rank in place.ranks}
     ranks = [rank for rank in report.waiting if rank in certain]
     if not (report.known and ranks and report.absent):
@@ -119,7 +119,7 @@ class _PlaceRow:
 
 
 def _report_rows(report: HangReport, max_places: int | None, where_all_are: str) -> Iterator[_PlaceRow]:
-    """Yield each place with its heading: ranks that wait first, then the ranks they wait for, then the others.
+    """Yield each place with its heading: waiting ranks, missing ones, then others.
 
     Ranks that are stopped in the debugger come before them all, and then no rank is missing.
     """
@@ -169,7 +169,7 @@ class _Places:
 
     @property
     def first(self) -> RankLocation:
-        """Return the place, without the code if it is not the same for all of them."""
+        """Return the first place, without its code if the places' codes differ."""
         place = self.places[0]
         return place if len({each.code for each in self.places}) == 1 else replace(place, code="")
 
@@ -183,7 +183,7 @@ class _Places:
 
 
 def _merge_lines(places: Sequence[_Places]) -> list[_Places]:
-    """Merge places that differ only in the line and in the launch's number."""
+    """Merge places that differ only in line and launch number."""
     merged: dict[RankLocation, list[_Places]] = {}
     for each in places:
         key = replace(each.first, ranks=(), line=None if each.lines == [] else 0, code="", number=None)
@@ -197,7 +197,7 @@ def _merge_lines(places: Sequence[_Places]) -> list[_Places]:
 
 
 def _split_by_heading(place: RankLocation, headings: dict[int, str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Split the ranks of a place by their heading, because ranks with different headings may have equal stacks."""
+    """Split a place's ranks by heading, because equal stacks may have several."""
     distinct = dict.fromkeys(headings[rank] for rank in place.ranks)
     return [(word, tuple(rank for rank in place.ranks if headings[rank] == word)) for word in distinct]
 
@@ -205,7 +205,9 @@ def _split_by_heading(place: RankLocation, headings: dict[int, str]) -> list[tup
 def _describe_location(
     place: RankLocation | ThreadLocation, lines: Sequence[int] = (), numbers: Sequence[int] = ()
 ) -> str:
-    """Format where a rank is, as `in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)`.
+    """Format where a rank is.
+
+    As `in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)`.
 
     Args:
         place: where it is.

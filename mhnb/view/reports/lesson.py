@@ -1,4 +1,4 @@
-"""What lessons show: an answer that is right or not yet, a prediction, the bar of a lesson and the table of all lessons.
+"""What lessons show: answers, predictions, a lesson's bar, the table of lessons.
 
 Values come from `mhnb.teach`, or from a rank's error and output. It knows no exercise.
 
@@ -43,7 +43,7 @@ class Difference:
 
 
 def format_difference(difference: Difference) -> str:
-    """Format the text of a `NotYet`: the value that was given, and below it the one that was expected.
+    """Format the text of a `NotYet`: the given and expected values.
 
     >>> print(format_difference(Difference("01.1 my_label", "label is 1", "'rank 0 of 4'", hint="It is a text.")))
     not yet · 01.1 my_label
@@ -62,7 +62,7 @@ def _format_field(label: str, text: str) -> str:
 
 
 def parse_difference(text: str) -> Difference:
-    r"""Read the text of a `NotYet`. Lines that list numbers by rank belong to the field above them.
+    r"""Parse a `NotYet`'s text; lines of numbers belong to the field above.
 
     >>> parse_difference("not yet · 01.1 my_label\n  yours     label is ‹a›\n  a  0: 1 · 1: 5\n  expected  'rank 0'").yours
     'label is ‹a›\na  0: 1 · 1: 5'
@@ -81,7 +81,7 @@ def parse_difference(text: str) -> Difference:
 
 
 def format_right(title: str, feedback: str, shown: Sequence[str] = ()) -> str:
-    """Format a right answer as text: what is right about it, and below it what was shown.
+    """Format a right answer as text: its feedback, and what was shown.
 
     >>> print(format_right("03.1 columns_apart", "one whole column on each device", ["spec = P(None, 'data')"]))
     ✓ 03.1 columns_apart · one whole column on each device
@@ -92,7 +92,7 @@ def format_right(title: str, feedback: str, shown: Sequence[str] = ()) -> str:
 
 
 def format_raised(title: str, error_name: str) -> str:
-    """Format in one line that the learner's own code raised; the error itself is shown as any other error.
+    """Format in one line that the learner's own code raised an error.
 
     >>> format_raised("02.1 n_devices_in_mesh", "TypeError")
     'not yet · 02.1 n_devices_in_mesh · your code raised TypeError'
@@ -120,7 +120,7 @@ class DifferenceRow:
 
 
 def build_not_yet(rows: Sequence[DifferenceRow], note: str = "") -> Document:
-    """Build one exercise that is not right yet: each value beside the one that was expected, and the hints, closed.
+    """Build the card of an exercise that is not right yet.
 
     Args:
         rows: at least one, of one exercise.
@@ -150,13 +150,13 @@ def _build_rows(rows: Sequence[DifferenceRow]) -> Fields:
 
 
 def build_answer(answer: Answer, first: str, below: Document = ()) -> Document:
-    """Build an answer as displayed: its first line as the card's head, the parts of its other lines below it."""
+    """Build an answer's card: its first line, then the parts `below`."""
     head = _build_title(answer.title, first.partition(f"{answer.title} · ")[2], is_right=answer.is_right)
     return [Card("right" if answer.is_right else "not yet", [head, *below], first)]
 
 
 def build_right(title: str, feedback: str, shown: Sequence[str] = ()) -> Document:
-    """Build a right answer: what is right about it, and below it what was shown."""
+    """Build the card of a right answer, with what was shown."""
     values = "\n".join(shown)
     below = [Line(values, "code")] if values else []
     return [Card("right", [_build_title(title, feedback, is_right=True), *below], format_right(title, feedback, shown))]
@@ -250,7 +250,7 @@ def format_dots(exercises: Sequence[TaskLine]) -> str:
 
 
 def build_bar(state: LessonState) -> Document:
-    """Build the bar of a lesson: one line, with a link to the next exercise if its place is known.
+    """Build a lesson's bar: progress and the next exercise in one line.
 
     >>> from mhnb.view.print_text import print_text
     >>> state = LessonState("03", "", (TaskLine("a", "done", ""), TaskLine("b", "tried", "")), (), "03.2 b")
@@ -279,9 +279,9 @@ def _format_predictions(state: LessonState) -> str:
 
 
 def build_progress(states: Sequence[LessonState]) -> Document:
-    """Build the table of lessons, and below it the exercises and predictions of each lesson that was begun, or is the only one.
+    """Build the table of lessons, with the tasks of lessons begun below.
 
-    In HTML a click shows those of each lesson; those of a single lesson are open.
+    A single lesson counts as begun. In HTML a click shows the tasks of each lesson; those of a single lesson are open.
     """
     is_only = len(states) == 1
     begun = [state for state in states if state.is_begun or is_only]

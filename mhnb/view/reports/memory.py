@@ -154,7 +154,7 @@ def _format_maker(array: ArrayMemory) -> str:
 
 
 def _build_advice(arrays: Sequence[ArrayMemory]) -> Iterator[Part]:
-    """Build a sentence about the array whose replicas take the most on each device, and a line of code that shards it, if any does."""
+    """Build advice on sharding the array with the costliest replicas."""
     advice = suggest_sharding(arrays)
     if advice is None:
         return
@@ -175,7 +175,7 @@ _NO_ADVICE = "→ no named array here has replicas along a mesh axis that divide
 
 
 def build_shortage(groups: Sequence[FailureGroup]) -> Document:
-    """Build the card: what was asked for, the devices, the largest arrays, and what could be sharded."""
+    """Build the card of failed allocations: devices, largest arrays and advice."""
     parts: list[Part] = []
     for group in groups[:_MAX_CARDS]:
         parts.append(Line(_format_shortage_heading(group, is_only=len(groups) == 1), "heading"))

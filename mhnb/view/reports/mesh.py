@@ -48,7 +48,7 @@ def _format_reach(reach: Sequence[AxisReach]) -> str:
 
 
 def _rows(mesh: MeshShape) -> list[tuple[str, tuple[DeviceRef, ...]]]:
-    """Return the lines along the last axis, each with its position along the others."""
+    """Return the mesh's rows along the last axis, with their positions."""
     if not mesh.axes:
         return [("", mesh.devices)]
     size, outer = mesh.axes[-1][1], mesh.axes[:-1]
@@ -160,7 +160,7 @@ def _format_tree_title(name: str, tree: LayoutTree) -> str:
 
 
 def build_tree(tree: LayoutTree, *, name: str = "", notes: Sequence[str] = ()) -> Document:
-    """Build the table; rows that fell back to another spec stand out, as text with an arrow."""
+    """Build the table; rows that fell back to another spec stand out."""
     rows = [_cells(row, tree) for row in tree.rows]
     marked = frozenset(at for at, row in enumerate(tree.rows) if row.path in tree.fallen_back)
     keys = [_sort_keys(row) for row in tree.rows[:_MAX_ROWS]]

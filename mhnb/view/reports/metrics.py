@@ -1,4 +1,4 @@
-"""Charts of metrics that ranks have logged: the median of the ranks, the band from lowest to highest, odd ranks, and each rank on demand.
+"""Charts of the metrics that ranks have logged.
 
 Decides how points of different steps are brought together, and what is said beside a chart.
 The median and the band at a step are of the ranks that have logged it, and a rank's line goes from one of its points to the next.
@@ -80,7 +80,7 @@ def format_name(name: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Replace characters that cannot be shown, such as escape sequences, by their Python escapes."""
+    """Replace unprintable characters by their Python escapes."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
@@ -90,7 +90,7 @@ _Row: TypeAlias = Sequence[float | None]
 
 
 def _try_chart(name: str, series: Sequence[MetricSeries], *, done: bool, points: int) -> MetricChart:
-    """Build the chart of one metric, or say why it cannot be drawn, so that the rest of the card is shown all the same."""
+    """Build one metric's chart, or a remark why it cannot be drawn."""
     try:
         return build_chart(name, series, done=done, points=points)
     except (ArithmeticError, ValueError) as error:
@@ -132,7 +132,7 @@ def build_chart(name: str, series: Sequence[MetricSeries], *, done: bool, points
 
 
 def _read_points(series: Sequence[MetricSeries], points: int) -> dict[int, dict[float, float]]:
-    """Return the values of each rank by step; of very many points, some in regular distances, and the last of each rank."""
+    """Return each rank's values by step, thinned if there are too many."""
     stride = -(-sum(one.count for one in series) // points)
     values: dict[int, dict[float, float]] = {}
     for one in series:
@@ -144,13 +144,13 @@ def _read_points(series: Sequence[MetricSeries], points: int) -> dict[int, dict[
 
 
 def _pick(steps: Sequence[float], limit: int) -> Sequence[float]:
-    """Return at most about so many steps in regular distances, the first and the last among them."""
+    """Return at most about `limit` steps at equal distances, with both ends."""
     stride = -(-len(steps) // limit)
     return steps if stride == 1 else [*steps[:-1:stride], steps[-1]]
 
 
 def _positions(steps: Sequence[float], all_steps: Sequence[float]) -> list[float]:
-    """Return where steps are between the first and the last of all steps, from 0 to 1."""
+    """Return the steps' positions between the ends, from 0 to 1."""
     first, span = all_steps[0], all_steps[-1] / 2 - all_steps[0] / 2
     return [(step / 2 - first / 2) / span if span else 0.5 for step in steps]
 
@@ -161,14 +161,14 @@ def _spans_decades(values: _Points) -> bool:
 
 
 def _to_height(value: float | None, *, is_logarithmic: bool) -> float | None:
-    """Return the number that is drawn for a value; None if nothing is drawn."""
+    """Return the number to draw for a value; None for nothing."""
     if value is None or not math.isfinite(value):
         return None
     return math.log10(value) if is_logarithmic else value
 
 
 def _build_grid(columns: Sequence[Mapping[float, float]], steps: Sequence[float]) -> list[list[float | None]]:
-    """Return the value of each rank at each step; of steps that are not drawn, its last one counts for the next that is."""
+    """Return ranks' values by step; values between steps move to the next."""
     rows: list[list[float | None]] = [[None] * len(columns) for _ in steps]
     for at, by_step in enumerate(columns):
         for step in sorted(by_step):
@@ -186,7 +186,7 @@ def _differ(row: _Row) -> bool:
 
 
 def _describe_end(curve: Curve | None, last: _Row) -> Iterator[str]:
-    """Describe how far the ranks are apart at the end, and the scale."""
+    """Describe the scale, and the ranks' range at the end."""
     values = [value for value in last if value is not None and math.isfinite(value)]
     if curve is not None and curve.is_logarithmic:
         yield "logarithmic scale"
@@ -211,7 +211,7 @@ def _describe_not_finite(values: _Points) -> Iterator[str]:
 
 
 def _describe_stopped(values: _Points) -> Iterator[str]:
-    """Describe which ranks have logged less far than others, by more than the distance of their own steps."""
+    """Describe ranks that stopped logging earlier than their step distance explains."""
     end = max(max(by_step) for by_step in values.values())
     groups: dict[float, list[int]] = {}
     for rank, by_step in values.items():
@@ -259,7 +259,7 @@ def _draw_rank(rank: int, by_step: Mapping[float, float], all_steps: Sequence[fl
 
 
 def format_card_lines(card: MetricCard, *, each: bool = False) -> Iterator[str]:
-    """Format charts as text: a line for each metric, and what its curve does not show.
+    """Format charts as text, a line with remarks for each metric.
 
     Args:
         card: the charts.
@@ -308,7 +308,10 @@ _MAX_CHARTS = 48
 
 
 def build_metrics(metrics: Metrics, *, each: bool = False) -> Document:
-    """Build a chart of each metric over the steps of all cells; as text a line, and with `each` also a line for each rank."""
+    """Build a chart of each metric over the steps of all cells.
+
+    `each` adds a line for each rank to the text.
+    """
     if not metrics:
         return [Line(NO_POINTS)]
     # Whether a cell still runs is not known here: its ranks may be on different steps.

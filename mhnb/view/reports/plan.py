@@ -83,7 +83,7 @@ class Explorer:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Return what a front end shows. Its text is for a stored notebook, where the widgets no longer exist."""
+        """Return the controls' display data; stored notebooks show only its text."""
         shown: dict[str, Any] = self.box._repr_mimebundle_()
         return {**shown, "text/plain": "mhjax · the controls of %mhjax plan need a running kernel"}
 
@@ -141,7 +141,7 @@ class Explorer:
         self._changed()
 
     def _program_changed(self, _: Any) -> None:
-        """Replace the arrays by the program's own if the program is a known one."""
+        """Replace the arrays by those of a known program."""
         if self.program.value in PROGRAMS[1:]:
             arrays = example_arrays(self.program.value, self._axis_names(self.mesh.value))
             self.rows.children = tuple(self._row(array) for array in arrays)
@@ -255,7 +255,7 @@ def _format_move(move: Move, plan: Reshard) -> str:
 def build_reshard(
     plan: Reshard, *, name: str = "", locations: RankLocations | None = None, uid: str = "mhnb-0"
 ) -> Document:
-    """Build a reshard: the sums, the layouts before and after, and the first slices that move; `uid` is unique in the notebook."""
+    """Build a reshard's sums, layouts and moves; `uid` is unique per notebook."""
     layouts = [
         build_layout(layout, name=word, locations=locations, uid=f"{uid}-{word}")
         for word, layout in (("before", plan.before), ("after", plan.after))

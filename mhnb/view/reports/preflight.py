@@ -1,4 +1,4 @@
-"""The preflight report: a table of hosts and checks, then each finding with its hint."""
+"""The preflight report: a table of checks, then findings with hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start of a cluster: a line with each rank's phase, and the summary that replaces it."""
+"""The start of a cluster: ranks' phases, replaced by a summary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StartSummary:
 
 
 def build_start(progress: StartProgress) -> Document:
-    """Build the progress of a start: as text one line, in HTML a bar over all ranks, and each rank's phase.
+    """Build a start's progress: a line in text, bars in HTML.
 
     >>> from mhnb.view.print_text import print_text
     >>> ranks = RankInfo(0, "a", phase="jax"), RankInfo(1, "b", phase="connected")
@@ -52,7 +52,7 @@ def build_start(progress: StartProgress) -> Document:
 
 
 def format_failed_start(progress: StartProgress, outcome: str) -> str:
-    """Format how far each rank had come in a start that did not succeed; the error below gives the reason.
+    """Format how far the ranks of an unsuccessful start had come.
 
     >>> format_failed_start(StartProgress((RankInfo(0, "a", phase="jax"),), 1.2), "failed")
     'mhjax · the start of 1 rank failed after 1.2 s · rank 0 jax'
@@ -125,7 +125,7 @@ def _format_ranks(ranks: Sequence[RankInfo]) -> list[str]:
 
 
 def build_summary(summary: StartSummary) -> Document:
-    """Build the summary: one line for the cluster, then the ranks, as text four per line; many of them are folded."""
+    """Build the summary: a line for the cluster, then its ranks."""
     words = _format_ranks(summary.ranks)
     shown = words[:_MAX_ROWS]
     lines = ["  " + "   ".join(shown[at : at + _RANKS_PER_LINE]) for at in range(0, len(shown), _RANKS_PER_LINE)]

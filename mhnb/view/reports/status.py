@@ -29,7 +29,7 @@ class Status:
 
 
 def build_status(status: Status) -> Document:
-    """Build the status. Of many ranks those in another state than most come first, and a click shows most of the others."""
+    """Build the status; of many ranks, those in unusual states come first."""
     hosts = name_hosts(status.ranks)
     cells = [_status_cells(rank, hosts[rank.rank]) for rank in status.ranks]
     table = without_empty_columns(_HEADER, cells, _OPTIONAL_COLUMNS)
@@ -51,7 +51,7 @@ def _status_cells(rank: RankInfo, host: str) -> tuple[str, ...]:
 
 
 def _order_by_state(ranks: Sequence[RankInfo]) -> Sequence[int]:
-    """Return the places of ranks; of many, those in another state than most, or whose last cell ended otherwise, come first."""
+    """Return the ranks' indexes; of many, those in unusual states come first."""
     if not split_rows(ranks)[1]:
         return range(len(ranks))
     usual, _ = Counter(map(_state_of, ranks)).most_common(1)[0]

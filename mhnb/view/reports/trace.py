@@ -1,4 +1,4 @@
-"""Where the time of a traced cell went on each rank, and how its timeline is opened."""
+"""Where a traced cell spent its time, and its timeline."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _NEXT = "%mhjax trace open says how to look at it"
 
 
 def _list_states(report: TraceReport) -> list[State]:
-    """Return the states that have a column; one is missing unless some time was not recorded."""
+    """Return the states with a column; `not recorded` only if it occurs."""
     return [state for state in STATES if state != "not recorded" or any(row.unrecorded_s for row in report.ranks)]
 
 
 def build_trace(report: TraceReport, *, is_shell: bool = False) -> Document:
-    """Build where the time of each rank went: a picture of all ranks, or a bar of characters for each, and the sums.
+    """Build each rank's times: a picture or bars, and a table.
 
     Args:
         report: of the trace.
@@ -118,7 +118,7 @@ def _format_bars(report: TraceReport) -> list[str]:
 
 
 def _format_bar(states: Sequence[State | None]) -> str:
-    """Format states as a line of text: the state in the middle of each part.
+    """Format states as text, with the middle state of each part.
 
     >>> _format_bar([None, "host", "compute", "waiting"])[::15]
     ' ·█░'
@@ -137,7 +137,7 @@ _TITLE, _DATA = "@TITLE@", "@DATA@"
 
 
 def format_trace_page(report: TraceReport, timeline: bytes) -> str:
-    """Format a page that shows a timeline by itself, without a network: its events and its script are in it.
+    """Format a page that shows a timeline without a network.
 
     Args:
         report: of the trace.

@@ -1,4 +1,4 @@
-"""The variables that the ranks hold, and whether their values are the same on all of them."""
+"""The ranks' variables, and whether their values are equal on all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEADER = ("name", "kind", "shape", "spec", "bytes/device", "differs")
 
 
 def build_vars(rows: Sequence[VariableRow]) -> Document:
-    """Build the table of variables, without the column of differences if nothing differs."""
+    """Build the table of variables; omit an empty column of differences."""
     if not rows:
         return [Line("the ranks hold no variables yet", "quiet")]
     return [without_empty_columns(_HEADER, [_var_cells(row) for row in rows], ["differs"])]
@@ -26,7 +26,7 @@ def _var_cells(row: VariableRow) -> tuple[str, ...]:
 
 
 def build_check(rows: Sequence[CheckRow]) -> Document:
-    """Build the result of `%mhjax check`: for each array of a name whether the ranks hold the same, and where they differ."""
+    """Build the result of `%mhjax check`: where ranks hold different values."""
     differing = sum(row.same is False for row in rows)
     summary = (
         "it differs" if len(rows) == 1 else f"{differing} of {len(rows)} {'differs' if differing == 1 else 'differ'}"
@@ -35,7 +35,7 @@ def build_check(rows: Sequence[CheckRow]) -> Document:
 
 
 def _format_check(rows: Sequence[CheckRow]) -> str:
-    """Format the rows; those that differ come first, then those that cannot be compared.
+    """Format the rows: differing ones first, then those that cannot be compared.
 
     >>> print(_format_check([CheckRow("w", "f32[2]", True, "value held by ranks 0-1: equal")]))
     w   f32[2]   value held by ranks 0-1: equal
