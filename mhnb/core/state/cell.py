@@ -1,4 +1,4 @@
-"""Cells in flight and finished cells: each rank's output, samples and reports, the cell's result, and its journal record.
+"""State of running and finished cells: output, samples, reports, results, records.
 
 Finished cells are retained because late output, or an update of a display that they made, may still arrive.
 """
@@ -36,7 +36,9 @@ _SEARCHED_CHARS = 8192
 
 
 def launch_key(sample: RankStatus) -> object:
-    """Return a key that distinguishes one launch from another in a rank's samples: its number, or else all that is known.
+    """Return a key that identifies a sample's launch among a rank's launches.
+
+    The key is the launch's number, or else all that is known of it.
 
     >>> from mhnb.core.messages import LaunchCount
     >>> launch_key(RankStatus(0, 1, "blocked", "step", 3, "", 1.0, [LaunchCount((0, 1), 5)], [0, 1]))
@@ -55,7 +57,7 @@ def _waits_for_launch(sample: RankStatus) -> bool:
 
 
 def _waits_at_end(sample: RankStatus) -> bool:
-    """Check whether the rank's code has ended, and it waits for arrays whose launches are not recorded."""
+    """Check whether the rank waits for unrecorded launches after its code ended."""
     return sample.activity == "blocked" and sample.line is None
 
 
@@ -100,7 +102,7 @@ class RankCell:
         self._output_flags = (self._output_flags[1], False)
 
     def record_interrupt_delivery(self, now: float, *, is_delivered: bool) -> None:
-        """Record that the rank's code has received the interrupt, or that the interrupt did not reach it after all."""
+        """Record whether the interrupt has reached the rank's code."""
         self.handling_since = (now if self.handling_since is None else self.handling_since) if is_delivered else None
         if not is_delivered and self.finishing_since is None:
             self.finishing_since = now
@@ -111,7 +113,7 @@ class RankCell:
         return any(self._output_flags)
 
     def is_in_collective(self, since: float) -> bool:
-        """Check whether the rank was in a launch in its latest sample, taken after `since`, and in the same one before."""
+        """Check whether all samples show the same collective, the latest after `since`."""
         if not self.samples or self.sampled_at < since:
             return False
         latest = self.samples[-1]
@@ -121,33 +123,33 @@ class RankCell:
         return in_launch and not makes_progress
 
     def waits_after_failed_callback(self) -> bool:
-        """Check whether a callback of the rank has failed, and its code waits in a launch or has ended: it handles nothing."""
+        """Check whether a callback failed and the rank's code waits or ended."""
         if self.callback_error is None or self.outcome != "running":
             return self.callback_error is not None
         return self.sampled_at >= self.callback_failed_at and _waits_for_launch(self.samples[-1])
 
     def may_hold_up(self, other: RankCell) -> bool:
-        """Check whether another rank may wait for the program whose callback has failed here."""
+        """Check whether another rank may wait for the failed callback's program."""
         return bool(self.failed_program) and not other.is_in_launch_besides(self.failed_program)
 
     def is_in_launch_besides(self, program: str) -> bool:
-        """Check whether the rank waits for a launch of another program than this one, as far as launches are recorded."""
+        """Check whether the latest sample shows a recorded launch of another program."""
         latest = self.samples[-1] if self.samples else None
         return latest is not None and latest.launch_number is not None and latest.program != program
 
     def hangs(self, since: float) -> bool:
-        """Check whether the rank waits in two samples for the same launch, and computes nothing; the latest was taken after `since`."""
+        """Check whether two samples, the latest after `since`, show the same wait."""
         if len(self.samples) < _HANGING_SAMPLES or any(look.activity == "computing" for look in self.samples):
             return False
         waits_at_end = self.sampled_at >= since and all(map(_waits_at_end, self.samples))
         return self.is_in_collective(since) or waits_at_end
 
     def has_failed_collective(self) -> bool:
-        """Check whether a collective failed the way it does when connections are closed."""
+        """Check whether a collective failed as it does after a disconnect."""
         return self.error is not None and "Gloo" in self.error.evalue
 
     def describe_samples(self) -> tuple[RankStatus, ...]:
-        """Return its samples as the hang report shows them: a rank whose callback has failed does not wait for the others."""
+        """Return samples for the hang report; a failed callback replaces the wait."""
         error = self.callback_error
         if error is None or not self.waits_after_failed_callback() or self.is_in_launch_besides(self.failed_program):
             return self.samples
@@ -155,12 +157,12 @@ class RankCell:
         return tuple(structs.replace(sample, activity="callback", what=what) for sample in self.samples)
 
     def is_computing(self, since: float) -> bool:
-        """Check whether the rank has ended the code of a stopped cell, and still computed its launches in its latest sample."""
+        """Check whether the latest sample shows launches computing after the interrupt."""
         latest = self.samples[-1] if self.samples and self.sampled_at >= since else None
         return latest is not None and not latest.is_launched and latest.activity == "computing"
 
     def name_abandoned(self, name_cell: Callable[[int], str], *, was_disconnected: bool) -> str:
-        """Name the first launch that the rank abandoned, with its line, as far as its final reply or its samples show.
+        """Name the first launch that the rank abandoned, with its line.
 
         Args:
             name_cell: names a cell by its number.
@@ -188,7 +190,7 @@ class RankCell:
         self.accumulator.add(events)
 
     def remove_cluster_state(self) -> None:
-        """Remove from the rank's error that the cluster is clean, because it is not, for another reason."""
+        """Remove the claim that the cluster is clean from the error."""
         if self.error is not None:
             evalue, traceback = remove_cluster_state(self.error.evalue), map(remove_cluster_state, self.error.traceback)
             self.error = replace(self.error, evalue=evalue, traceback=tuple(traceback))
@@ -223,21 +225,22 @@ RankReport: TypeAlias = RankStatus | InterruptDelivered | CallbackFailed
 
 
 class CellPart:
-    """What a feature adds to one cell, from its send until long after its end. Each method may stay as it is here.
+    """Part of a cell that a feature adds; every override is optional.
 
-    A part gets its cell as an argument and keeps no reference, so that a cell with much output is freed at once.
+    A part also gets events after the cell's end. A part gets its cell as an argument and keeps no reference, so that a
+    cell with much output is freed at once.
     """
 
     def handle(self, _cell: Cell, _event: Event, _now: float, /) -> Sequence[Command]:
-        """Record what the feature needs of an event, which the cell itself has recorded already; return commands."""
+        """Handle an event that the cell has already recorded; return commands."""
         return ()
 
     def end(self, _cell: Cell, /) -> Sequence[str]:
-        """Return notes for the user at the end of the cell. Output may still arrive."""
+        """Return notes for the user at the cell's end; output may follow."""
         return ()
 
     def result(self) -> object | None:
-        """Return what the result of the cell has under this value's class; None for nothing."""
+        """Return a value for the cell's result, stored by class, or None."""
         return None
 
 
@@ -249,7 +252,7 @@ HANDLING_AFTER_S = 2.0
 
 
 def _reports(failed: RankError, called: RankError | None) -> bool:
-    """Return whether an error is the failure of a program that names the error of its callback, far below its own words."""
+    """Check whether a program's failure names the error of its callback."""
     if called is None:
         return False
     # Python writes the module of a class before its name.
@@ -262,7 +265,7 @@ def _format_number(seq: int) -> str:
 
 
 class Cell:
-    """A cell from its send until long after its end, because output may still arrive."""
+    """A cell, from its send until long after its end."""
 
     def __init__(
         self,
@@ -320,11 +323,11 @@ class Cell:
 
     @property
     def is_running(self) -> bool:
-        """Whether some rank has not ended it; called at the end of each rank, so it builds no list of all."""
+        """Whether some rank still runs it, without building a list of ranks."""
         return any(part.outcome == "running" for part in self.parts.values())
 
     def record_report(self, report: RankReport, now: float) -> None:
-        """Record a rank's report in the middle of a cell; a report on another cell is ignored."""
+        """Record a rank's report; reports on other cells are ignored."""
         part = self.parts.get(report.rank)
         if part is None or report.seq != self.seq:
             return
@@ -338,14 +341,14 @@ class Cell:
                 part.failed_program = report.shared_program
 
     def is_overdue(self, now: float) -> bool:
-        """Check whether its time limit has passed. The time in which ranks were stopped does not count."""
+        """Check whether the time limit has passed, not counting stopped time."""
         if self.request.timeout_s is None:
             return False
         stopped_s = self._stopped_s + (0.0 if self._stopped_since is None else now - self._stopped_since)
         return now - self.started_at - stopped_s > self.request.timeout_s
 
     def count_stopped_time(self, now: float) -> None:
-        """Count the time in which ranks are stopped, after one has stopped or run on."""
+        """Start or stop counting the time in which ranks are stopped."""
         is_stopped = any(part.is_stopped for part in self.parts.values())
         if is_stopped and self._stopped_since is None:
             self._stopped_since = now
@@ -354,7 +357,7 @@ class Cell:
             self._stopped_since = None
 
     def interrupt(self, now: float, reason: str, *, guard_available: bool, can_disconnect: bool) -> None:
-        """Stop the cell; a second request, or the time limit, gives its interrupt handlers no more time."""
+        """Stop the cell; a second request or a timeout forces the stop."""
         if self.escalation is not None and self.escalation.is_automatic:
             self.escalation.started_at, self.escalation.is_automatic, self.end_reason = now, False, reason
         elif self.escalation is None:
@@ -381,7 +384,7 @@ class Cell:
         return found
 
     def free_from_failed_callback(self, now: float, *, can_disconnect: bool) -> None:
-        """Free the ranks that hang in a collective which a rank cannot complete, because a callback of its program has failed."""
+        """Free ranks from a collective that a failed callback keeps incomplete."""
         failed = [part for part in self.parts.values() if part.waits_after_failed_callback()]
         if not failed or self.escalation is not None or not can_disconnect:
             return
@@ -392,7 +395,10 @@ class Cell:
             self.escalation.is_automatic = True
 
     def attribute_failed_callback(self) -> None:
-        """Attribute the end of a cell to a callback that failed in a program: its rank raised, and the others were left waiting."""
+        """Attribute the cell's end to a program's failed callback, if any.
+
+        Its rank gets the callback's error, and the ranks that it held up get `LEFT_WAITING`.
+        """
         escalation = self.escalation
         if escalation is None:
             return
@@ -443,12 +449,15 @@ class Cell:
         return self.escalation.next_commands(now, running, stuck, handling)
 
     def _is_finishing(self, rank: int, now: float) -> bool:
-        """Check whether a rank's code ended a moment ago: it waits for its launches, and then ends the cell by itself."""
+        """Check whether a rank's code ended at most `INTERRUPT_KILL_S` ago.
+
+        Such a rank waits for its launches, and then ends the cell by itself.
+        """
         since = self.parts[rank].finishing_since
         return since is not None and now - since <= INTERRUPT_KILL_S
 
     def _is_collective_complete(self, rank: int, inside: Set[int]) -> bool:
-        """Check whether all participants of the collective that a rank is in have reached it, so that it is under way."""
+        """Check whether all participants have reached the collective of a rank."""
         sample = self.parts[rank].samples[-1]
         others = [self.parts[other].samples[-1] for other in sample.participants or () if other in inside]
         same = [other for other in others if (other.what, launch_key(other)) == (sample.what, launch_key(sample))]
@@ -458,7 +467,7 @@ class Cell:
         return tuple(rank for rank in self.running_ranks if self.parts[rank].handling_since is not None)
 
     def _long_handling_ranks(self, now: float) -> tuple[int, ...]:
-        """Return the ranks that have handled the interrupt for longer than code needs to end if it does not handle it."""
+        """Return ranks that have handled the interrupt for `HANDLING_AFTER_S` or more."""
         if self.escalation is None or self.escalation.is_forced:
             return ()
         since = {rank: self.parts[rank].handling_since for rank in self.running_ranks}
@@ -471,11 +480,11 @@ class Cell:
 
     @property
     def slow_ranks(self) -> tuple[int, ...]:
-        """Ranks that were killed because they did not end; their error may be an earlier one, such as the interrupt."""
+        """Ranks that were killed for not ending; their error may be older."""
         return tuple(rank for rank, part in self.parts.items() if self.is_killed and part.outcome == "killed")
 
     def is_uneventful(self) -> bool:
-        """Check whether all ranks ended it without error, and nothing was launched, made or abandoned that could be compared."""
+        """Check whether all ranks ended it without anything to compare or report."""
         return self.escalation is None and not any(
             part.outcome != "ok"
             or part.launches
@@ -491,15 +500,15 @@ class Cell:
         return () if self.escalation is None else self.escalation.notes()
 
     def has_failed_collective(self) -> bool:
-        """Check whether a collective failed on some rank the way it does when connections are closed."""
+        """Check whether a collective failed on some rank, as after a disconnect."""
         return any(part.has_failed_collective() for part in self.parts.values())
 
     def has_hit_abandoned_collective(self) -> bool:
-        """Check whether a launch was refused because a collective of an earlier cell still waits."""
+        """Check whether a launch was refused for an earlier cell's abandoned collective."""
         return any(part.error is not None and STILL_ABANDONED in part.error.evalue for part in self.parts.values())
 
     def abandoned_launches(self) -> dict[int, str | None]:
-        """Name the first launch that each rank abandoned, including those that failed because connections were closed.
+        """Name the first launch that each rank abandoned or was disconnected from.
 
         It is None for a rank that may have abandoned one of which there is no record.
         A launch that still runs while another rank failed in a callback may wait for that rank forever.
@@ -514,7 +523,7 @@ class Cell:
         }
 
     def rank_notes(self, command_before: Callable[[int], str]) -> tuple[str, ...]:
-        """Return the ranks' own notes on the cell's end, each once, with the resulting state.
+        """Return the notes on how the ranks ended, with the resulting state.
 
         Args:
             command_before: names the command that restores the state before a cell.
@@ -552,7 +561,7 @@ class Cell:
         ]
 
     def _format_waits(self) -> str:
-        """Describe which ranks waited before a launch that not all participants had reached."""
+        """Describe which ranks waited before a launch that others had not reached."""
         places = ranks_by_key(
             {rank: launch for rank, part in self.parts.items() if (launch := part.report.pending_launch) is not None}
         )
@@ -593,11 +602,11 @@ class Cell:
         self.parts[rank].add_output(events)
 
     def add_late_output(self, rank: int, events: list[OutputEvent]) -> None:
-        """Record output after the cell's end. An error there did not end the cell."""
+        """Record output after the cell's end, without changing its error."""
         self.parts[rank].accumulator.add(events)
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Pass an event to the parts that features have added; return the resulting commands."""
+        """Pass an event to the added parts, and return their commands."""
         return [command for part in self.added_parts for command in part.handle(self, event, now)]
 
     def mark_rank_lost(self, rank: int, outcome: Outcome, error: RankError) -> None:
@@ -607,14 +616,14 @@ class Cell:
         part.is_stopped = False
 
     def explain_missing_names(self, describe: Callable[[str], str | None]) -> None:
-        """Add a hint to each NameError that has none; `describe` returns it for a name."""
+        """Add `describe`'s hint to each NameError that has no hint."""
         for part in self.parts.values():
             if part.error is not None and part.error.ename == "NameError" and part.error.hint is None:
                 name = find_missing_name(part.error.evalue)
                 part.error = replace(part.error, hint=None if name is None else describe(name))
 
     def has_record(self, *, guard_available: bool) -> bool:
-        """Check whether the ranks' launches are known, so that the cell can be judged by them."""
+        """Check whether the cell can be judged by recorded launches."""
         return guard_available and self.guard != "off"
 
     def build_hang_report(self, now: float, process_count: int) -> HangReport:
@@ -647,7 +656,7 @@ class Cell:
         )
 
     def result(self, now: float, process_count: int) -> CellResult:
-        """Build the result for the user and the view; also while the cell runs."""
+        """Build the cell's result so far, for the user and the view."""
         ranks = tuple(
             RankResult(
                 rank,
@@ -731,12 +740,12 @@ class FinishedCells:
             self._cells.popitem(last=False)
 
     def find(self, seq: int, rank: int) -> Cell | None:
-        """Return the cell with that number if it is retained and the rank ran it."""
+        """Return the retained cell of that number if the rank ran it."""
         cell = self._cells.get(seq)
         return cell if cell is not None and rank in cell.parts else None
 
     def apply_display_updates(self, cell: Cell, rank: int) -> list[Cell]:
-        """Apply a rank's display updates for older cells to the latest cell that has each display; return those cells."""
+        """Apply a rank's display updates to older cells; return the changed cells."""
         updated: dict[int, Cell] = {}
         for update in cell.parts[rank].accumulator.take_foreign_updates():
             for old in reversed(self._cells.values()):

@@ -1,4 +1,4 @@
-"""What features add to cells: each keeps something of a cluster's cells, and adds its part to each cell.
+"""Parts that features add to each cell of a cluster.
 
 A feature is known here alone: `Cell`, the state machine and `CellResult` know only the interface `CellPart`, and a value in the result
 by its class.
@@ -62,7 +62,7 @@ class ClusterParts:
 
 
 class _MetricPart(CellPart):
-    """What the ranks log in a cell; a replayed cell replaces what it has logged before."""
+    """Metrics that ranks log in a cell; a replay replaces earlier ones."""
 
     def __init__(self, cell: Cell, store: MetricStore, generation: int) -> None:
         self._store = store
@@ -103,7 +103,7 @@ class _AllocationPart(CellPart):
 
 
 class Stragglers:
-    """When ranks came to launches. The event loop writes it; any thread may read it.
+    """Arrivals at launches, written by the event loop, readable by any thread.
 
     Args:
         registry: of the ranks; it names the clock and the host of each.
@@ -124,7 +124,7 @@ class Stragglers:
         self._last = arrivals, cell_name
 
     def align_clocks(self) -> tuple[dict[int, int], ClockOffsets]:
-        """Return how far the clock of each rank is ahead, in ns, and what that is from: from the launches so far."""
+        """Return how many ns each rank's clock is ahead, and all offsets."""
         clocks = self._identify_clocks()
         offsets = align_clocks(self._clock_bounds, clocks)
         return {rank: offsets.by_clock[clock] for rank, clock in clocks.items()}, offsets
@@ -133,7 +133,7 @@ class Stragglers:
         return {entry.rank: str(entry.facts.get("clock", entry.host)) for entry in self._registry.entries}
 
     def measure(self) -> Lateness | None:
-        """Measure how late the ranks came to the launches of the last cell that had any; None without such a cell."""
+        """Measure how late ranks reached the launches of the last recorded cell."""
         last, bounds = self._last, self._clock_bounds
         if last is None:
             return None
@@ -144,7 +144,7 @@ class Stragglers:
 
 
 class _ArrivalPart(CellPart):
-    """When the ranks came to the launches of a cell: a rank that stands out is named."""
+    """Arrivals of ranks at a cell's launches, with a note on stragglers."""
 
     def __init__(self, stragglers: Stragglers) -> None:
         self._stragglers = stragglers
@@ -166,7 +166,7 @@ _SILENT_AFTER_S = 1.0
 
 @dataclass(slots=True)
 class _RankConsole:
-    """What a rank has reported since a rank of its cell first stopped in the debugger."""
+    """State of a rank's debugger, from the cell's first stop on."""
 
     prompt: DebugPrompt | None = None
     """Its latest prompt; None if it has not stopped yet."""
@@ -180,7 +180,7 @@ class _RankConsole:
     """Since when its next report is expected, because it may be about to stop; None if it is not."""
 
     def is_expected(self, part: RankCell, now: float) -> bool:
-        """Check whether the next report decides what the rank does: it has a line, or may be about to stop."""
+        """Check whether the rank's state stays unknown until its next report."""
         if part.outcome != "running":
             return False
         if part.is_stopped:
@@ -189,7 +189,7 @@ class _RankConsole:
 
 
 class DebuggerPart(CellPart):
-    """Which ranks have stopped in the debugger, what they printed there, and what the others do."""
+    """Debugger state of a cell: stopped ranks, printed text, other ranks' activity."""
 
     def __init__(self) -> None:
         self._consoles: dict[int, _RankConsole] = {}
@@ -198,7 +198,7 @@ class DebuggerPart(CellPart):
         """The latest."""
 
     def handle(self, cell: Cell, event: Event, now: float, /) -> Sequence[Command]:
-        """Record a prompt or the end of one, send a typed line, or report what has changed."""
+        """Record prompts, send typed lines, and report changes to the caller."""
         commands: Sequence[Command] = ()
         match event:
             case DebugPrompt() if event.seq == cell.seq and event.rank in cell.parts:
@@ -225,7 +225,7 @@ class DebuggerPart(CellPart):
         return commands
 
     def _record_resumed(self, part: RankCell, resumed: DebugResumed, now: float) -> None:
-        """Record that a rank runs on after a prompt. Where it is comes next."""
+        """Record that a rank runs on; a report of its place follows."""
         console = self._consoles[resumed.rank]
         console.is_prompting, console.is_stepping = False, resumed.is_stepping
         console.expected_since = part.resumed_at = now
@@ -233,10 +233,10 @@ class DebuggerPart(CellPart):
         part.is_stopped = False
 
     def _expect_stops(self, cell: Cell, now: float) -> Sequence[Command]:
-        """Expect a report of each rank that may stop together with one that stops now, so that the user sees them together.
+        """Expect reports of ranks that may stop together with this one.
 
-        At the first stop that is every rank, and each is asked for it. If the user has stepped all that had stopped, it is those
-        that were stepped before, and have waited for these.
+        The user should see these stops together. At the first stop, every rank is expected and asked to report. Later,
+        ranks that were stepped are expected, unless a rank still waits at a prompt.
         """
         running = {rank: cell.parts[rank].is_stopped for rank in cell.running_ranks}
         if any(self._consoles[rank].is_prompting for rank in running):
@@ -248,7 +248,7 @@ class DebuggerPart(CellPart):
         return (SendToHosts(ReportSoon()),) if is_first and len(running) > 1 else ()
 
     def _send_line(self, cell: Cell, rank: int, line: str | None) -> Sequence[Command]:
-        """Send a line to a rank that waits for one. A line for a prompt that has ended is dropped."""
+        """Send a line to a rank, unless its prompt has ended."""
         console = self._consoles.get(rank)
         if console is None or console.prompt is None or not console.is_prompting or not cell.parts[rank].is_stopped:
             return ()
@@ -256,7 +256,7 @@ class DebuggerPart(CellPart):
         return (SendToRank(rank, DebugInput(cell.seq, console.prompt.number, line)),)
 
     def _update_caller(self, cell: Cell, now: float) -> Sequence[Command]:
-        """Report to the caller of the cell what has changed in the debugger."""
+        """Report debugger changes to the caller of the cell."""
         cell.count_stopped_time(now)
         states = {rank: _find_state(part) for rank, part in cell.parts.items()}
         prompts = {rank: one.prompt for rank, one in self._consoles.items() if one.prompt and one.is_prompting}

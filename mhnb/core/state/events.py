@@ -1,6 +1,7 @@
-"""Events that a cluster receives (named by past participles), and the commands that result (named by imperatives).
+"""Events that a cluster receives, and the commands that result.
 
-Messages of `core/messages.py` are events too; the events here originate in the notebook's own process.
+Events are named by past participles, commands by imperatives. Messages of `core/messages.py` are events too; the events
+here originate in the notebook's own process.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ class CellRequest:
 
     @property
     def is_post_mortem(self) -> bool:
-        """Whether it only inspects what an earlier cell left: a cluster that takes no cell takes this one."""
+        """Whether it only inspects what an earlier cell left."""
         return self.debug is not None and self.debug.is_post_mortem
 
     @property
     def numbered_source(self) -> str:
-        """The source with empty lines above it, so that its lines have the numbers that the notebook shows."""
+        """The source, with empty lines above to match the notebook's line numbers."""
         return number_lines(self.source, self.place.first_line)
 
 
@@ -69,12 +70,12 @@ class InterruptRequested:
 
 @dataclass(frozen=True, slots=True)
 class RequestsInterrupted:
-    """The user does not wait any more for what the ranks do between cells."""
+    """The user stops waiting for what ranks do between cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class DebugLineTyped:
-    """The user typed a line for a rank that has stopped in the debugger."""
+    """The user typed a line for a rank in the debugger."""
 
     ticket: int
     """Identifies the cell by its caller."""
@@ -85,7 +86,10 @@ class DebugLineTyped:
 
 @dataclass(frozen=True, slots=True)
 class HostsQueued:
-    """A scheduler has not allocated the hosts yet. Sent repeatedly; the start timeout begins at the last one."""
+    """The hosts are still in a scheduler's queue.
+
+    Sent repeatedly; the start timeout begins at the last one.
+    """
 
     queue_position: str
     """The hosts' position in its queue."""
@@ -147,7 +151,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class SendToRank:
-    """Send a cell, the message to skip it, or a line for its debugger."""
+    """Send a rank a cell, a skip, or a debugger line."""
 
     rank: int
     message: RunCell | SkipCell | DebugInput
@@ -192,7 +196,7 @@ class StopBeforeLaunch:
 
 @dataclass(frozen=True, slots=True)
 class DisconnectRanks:
-    """Close the connections between all ranks, so that ranks which are stuck in a collective fail."""
+    """Close all connections between ranks, so that stuck collectives fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +218,7 @@ class FinishCell:
 
 @dataclass(frozen=True, slots=True)
 class ShowDebugger:
-    """Report to the cell's caller which ranks have stopped in the debugger, and what they printed there."""
+    """Show the cell's caller the ranks' debugger state and output."""
 
     ticket: int
     update: DebugUpdate
@@ -222,7 +226,7 @@ class ShowDebugger:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Write the record of a cell that has no waiting caller to the journal."""
+    """Write the journal record of a cell that has no waiting caller."""
 
     record: CellRecord
 

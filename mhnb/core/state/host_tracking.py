@@ -42,7 +42,9 @@ class HeartbeatMonitor:
         self._requested_at = 0.0
 
     def record(self, supervisor: int, now: float, *, extra_s: float = 0.0) -> None:
-        """Record a heartbeat of a supervisor. A supervisor that never sent one is left to the start timeout.
+        """Record a supervisor's heartbeat.
+
+        A supervisor that never sent one is left to the start timeout.
 
         Args:
             supervisor: its number.
@@ -56,15 +58,18 @@ class HeartbeatMonitor:
         self._last_seen_at.pop(supervisor, None)
 
     def extend(self, missed_s: float) -> None:
-        """Extend all limits by a time in which no host was asked, and so none could answer."""
+        """Extend all limits by a time in which no host was asked."""
         self._last_seen_at = {k: at + missed_s for k, at in self._last_seen_at.items()}
 
     def allow_silence(self, extra_s: float) -> None:
-        """Let every supervisor be silent for so many seconds more until its next heartbeat."""
+        """Allow each supervisor extra seconds until its next heartbeat."""
         self._allowed_s = dict.fromkeys(self._last_seen_at, self._limit_s + extra_s)
 
     def limit_wait(self, now: float, limit_s: float) -> None:
-        """Limit the time to each host's next heartbeat: it was asked to end ranks, and the wait for a lost host must be short."""
+        """Limit each host's time until its next heartbeat to `limit_s`.
+
+        The hosts were asked to end ranks, and the wait for a lost one must be short.
+        """
         for k, at in self._last_seen_at.items():
             self._allowed_s[k] = min(self._allowed_s[k], now - at + limit_s)
 
@@ -76,7 +81,7 @@ class HeartbeatMonitor:
         return True
 
     def find_lost(self, now: float) -> Mapping[int, float]:
-        """Return the hosts that are lost, and for how many seconds each has been silent."""
+        """Return the lost hosts, with the seconds that each was silent."""
         return {k: now - at for k, at in self._last_seen_at.items() if now - at > self._allowed_s[k]}
 
 
@@ -95,7 +100,7 @@ class SuspendDetector:
         self._duration_s = self._resumed_at = 0.0
 
     def check(self, now: float, real_now: float) -> float:
-        """Return how many seconds of the owner's clock were missed; 0 if none were.
+        """Return the missed seconds of the owner's clock; 0 if none.
 
         Args:
             now: seconds on the owner's clock, which may stop while the machine sleeps.
@@ -108,7 +113,10 @@ class SuspendDetector:
         return now - before[0]
 
     def recent_duration(self, now: float) -> float:
-        """Return how many real seconds the suspension lasted if it may be why a host is found lost now; else 0."""
+        """Return the real seconds of a recent suspension; 0 without one.
+
+        It may be why a host is found lost now.
+        """
         return self._duration_s if now - self._resumed_at < _RECENT_S else 0.0
 
 
@@ -137,7 +145,7 @@ class StartBarrier:
         return tuple(k for k in (*self._hosts, self._hub) if k not in self._reports and k not in self._failures)
 
     def record(self, supervisor: int, report: HostUp | LaunchError) -> RunPreflight | None:
-        """Record a supervisor's report, or why there will be none; after the last one, return the command to check the hosts.
+        """Record a supervisor's report or failure; after the last, return the preflight.
 
         >>> barrier = StartBarrier([0], hub=1)
         >>> barrier.record(0, HostUp(0, 7, "a", None, "10.0.0.1", [20001, 20002]))

@@ -1,4 +1,4 @@
-"""Interrupt escalation: ask the ranks to stop before the same launch, signal them repeatedly, disconnect them, kill them.
+"""Interrupt escalation: ask ranks to stop, signal them, disconnect them, kill them.
 
 Requests between cells are interrupted by signals alone, and no rank is killed for one.
 """
@@ -53,13 +53,13 @@ class InterruptEscalation:
 
     @classmethod
     def begin(cls, seq: int, now: float, *, can_agree: bool, can_disconnect: bool) -> InterruptEscalation:
-        """Begin; `can_agree` if the ranks are in lockstep, and may stop before the same launch by themselves."""
+        """Begin; with `can_agree`, delay signals so lockstep ranks can stop together."""
         return cls(seq, now, now, now + (INTERRUPT_AGREE_S if can_agree else 0.0), can_disconnect)
 
     def next_commands(
         self, now: float, running: tuple[int, ...], stuck: tuple[int, ...] = (), handling: tuple[int, ...] = ()
     ) -> list[Command]:
-        """Return the commands that are now due for the ranks that still run the cell.
+        """Return the commands now due for ranks that still run the cell.
 
         Args:
             now: seconds, on the same clock as at the start.
@@ -86,13 +86,13 @@ class InterruptEscalation:
         return [*commands, SignalRanks(signalled, int(signal.SIGINT))]
 
     def is_due_to_kill(self, now: float) -> bool:
-        """Check whether the last step is due, for ranks that do not handle the interrupt."""
+        """Check whether ranks that do not handle the interrupt may be killed."""
         return self.paused_since is None and now - self.started_at > INTERRUPT_KILL_S
 
     def _pause_while_handling(
         self, now: float, running: tuple[int, ...], stuck: tuple[int, ...], handling: tuple[int, ...]
     ) -> bool:
-        """Check whether only the cell's own handling of the interrupt goes on, for which the escalation pauses.
+        """Pause while all ranks handle the interrupt; return whether it is paused.
 
         It does not pause if all these ranks are in a collective, because no other rank is left that could reach it.
         """
@@ -107,19 +107,19 @@ class InterruptEscalation:
         return False
 
     def _spares_handlers(self, stuck: tuple[int, ...], handling: tuple[int, ...]) -> bool:
-        """Check whether some ranks handle an interrupt that others have not received: the kill would end what they save, too."""
+        """Check whether a kill would cut off ranks that handle the interrupt."""
         spares = not self.is_forced and not set(handling) <= set(stuck)
         self.was_paused |= spares
         return spares
 
     def record_second_interrupt(self, now: float) -> None:
-        """Record a second interrupt: stop waiting for an agreement and, unless it was a double press, for the cell's handlers."""
+        """Signal now, and force the stop unless it was a double press."""
         self.next_signal_at = min(self.next_signal_at, now)
         if now - self.requested_at >= SECOND_INTERRUPT_AFTER_S:
             self.force(now)
 
     def force(self, now: float) -> None:
-        """Stop waiting for handlers. An escalation that was paused restarts, because the ranks had no deadline before."""
+        """Stop waiting for handlers; restart a paused escalation, which had no deadline."""
         if self.is_forced:
             return
         self.is_forced = True
@@ -156,7 +156,7 @@ class _Request(NamedTuple):
 
 @dataclass(slots=True)
 class PendingRequests:
-    """The requests that ranks have not answered, by number. A rank answers them in order.
+    """Unanswered requests by number; each rank answers its requests in order.
 
     A cell that is submitted waits for those that were sent before it. Otherwise a rank that does not answer could not begin
     the cell, and the escalation of an interrupt would kill it.
@@ -192,7 +192,7 @@ class PendingRequests:
             self._next_signal_at = 0.0
 
     def await_all(self, now: float) -> None:
-        """Let the cell that was just submitted wait for all of them, and interrupt those that helped the user to type it."""
+        """Make the submitted cell wait for all, and interrupt completions and inspections."""
         self._awaited.update(self._pending)
         abandoned = {number for number, request in self._pending.items() if request.handler in _TYPING_HELP}
         if abandoned - self._interrupted:
@@ -200,12 +200,12 @@ class PendingRequests:
             self._next_signal_at = now
 
     def interrupt_all(self, now: float) -> None:
-        """Interrupt all of them. The ranks are signalled from now on until they have answered."""
+        """Interrupt all; the ranks are signalled until they have answered."""
         self._interrupted.update(self._pending)
         self._next_signal_at = now
 
     def next_commands(self, now: float, last_seq: int) -> list[Command]:
-        """Return the commands that are now due, between cells; `last_seq` is the number of the last cell."""
+        """Return commands due between cells; `last_seq` is the last cell's number."""
         # A rank is at its first request, and a signal would end that one.
         current = {request.rank: number for number, request in reversed(self._pending.items())}
         ranks = tuple(sorted(rank for rank, number in current.items() if number in self._interrupted))

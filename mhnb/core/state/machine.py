@@ -1,7 +1,7 @@
-"""The cluster's state machine: events in, commands out, without clock, socket or thread.
+"""The cluster's state machine, without clock, socket or thread.
 
-It decides which rank gets which cell, when a cell has ended, the cluster state, and the consequences of an interrupt, a death or a
-timeout. How commands are carried out is handled elsewhere.
+It turns events into commands. It decides which rank gets which cell, when a cell has ended, the cluster state, and the
+consequences of an interrupt, a death or a timeout. How commands are carried out is handled elsewhere.
 
 It also derives the state of ranks that another notebook has detached from (their last cell, and whether they are in step), and formats
 the error of a cell that the cluster refuses because of its state, with the ways out of each state.
@@ -93,7 +93,7 @@ class TakeoverState:
     """The last cell if it ended after its notebook: the journal has no record of it yet."""
 
     def commands(self, generation: int) -> list[Command]:
-        """Return the takeover's commands: record and report the unseen cell, and make ranks that are behind skip its numbers."""
+        """Return commands that report the unseen cell and skip missed numbers."""
         missed = {rank: SkipCell(generation, seq, self.next_seq - seq) for rank, seq in self.ranks_behind.items()}
         unseen: list[Command] = (
             []
@@ -117,7 +117,7 @@ def assess_takeover(
     guard_available: bool = True,
     kernel: str = "",
 ) -> TakeoverState:
-    """Derive the state from the ranks' reports on their last cell, and from the journal.
+    """Derive a takeover's state from the ranks' reports and the journal.
 
     Args:
         reports: by rank: `seq`, the number that it expects next; `last`, the fields of its last `CellEnded`; and `cell`, the source,
@@ -159,7 +159,7 @@ def _name_cells(records: Sequence[Record], generation: int) -> CellNames:
 
 
 def note_busy_ranks(ranks: Sequence[int], waited_s: float) -> list[Command]:
-    """Notify the user why a takeover has not ended yet; no command if no rank explains it.
+    """Notify the user why a takeover waits; no command without busy ranks.
 
     >>> note_busy_ranks([], 20.0)
     []
@@ -174,7 +174,7 @@ def note_busy_ranks(ranks: Sequence[int], waited_s: float) -> list[Command]:
 
 
 def _known_state(records: Sequence[Record], generation: int, seq: int) -> ClusterState | None:
-    """Return the last cell's state by the journal; None if the cell ended after its notebook."""
+    """Return the last cell's state by the journal; None if unrecorded."""
     states: list[tuple[int, ClusterState]] = []
     for record in records:
         if isinstance(record, CellRecord) and record.generation == generation:
@@ -187,7 +187,10 @@ def _known_state(records: Sequence[Record], generation: int, seq: int) -> Cluste
 
 
 def _is_unfinished_replay(unseen: CellRecord, records: Sequence[Record]) -> bool:
-    """Check whether a replay was cut short in this cell; otherwise the cells not yet replayed would count as discarded."""
+    """Check whether a replay was cut short in this cell.
+
+    Otherwise the cells not yet replayed would count as discarded.
+    """
     own = [each for each in records if each.generation == unseen.generation]
     if any(isinstance(each, ReplayRecord) or not getattr(each, "replayed", True) for each in own):
         return False
@@ -199,7 +202,7 @@ def _is_unfinished_replay(unseen: CellRecord, records: Sequence[Record]) -> bool
 def _judge_unseen(
     reports: Sequence[Mapping[str, Any]], generation: int, seq: int, *, guard_available: bool, kernel: str
 ) -> tuple[ClusterState, str, CellRecord | None]:
-    """Judge the last cell by the ranks' reports, as if their replies had just arrived."""
+    """Judge the last cell as if the ranks' replies had just arrived."""
     ran = {
         rank: report
         for rank, report in enumerate(reports)
@@ -232,7 +235,7 @@ _RECOVERY_TEXTS = {
 
 
 def refusal_error(state: ClusterState, reason: str, replay_command: str) -> MhnbError:
-    """Build the error of a cell that was submitted to a cluster which runs no cells in its state.
+    """Build the error of a cell refused because of the cluster's state.
 
     Args:
         replay_command: the command that starts fresh processes, and its cost.
@@ -388,11 +391,11 @@ class ClusterStateMachine:
         return takeover.commands(self.generation)
 
     def number_after_history(self) -> None:
-        """Number new cells after those of the generations that this one continues, because a replay may run them all."""
+        """Number new cells after all cells that a replay may run."""
         self._first_new_seq = 1 + find_last_number(self.history, self.generation)
 
     def _note_busy_takeover(self) -> list[Command]:
-        """Notify the user from time to time while ranks that were taken over may still run a cell, which can take hours."""
+        """Notify the user repeatedly while taken-over ranks may still run a cell."""
         commands = note_busy_ranks(self.registry.find_busy(), self.start_timeout_s)
         self.start_timeout_s *= 3 if commands else 1
         return commands
@@ -427,11 +430,11 @@ class ClusterStateMachine:
         return self._send_cell(submitted, refusal, now)
 
     def _can_inspect(self, request: CellRequest) -> bool:
-        """Return whether a cluster that takes no other cell takes this one, which changes nothing about its state."""
+        """Check whether a split or tainted cluster runs this post-mortem cell."""
         return request.is_post_mortem and self.state in ("split", "tainted")
 
     def _send_cell(self, submitted: CellSubmitted, stop_refusal: str, now: float) -> list[Command]:
-        """Send a cell to its ranks, and let the others skip its number."""
+        """Send a cell to its ranks; the others skip its number."""
         ranks = submitted.request.ranks or tuple(range(self.process_count))
         skipped, seq = self._assign_number(submitted.request.replayed_seq)
         self._next_seq = seq + 1
@@ -466,7 +469,7 @@ class ClusterStateMachine:
         return [*skipped, *sent]
 
     def _assign_number(self, replayed_seq: int | None) -> tuple[list[Command], int]:
-        """Return the next cell's number: a replayed cell keeps its own, and all ranks skip the numbers before it."""
+        """Return skip commands and the cell's number, which a replay keeps."""
         seq = max(self._next_seq, self._first_new_seq if replayed_seq is None else replayed_seq)
         if seq == self._next_seq:
             return [], seq
@@ -474,7 +477,7 @@ class ClusterStateMachine:
         return [SendToRank(rank, skip) for rank in range(self.process_count)], seq
 
     def describe_wait(self, ticket: int, now: float) -> str:
-        """Describe what a queued cell waits for; empty if its turn has come."""
+        """Describe what a queued cell waits for; empty once it runs."""
         tickets = [queued.ticket for queued in self._queued]
         cell = self.current
         if ticket not in tickets:
@@ -607,7 +610,7 @@ class ClusterStateMachine:
         return self.current.handle(report, now)
 
     def record_last_events(self, events: Mapping[int, FlightEvent]) -> None:
-        """Record what the flight recorders of ranks have last, for the hang report of the running cell."""
+        """Record the ranks' latest flight events, also for the hang report."""
         self.registry.record_last_events(events)
         if self.current is not None:
             self.current.last_events = {
@@ -615,7 +618,7 @@ class ClusterStateMachine:
             }
 
     def build_hang_report(self, now: float) -> HangReport | None:
-        """Build the report of where the ranks are in the running cell; None if no cell runs."""
+        """Build the running cell's hang report; None if no cell runs."""
         return None if self.current is None else self.current.build_hang_report(now, self.process_count)
 
     # -- time, interrupts
@@ -654,7 +657,7 @@ class ClusterStateMachine:
         self._requests.add(number, rank, handler, now)
 
     def end_request(self, number: int, now: float) -> list[Command]:
-        """Record that a request was answered, or never will be; return the commands for a cell that waited for it."""
+        """Record the end of a request; return commands for a waiting cell."""
         self._requests.remove(number)
         return [] if self.state in ("starting", "running") else self._next_cell(now)
 
@@ -671,7 +674,7 @@ class ClusterStateMachine:
         return [] if self.current is not None else self._requests.next_commands(now, self._next_seq - 1)
 
     def _cancel_queued(self, ticket: int | None) -> list[Command]:
-        """Cancel a cell that is still queued; its submitter must not stop another caller's running cell."""
+        """Cancel the ticket's queued cell, so no other caller's cell is stopped."""
         for waiting in self._queued:
             if waiting.ticket == ticket:
                 self._queued.remove(waiting)
@@ -782,7 +785,7 @@ class ClusterStateMachine:
 
     @property
     def single_rank_judges(self) -> dict[int, Callable[[], object]]:
-        """Functions, by rank, that judge one rank's data of a cell whose judgement failed, to find the rank that caused it."""
+        """Functions that judge one rank alone, to find which broke the judgement."""
         cell = self._judging
         if cell is None:
             return {}
@@ -797,7 +800,7 @@ class ClusterStateMachine:
         return {rank: partial(judge, rank) for rank in cell.parts}
 
     def fail(self, reason: str) -> list[Command]:
-        """Give up the cluster: a message could not be processed, so no cell can be judged."""
+        """Give up the cluster, because a message could not be processed."""
         self.current = self._judging = None
         if self.state == "starting":
             return self._fail_start(LaunchError(f"{reason}; all processes were stopped, start again"))
@@ -820,7 +823,7 @@ _DISCONNECTED = "closed the connections between ranks: collectives fail"
 
 
 def _build_carried_note(cell: Cell, note: str) -> CarriedNote:
-    """Build what the next cell shows of a cell that left the cluster clean, with a note."""
+    """Build the note on a clean cell that the next cell shows."""
     details = note.replace("this cell", "it")
     if note != IN_SYNC_NOTE:
         words = _DISCONNECTED if cell.disconnect_notes() else f"left a note: {details.splitlines()[0]}"

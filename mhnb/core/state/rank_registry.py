@@ -1,4 +1,4 @@
-"""Registry of the ranks: their start phases, processes, facts and deaths, and the line of last output that explains a death.
+"""Registry of the ranks: phases, processes, facts, and deaths with their explanation.
 
 Where the lines of a dead process come from is handled elsewhere.
 """
@@ -51,7 +51,7 @@ _STATUS = re.compile(r".*absl::Status: (?=\S)")
 
 
 def drop_stack_frames(lines: Sequence[str]) -> list[str]:
-    """Remove the frames of C++ stacks, because they come last and hide the explanation above them.
+    """Remove C++ stack frames, which hide the explanation above them.
 
     >>> drop_stack_frames(["why", "*** Check failure stack trace: ***", "    @     0x7ff985358ba3  PyObject_Vectorcall"])
     ['why']
@@ -67,7 +67,7 @@ def drop_stack_frames(lines: Sequence[str]) -> list[str]:
 
 
 def drop_flag_help(lines: Sequence[str]) -> list[str]:
-    """Remove the help text of all flags that XLA prints below a flag that it could not parse.
+    """Remove the flag help that XLA prints below an unparsable flag.
 
     >>> drop_flag_help(["E1 why", "usage: --xla_a=b", "Flags:", "    --xla_a=true  bool  What it does."])
     ['E1 why', 'usage: --xla_a=b']
@@ -83,7 +83,7 @@ def drop_flag_help(lines: Sequence[str]) -> list[str]:
 
 
 def pick_error_line(lines: Sequence[str]) -> str:
-    """Return the line to quote: the fatal message of a C++ library, which ends the process, else the last line, else "".
+    """Return the line to quote: fatal C++ message, last line, or "".
 
     >>> pick_error_line(["F1122 23:44:07.924468   97 client.h:80] It ends. absl::Status: NOT_FOUND: no task", "RPC: /xla"])
     'client.h:80] … NOT_FOUND: no task'
@@ -96,7 +96,7 @@ def pick_error_line(lines: Sequence[str]) -> str:
 
 
 def shorten_line(line: str) -> str:
-    """Remove the middle of a line that is too long to quote: a cell may print 100,000 words without a newline.
+    """Remove the middle of a line that is too long to quote.
 
     >>> shorten_line("short"), len(shorten_line("long " * 9999))
     ('short', 241)
@@ -154,7 +154,9 @@ def describe_exit(exited: RankExited) -> str:
 
 
 def ended_the_same(exited: RankExited, first: RankExited) -> bool:
-    """Check whether a rank ended by itself as the first one did. SIGKILL proves nothing: mhnb sends it to the other ranks.
+    """Check whether a rank ended like the first one, except by SIGKILL.
+
+    SIGKILL proves nothing: mhnb sends it to the other ranks.
 
     >>> ended_the_same(RankExited(1, None, 11, []), RankExited(0, None, 11, []))
     True
@@ -199,7 +201,10 @@ class RankRegistry:
         """The hosts' position in a scheduler's queue; empty once a host has reported."""
 
     def mark_takeover(self, name: str) -> None:
-        """Mark the ranks as started by an earlier notebook of the cluster `name`: they report again, without a message to begin."""
+        """Mark the ranks as started by an earlier notebook of cluster `name`.
+
+        They report again, without a message to begin.
+        """
         self.is_takeover, self._barrier, self._takeover_name = True, None, name
 
     def update(self, event: RankSpawned | PhaseReached | RankReady | RankExited) -> None:
@@ -219,7 +224,9 @@ class RankRegistry:
             self.deaths.append(event)
 
     def check_sender(self, peer: str, message: Message) -> None:
-        """Check that a peer may send a message: of its own kind, about itself, and about existing ranks.
+        """Check that a peer may send this message.
+
+        It may send messages of its own kind, about itself, and about existing ranks.
 
         Raises:
             UnknownMessage: it may not.
@@ -266,16 +273,16 @@ class RankRegistry:
 
     @property
     def is_waiting_for_hosts(self) -> bool:
-        """Whether no rank may start yet, because hosts have not reported or are being checked."""
+        """Whether ranks must wait for hosts to report or be checked."""
         return self._barrier is not None and not self._barrier.is_open
 
     @property
     def missing_hosts(self) -> tuple[int, ...]:
-        """Supervisors that have neither reported nor failed, if ranks wait for all of them."""
+        """Supervisors that have neither reported nor failed; empty without a start barrier."""
         return () if self._barrier is None else self._barrier.missing
 
     def record_missing_hosts(self, timeout_s: float) -> RunPreflight | None:
-        """Record that the missing supervisors will not report; return the command to check the hosts.
+        """Record that missing supervisors will not report; return the preflight.
 
         None if the hub's is missing, without which the others cannot be checked.
         """
@@ -292,17 +299,17 @@ class RankRegistry:
         return preflight
 
     def start_ranks(self) -> StartRanks:
-        """Return the message with which the ranks of all hosts start, after the checks."""
+        """Return the message that starts the ranks of all hosts."""
         assert self._barrier is not None
         return self._barrier.open()
 
     def record_host_failure(self, supervisor: int, error: LaunchError) -> RunPreflight | None:
-        """Record why a supervisor will not report; after the last one, return the command to check the hosts."""
+        """Record a supervisor's failure; after the last host, return the preflight."""
         assert self._barrier is not None
         return self._barrier.record(supervisor, error)
 
     def record_host(self, event: HostUp) -> RunPreflight | None:
-        """Record a supervisor's report; after the last one, return the command to check the hosts."""
+        """Record a supervisor's report; after the last host, return the preflight."""
         if self.ranks_of(event.supervisor):
             # A host with ranks has reported; the hub's supervisor alone reports even while the hosts are queued.
             self.queue_position = ""
@@ -322,18 +329,18 @@ class RankRegistry:
         return entry.supervisor in self._hostnames
 
     def record_cell_end(self, ended: CellEnded) -> None:
-        """Record how a rank ended a cell, and new facts: its devices, if the cell initialised JAX."""
+        """Record how a rank ended a cell, and its new facts."""
         entry = self.entries[ended.rank]
         entry.facts |= ended.facts
         entry.last_cell = (ended.seq, ended.outcome)
 
     def record_outcomes(self, seq: int, outcomes: Mapping[int, Outcome]) -> None:
-        """Record how a cell ended on each rank, because a rank that was lost in it did not report that itself."""
+        """Record how a cell ended on each rank, including lost ranks."""
         for rank, outcome in outcomes.items():
             self.entries[rank].last_cell = (seq, outcome)
 
     def find_busy(self) -> tuple[int, ...]:
-        """Return the ranks of another notebook that have not answered if each may be running a cell: they answer between cells."""
+        """Return the silent taken-over ranks if each may be running a cell."""
         not_ready = [entry for entry in self.entries if entry.phase != "ready"] if self.is_takeover else []
         can_be_busy = all(
             entry.phase == "spawned" and not entry.is_halted and entry.exit is None for entry in not_ready
@@ -347,7 +354,7 @@ class RankRegistry:
                 entry.last_cell = (report["last"]["seq"], report["last"]["outcome"])
 
     def ranks_with_abandoned(self) -> tuple[int, ...]:
-        """Return the ranks with an abandoned collective that still ran or waited when they last ended a cell."""
+        """Return ranks whose abandoned collective was unfinished at their last cell's end."""
         return tuple(entry.rank for entry in self.entries if entry.facts.get("left"))
 
     def record_heartbeat(self, beat: Heartbeat, *, is_repeated: bool = True) -> None:
@@ -386,7 +393,7 @@ class RankRegistry:
         return tuple(e.rank for e in self.entries if e.exit is None and e.supervisor not in self.lost_supervisors)
 
     def name_host(self, supervisor: int) -> str:
-        """Name the host of a supervisor for the user: its label, and the machine's own name."""
+        """Name a supervisor's host for the user: label and machine name."""
         entries = [entry for entry in self.entries if entry.supervisor == supervisor]
         if not entries:
             return "the hub's machine"
@@ -404,11 +411,14 @@ class RankRegistry:
         return tuple(pid for pid in (*known, *hub) if pid is not None)
 
     def can_disconnect(self) -> bool:
-        """Check whether every rank knows which of its connections carry collectives, and could close those."""
+        """Check whether every rank can close its connections that carry collectives."""
         return all(entry.facts.get("frees", False) for entry in self.entries)
 
     def describe_death(self, exited: RankExited, name_cell: NameCell, ending: str = "") -> str:
-        """Describe which rank died, how (`ending` if that is known better than from its exit), its last output and its last event."""
+        """Describe which rank died, how, and its last output and event.
+
+        `ending` says how, if that is known better than from its exit.
+        """
         entry = self.entries[exited.rank]
         if exited.rank in self._refused_ranks:
             ending = "was stopped by mhnb because it sent an invalid message"
@@ -422,7 +432,9 @@ class RankRegistry:
         return f"rank {entry.rank} ({who}){when} {ending or describe_exit(exited)}{last} · log {entry.log_path}"
 
     def format_death(self, first: RankExited, name_cell: NameCell, slow: Collection[int] = ()) -> str:
-        """Describe which rank died first and what happened to the others; the caller appends the way out.
+        """Describe the first death and what happened to the other ranks.
+
+        The caller appends the way out.
 
         Args:
             first: the end of that rank.
@@ -433,7 +445,7 @@ class RankRegistry:
         return f"{self.describe_death(first, name_cell, ending)}\n  {self.format_others(first, slow)}"
 
     def format_others(self, first: RankExited, slow: Collection[int] = ()) -> str:
-        """Describe what happened to the others after a rank died first, as sentences to which the caller adds one."""
+        """Describe in sentences what happened to the other ranks after a death."""
         others = [entry for entry in self.entries if entry.rank != first.rank]
         same_end = [
             entry.rank for entry in others if entry.exit is not None and _ended_the_same(entry.exit, first, slow)
@@ -443,7 +455,7 @@ class RankRegistry:
         return (f"{describe_ranks(same_end)} ended in the same way. " if same_end else "") + was
 
     def describe_end(self, entry: RankEntry, ending: str = "") -> str:
-        """Describe briefly that a rank is alive, how it ended, or why it was stopped.
+        """Describe briefly whether a rank is alive, or how it ended.
 
         Args:
             ending: how it ended, if that is known better than from its exit.
@@ -491,7 +503,10 @@ class RankRegistry:
         return "all processes were stopped; fix the cause and start again"
 
     def find_shared_gpu(self, event: RankSpawned | PhaseReached | RankReady) -> LaunchError | None:
-        """Build the error of two ranks on the same GPU: JAX would only report "Duplicate GPU detected", or run out of memory."""
+        """Build the error of two ranks that share a GPU, or None.
+
+        JAX would only report "Duplicate GPU detected", or run out of memory.
+        """
         if not (isinstance(event, PhaseReached) and event.facts.get("gpus")):
             return None
         found = find_shared_gpu({entry.rank: entry.facts.get("gpus", ()) for entry in self.entries})
@@ -509,7 +524,7 @@ class RankRegistry:
         )
 
     def timeout_error(self, timeout_s: float) -> LaunchError:
-        """Build the error of a start that timed out: it names the ranks that are furthest behind."""
+        """Build the error of a start timeout, naming the ranks furthest behind."""
         if self._barrier is not None and self._barrier.missing:
             return self._missing_error(timeout_s, self._barrier.missing)
         not_ready = [e for e in self.entries if e.phase != "ready"]
@@ -535,14 +550,14 @@ class RankRegistry:
         return f"{'attaching to the cluster' if self.is_takeover else 'the start'} took longer than {timeout_s:g} s"
 
     def _format_unreported(self, ranks: Sequence[RankEntry]) -> str:
-        """Describe ranks that never reported, and the supervisors that should have started them."""
+        """Describe ranks that never reported, and their supervisors."""
         supervisors = sorted({entry.supervisor for entry in ranks})
         pids = ", ".join(f"pid {self.supervisor_pids[k]}" for k in supervisors if k in self.supervisor_pids)
         who = f"their launcher process{f' ({pids})' if pids else ''}"
         return f"{describe_ranks([entry.rank for entry in ranks])} did not start; {who} has not reported why and may be suspended or busy"
 
     def _halted_error(self, timeout_s: float, halted: Sequence[RankEntry]) -> LaunchError:
-        """Build the error that names the ranks whose processes are halted: the other ranks wait for these."""
+        """Build the error that names halted ranks, which the others wait for."""
         first = halted[0]
         way = f"to continue it: kill -CONT {first.pid}; " if self.is_takeover else ""
         return EnginesMissing(
@@ -554,7 +569,7 @@ class RankRegistry:
         )
 
     def _hub_error(self, timeout_s: float, late: Sequence[RankEntry]) -> LaunchError:
-        """Build the error that names the halted hub: each rank registers with it, and waits until it does."""
+        """Build the error that names the halted hub, which ranks wait for."""
         return EnginesMissing(
             f"{self._format_timeout(timeout_s)}: the hub (ipyparallel's controller, pid {self.hub_pid}) is suspended, by SIGSTOP or"
             f" a debugger, and {describe_ranks([e.rank for e in late])} waited for it\n"

@@ -1,4 +1,4 @@
-"""Judge a cell that has ended on every rank: the cluster state that it leaves, the notes for the user, and the cause of a rank's death.
+"""Judge an ended cell: cluster state, notes, and causes of death.
 
 A rank that died during a cell either crashed, or was killed because it did not follow an interrupt.
 """
@@ -24,7 +24,7 @@ _Judgement = tuple[ClusterState, tuple[str, ...]]
 
 
 def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, disconnected_in: int) -> _Judgement:
-    """Judge by outcomes, launches, and the arrays that were made of host data.
+    """Judge a cell by outcomes, launches, and arrays made of host data.
 
     Args:
         lost_ranks: ranks that are lost, in the order in which they were lost.
