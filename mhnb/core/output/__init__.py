@@ -1,1 +1,1 @@
-"""The ranks' output: combined into notebook outputs, compared, and kept as a result."""
+"""The ranks' output: combined into notebook outputs, compared, and kept as results."""

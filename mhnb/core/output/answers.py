@@ -1,4 +1,4 @@
-"""Answers to exercises of the lessons, as a rank displays them: text for the reader, and beside it what the text is about."""
+"""Answers to exercises of the lessons, as a rank displays them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ class Answer(msgspec.Struct, frozen=True):
         return self.title.partition(" ")[2]
 
     def bundle(self, text: str) -> dict[str, Any]:
-        """Return the answer as a MIME bundle, which is shown as this text where no lessons are known."""
+        """Return the answer's MIME bundle, with `text` for viewers without lessons."""
         return {"text/plain": text, ANSWER_MIME: msgspec.to_builtins(self)}
 
 
 def read_answer(output: Output) -> Answer | None:
-    """Return the answer that an output is; None for any other output, because a rank can show any value under this type."""
+    """Return the answer in an output; None for any other output.
+
+    A rank can show any value under this MIME type.
+    """
     data = output.get("data", {})
     if "text/plain" not in data or ANSWER_MIME not in data:
         return None

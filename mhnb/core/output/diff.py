@@ -1,4 +1,4 @@
-"""Diff two texts line by line, and word by word within a line.
+"""Diff two texts by line, and by word within a line.
 
 The rows and the other text contain the whole text; a test checks this.
 """
@@ -23,7 +23,7 @@ Line: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class DiffSpan:
-    """A part of a line: equal if `there` is None, else `there` is the other text's part."""
+    """A part of a line; `there` is None if both are equal."""
 
     here: str
     there: str | None = None
@@ -106,7 +106,7 @@ def _diff_words(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[DiffSpan
 
 
 def _equal_ends(here: Sequence[object], there: Sequence[object]) -> tuple[int, int]:
-    """Return how many items are equal from the start, and how many of the others from the end."""
+    """Return how many items are equal at each end, without overlap."""
     shorter = min(len(here), len(there))
     head = next((i for i in range(shorter) if here[i] != there[i]), shorter)
     return head, next((i for i in range(shorter - head) if here[-1 - i] != there[-1 - i]), shorter - head)
@@ -116,7 +116,7 @@ _Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 
 def _opcodes(here: Sequence[Line], there: Sequence[Line]) -> Iterator[_Opcode]:
-    """Yield difflib's opcodes; equal ends are removed first, because most texts differ in few lines."""
+    """Yield difflib's opcodes; equal ends are split off first for speed."""
     head, tail = _equal_ends(here, there)
     h1, t1 = len(here) - tail, len(there) - tail
     if head:
@@ -133,7 +133,7 @@ def _opcodes(here: Sequence[Line], there: Sequence[Line]) -> Iterator[_Opcode]:
 
 
 def _pair_lines(here: Sequence[Line], there: Sequence[Line]) -> Iterator[DiffRow]:
-    """Pair lines by position if they are similar; otherwise one is added and the other missing."""
+    """Pair lines by position if similar; otherwise yield missing and added lines."""
     for ours, theirs in zip(here, there, strict=False):
         spans = compare_words(ours[1], theirs[1])
         if ours == theirs:

@@ -1,4 +1,4 @@
-"""Output of a rank as events, in the order in which it was produced.
+"""Output events of a rank, in the order of their production.
 
 In a message each is an array that begins with the name of its class.
 """
@@ -36,7 +36,7 @@ class DisplayData(_Event, frozen=True):
 
 
 class UpdateDisplayData(Struct, array_like=True, tag=True, forbid_unknown_fields=True):
-    """Replaces the displays of that id, also in older cells. Until it is sent, a later update replaces its data."""
+    """Replaces displays of that id, also in older cells; mutable until sent."""
 
     data: dict[str, Any]
     metadata: dict[str, Any]
@@ -90,7 +90,7 @@ class LibraryNoise(_Event, frozen=True):
 
 
 class MetricPoints(_Event, frozen=True):
-    """Points of one metric, in the order in which the rank logged them."""
+    """Points of one metric, in the order of logging."""
 
     name: str
     steps: bytes

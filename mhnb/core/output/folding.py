@@ -1,4 +1,4 @@
-"""Group ranks by equal output: shared text once, a rank's own number as `‹rank›`, other numbers as a template with every value.
+"""Group ranks by equal output, and show differing numbers in templates.
 
 This module decides which ranks share a block, and which block is the majority's. The blocks contain every rank's full output.
 Outputs are compared without cell numbers, memory addresses and random ids.
@@ -39,7 +39,7 @@ _HEX = re.compile(r"[0-9a-f]{8,}")
 
 
 def normalize_output(output: Output) -> str:
-    """Return an output's content as text; outputs with equal content give the same text.
+    """Return an output as text that is equal for equal content.
 
     >>> normalize_output({"output_type": "stream", "name": "stdout", "text": "<f at 0x7f0123456789>"})
     '{"name": "stdout", "output_type": "stream", "text": "<f at 0x>"}'
@@ -52,7 +52,7 @@ def normalize_output(output: Output) -> str:
 
 
 def _replace_random_ids(html: str) -> str:
-    """Replace random ids by numbers, because they differ by rank without meaning, for example in a styled DataFrame.
+    """Number the random ids in HTML, which differ by rank without meaning.
 
     They are replaced only where they are names of elements: the same word in visible text stays.
     """
@@ -87,7 +87,7 @@ _MAX_MINORITY_BLOCKS = 3
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """A piece of text that the ranks of a block have at the same position."""
+    """Text that the ranks of a block have at one position."""
 
     channel: str
     """stdout or stderr; or value: the text of a display or of the last expression."""
@@ -105,7 +105,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class RichPart:
-    """A figure, HTML or similar output that the ranks of a block have at the same position; equal ones once."""
+    """The distinct figures, HTML or similar outputs at one position."""
 
     variants: tuple[tuple[tuple[int, ...], Output], ...]
 
@@ -119,7 +119,7 @@ _Part: TypeAlias = TextPart | RichPart
 
 @dataclass(frozen=True, slots=True)
 class OutputGroup:
-    """A block: ranks whose outputs are equal, except for the numbers that its templates list."""
+    """A block: ranks with equal outputs, except for numbers in templates."""
 
     ranks: tuple[int, ...]
     parts: tuple[_Part, ...]
@@ -133,7 +133,7 @@ class OutputGroup:
 
     @property
     def is_literal(self) -> bool:
-        """Whether the text as shown is every rank's exact output. Different figures are shown as they are, each with its ranks."""
+        """Whether the shown text is every rank's exact text, whatever its figures."""
         return not any(isinstance(part, TextPart) and part.template.slots for part in self.parts)
 
     def outputs_of(self, rank: int) -> tuple[Output, ...]:
@@ -142,7 +142,7 @@ class OutputGroup:
 
 
 def is_text(output: Output) -> bool:
-    """Check whether an output is only text; the text of an answer to an exercise is shown as any other.
+    """Check whether an output is only text; lesson answers count as text.
 
     >>> is_text({"output_type": "display_data", "data": {"text/plain": "7"}})
     True
@@ -176,7 +176,7 @@ def group_outputs(outputs_by_ranks: Iterable[tuple[Sequence[int], Sequence[Outpu
 
 
 def find_majority(blocks: Sequence[OutputGroup]) -> OutputGroup | None:
-    """Return the block with more than half of the ranks, or None; also None if there is no other block.
+    """Return the block with over half the ranks; None without other blocks.
 
     >>> find_majority([OutputGroup((0, 1), ()), OutputGroup((2,), ())]).ranks
     (0, 1)
@@ -221,7 +221,7 @@ class _Member:
 
 
 def _share_skeletons(members: Sequence[_Member]) -> None:
-    """Give members of one class equal skeletons: a unit or padding in which they differ becomes part of its number."""
+    """Give members equal skeletons by moving differing units and padding into numbers."""
     for at, (channel, _) in enumerate(members[0].shapes):
         if len({member.shapes[at] for member in members}) > 1:
             skeleton, numbers = unify_skeletons([(member.shapes[at][1], member.numbers[at]) for member in members])
@@ -234,7 +234,7 @@ _EqualMembers: TypeAlias = list[_Member]
 
 
 def _group_by_own_number(members: list[_Member]) -> list[_EqualMembers]:
-    """Group members of one class that are equal apart from each rank's own number."""
+    """Group members that are equal apart from each rank's own number."""
     if len(members) == 1:
         return [members]
     if _are_mostly_numbers(members):
@@ -265,7 +265,7 @@ def _is_own_rank(value: str, rank: int) -> bool:
 
 
 def _are_mostly_numbers(members: Sequence[_Member]) -> bool:
-    """Check whether the lines of a few ranks read better next to each other than as a template: they are almost only numbers."""
+    """Check whether a few ranks' number lines read better without a template."""
     if sum(len(member.ranks) for member in members) > _MAX_BARE_RANKS:
         return False
     texts = [text for channel, skeleton in members[0].shapes if channel != "rich" for text in skeleton]
@@ -274,7 +274,7 @@ def _are_mostly_numbers(members: Sequence[_Member]) -> bool:
 
 
 def _are_crowded(members: Sequence[_Member]) -> bool:
-    """Check whether each rank printed one line with so many different numbers that a table would be longer than the lines."""
+    """Check whether one-line outputs differ in too many numbers for a table."""
     lines = sum(
         "".join(skeleton).rstrip("\n").count("\n") + 1 for channel, skeleton in members[0].shapes if channel != "rich"
     )
@@ -294,7 +294,10 @@ def _has_majority(classes: Sequence[Sequence[_EqualMembers]], total: int) -> boo
 
 
 def _build_blocks(groups: Sequence[_EqualMembers], total: int, *, has_majority: bool) -> list[OutputGroup]:
-    """Build the blocks of one class; `has_majority`: some group of some class is the majority."""
+    """Build the blocks of one class.
+
+    `has_majority`: some group of some class is the majority.
+    """
     major = [group for group in groups if 2 * _size(group) > total]
     minor = [group for group in groups if 2 * _size(group) <= total]
     if (has_majority and len(minor) <= _MAX_MINORITY_BLOCKS) or _are_mostly_numbers([m for g in groups for m in g]):

@@ -1,4 +1,4 @@
-"""Accumulate one rank's output events of one cell into the outputs that a notebook stores, as a terminal would show the text.
+"""Accumulate a rank's output events into notebook outputs, as a terminal would.
 
 This module decides what is merged, overwritten and cleared, and what is left out when a cell produces too much output.
 Where the events come from, and how the outputs are displayed, is handled elsewhere.
@@ -76,7 +76,7 @@ _SECOND_HALF = "\0"
 
 
 class TerminalText:
-    r"""Text that is added piece by piece and read as a terminal would show it.
+    r"""Text added piece by piece, and read as a terminal shows it.
 
     >>> text = TerminalText()
     >>> text.add("10 %\r20 %\nab\bc"); text.read()
@@ -112,7 +112,10 @@ class TerminalText:
             text = self._add_plain(text) if self._screen is None else self._add_moving(self._screen, text)
 
     def split(self) -> TerminalText:
-        """Move the lines that can still change to a new text and return it; what stays here ends with a line end."""
+        """Move lines that can still change to a new text; return it.
+
+        The text that stays here ends with a line end.
+        """
         rest = TerminalText()
         height = 1 if self._screen is None else self._screen.height
         rest._finished = self._finished.split_off(_ROWS - height)
@@ -127,7 +130,7 @@ class TerminalText:
         return self._finished.read() + last
 
     def _add_plain(self, text: str) -> str:
-        """Add text up to the first line with a cursor movement; return the rest."""
+        """Add lines before the first cursor movement; return the rest."""
         found = _MOVE.search(text) if _may_move(text) else None
         end = len(text) if found is None else text.rfind("\n", 0, found.start()) + 1
         head, newline, last = text[:end].rpartition("\n")
@@ -144,7 +147,7 @@ class TerminalText:
         return text[end:]
 
     def _add_moving(self, screen: _Screen, text: str) -> str:
-        """Draw text up to a line end on the last line; return the rest."""
+        """Draw text until the last line ends; return the rest."""
         at = screen.draw(text, self._finished)
         if at is None:
             return ""
@@ -154,7 +157,7 @@ class TerminalText:
 
 
 class _Finished:
-    """The lines above the screen, as text; the cursor may return to the last of them."""
+    """The text above the screen, whose last lines the cursor can reach."""
 
     __slots__ = ("_pieces", "count", "length", "pen", "saved")
 
@@ -192,7 +195,7 @@ class _Finished:
         return "".join(text for text, _ in self._pieces)
 
     def take_back(self, count: int, length: int) -> list[_Row]:
-        """Remove the last lines and return them as rows: at most `count` lines and `length` characters."""
+        """Remove and return the last lines, within `count` lines and `length` characters."""
         rows: list[_Row] = []
         text, pen = self._take_text(count, length)
         for line in text.split("\n")[:-1]:
@@ -202,7 +205,7 @@ class _Finished:
         return rows
 
     def split_off(self, count: int) -> _Finished:
-        """Move the last lines, as many as can return onto a screen, to a new object and return it."""
+        """Move the last `count` reachable lines to a new object; return it."""
         total = self.count
         text, pen = self._take_text(count, _MAX_REACHABLE_CHARS)
         rest = _Finished(pen)
@@ -211,7 +214,7 @@ class _Finished:
         return rest
 
     def _take_text(self, count: int, length: int) -> tuple[str, str]:
-        """Remove the last lines, and return them with the colours in force before them."""
+        """Remove the last lines; return them and the colours before them."""
         taken: list[str] = []
         pen, chars, lines = self.pen, 0, 0
         while self._pieces and chars <= length and lines < count:
@@ -228,7 +231,7 @@ class _Finished:
 
 
 def _find_last_lines(text: str, count: int, length: int) -> int:
-    """Return where the last `count` lines of a text begin, or fewer if those have more than `length` characters."""
+    """Return where the last `count` lines begin, within `length` characters."""
     at = len(text)
     for _ in range(count):
         before = text.rfind("\n", 0, max(0, at - 1)) + 1
@@ -239,7 +242,7 @@ def _find_last_lines(text: str, count: int, length: int) -> int:
 
 
 class _Row:
-    """A line of the screen: unchanged text until it is overwritten, then cells."""
+    """A screen line: unchanged text until it is overwritten, then cells."""
 
     __slots__ = ("_text", "cells", "end", "start")
 
@@ -274,11 +277,11 @@ class _Row:
 
     @property
     def _is_cleared(self) -> bool:
-        """Whether it was overwritten with spaces, as by a bar that clears itself."""
+        """Whether only spaces were written, as by a bar that clears itself."""
         return all(cell in (_ERASED, _OVERWRITTEN) for cell in self.cells)
 
     def read(self, now: str) -> tuple[str, str]:
-        """Return its text after text that left the colours `now` in force, and the colours that it leaves in force."""
+        """Return its text after the colours `now`, and the colours after it."""
         if self._text is not None:
             return _pen_change(now, self.start) + self._text, self.end
         last = 0 if self._is_cleared else len(self.cells)
@@ -331,7 +334,7 @@ class _Screen:
         return "\n".join(lines) + _pen_change(now, self._pen)
 
     def draw(self, text: str, above: _Finished) -> int | None:
-        """Process text. Return where it continues after a line end on the last line, or None.
+        """Draw text; return the offset after the last line's end, or None.
 
         Args:
             above: the lines that the cursor may move up to.
@@ -596,7 +599,7 @@ _Item: TypeAlias = _Stream | _Bundle | _Gap
 
 
 class OutputAccumulator:
-    """Accumulates a cell's events and returns its outputs at any time; memory for text is bounded."""
+    """Accumulates a cell's output events within bounded memory for text."""
 
     def __init__(self, *, execution_count: int | None = None) -> None:
         self._execution_count = execution_count
@@ -631,7 +634,7 @@ class OutputAccumulator:
                     self._add_bundle(event)
 
     def finish(self) -> None:
-        """Finish at the cell's end: if text is left out, the kept part is cut as if no more text came."""
+        """Finish the cell's text: apply the limits to its last part, too."""
         if self._head_room <= 0:
             self._seal()
 
@@ -656,7 +659,7 @@ class OutputAccumulator:
         return display_id in self._displays
 
     def take_foreign_updates(self) -> list[ForeignUpdate]:
-        """Return, once, the updates of displays that other cells made; the latest of each id."""
+        """Return and forget the latest update of each display of other cells."""
         updates = list(self._foreign_updates.values())
         self._foreign_updates = {}
         return updates
@@ -703,7 +706,7 @@ class OutputAccumulator:
             self._clear(wait=False)
 
     def _split_current(self) -> None:
-        """Seal the finished lines and continue with the unfinished line, which may still be overwritten."""
+        """Seal the finished lines, and continue with those that can change."""
         assert self._current is not None
         name, rest = self._current.name, self._current.text.split()
         self._seal()
@@ -712,7 +715,7 @@ class OutputAccumulator:
             self._seal()
 
     def _seal(self) -> None:
-        """Append the current stream to head or tail; drop the oldest of the tail while it is too long."""
+        """Move the current stream to head or tail, and trim the tail."""
         stream, self._current = self._current, None
         if stream is None or not len(stream.text):
             return
@@ -816,7 +819,10 @@ def _make_output(event: DisplayData | ExecuteResult | ErrorRaised, execution_cou
 
 
 def _clean_data(data: dict[str, Any]) -> dict[str, Any]:
-    """Remove a widget's view, because its model is on the rank, where a front end cannot find it."""
+    """Return data that a notebook can store and show without the rank.
+
+    A widget's view is removed, because its model is on the rank, where a front end cannot find it.
+    """
     data = {mime: value if _is_stored(mime, value) else _as_text(value) for mime, value in data.items()}
     if _WIDGET_VIEW in data:
         rest = {mime: value for mime, value in data.items() if mime != _WIDGET_VIEW}
@@ -827,7 +833,10 @@ def _clean_data(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_stored(mime: str, value: Any) -> bool:
-    """Check whether a notebook can store a value under its MIME type: JSON of any kind, and text for all other types."""
+    """Check whether a value may be stored under its MIME type.
+
+    JSON types take any value, all others only text.
+    """
     return isinstance(value, str) or mime.endswith("json")
 
 

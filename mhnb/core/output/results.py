@@ -1,4 +1,4 @@
-"""A cell's results on each rank, as values that the user, the view and the journal share, and the pace at which they are shown.
+"""A cell's results by rank, and the pace of showing them.
 
 View updates are limited: a few at once after a quiet moment, and at most ten in any second. Ranks report late output at different
 moments; it is buffered, and shown once all have had time to report it.
@@ -47,7 +47,7 @@ class RankResult:
 
     @property
     def failure(self) -> RankError | None:
-        """The error, or None if the rank succeeded: an error of a `__repr__` is only among the outputs."""
+        """The error; None if the rank succeeded, even if a `__repr__` failed."""
         return None if self.outcome == "ok" else self.error
 
     @property
@@ -72,7 +72,7 @@ class RankResult:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks whose outputs are equal, in rank order; `outputs` are those of the first."""
+    """Ranks with equal outputs, in rank order; `outputs` are the first's."""
 
     ranks: tuple[int, ...]
     outputs: tuple[Output, ...]
@@ -81,7 +81,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CarriedNote:
-    """What an earlier cell left behind that the reader of the next cell must know; that cell alone has it."""
+    """A note on an earlier cell, shown only with the next cell."""
 
     seq: int
     """The number of the earlier cell."""
@@ -103,7 +103,7 @@ class CarriedNote:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CellResult:
-    """Every rank's result of one cell. Also used for a cell that is still running: then `done` is false."""
+    """Every rank's result of one cell; `done` is false while it runs."""
 
     seq: int
     source: str
@@ -133,7 +133,7 @@ class CellResult:
     """What features have added, at most one value of each class: `find` returns it."""
 
     def find(self, kind: type[_Added]) -> _Added | None:
-        """Return what a feature has added to the result, by its class; None if it has added nothing."""
+        """Return a feature's added value by its class; None without one."""
         return next((value for value in self.added if isinstance(value, kind)), None)
 
     @property
@@ -148,12 +148,12 @@ class CellResult:
 
     @property
     def name(self) -> str:
-        """The cell's name in messages: `In [7]`, or `cell 12` by mhnb's own number if the notebook shows none."""
+        """Its name in messages: `In [7]`, else `cell 12` (mhnb's number)."""
         return format_cell_name(self.seq, self.execution_count)
 
     @property
     def both_names(self) -> str:
-        """The cell's name with mhnb's number, if it has another name: `In [7] · cell 12 of the cluster`."""
+        """The cell's name, plus mhnb's number if the name lacks it."""
         return self.name if self.execution_count is None else f"{self.name} · cell {self.seq} of the cluster"
 
     def __repr__(self) -> str:
@@ -191,17 +191,17 @@ class CellResult:
 
     @property
     def failed(self) -> tuple[RankResult, ...]:
-        """The ranks that did not succeed, first failure first; ranks that only waited for another one come last."""
+        """Ranks that did not succeed: first failure first, waiting ranks last."""
         bad = [r for r in self.ranks if r.outcome not in ("ok", "running")]
         return tuple(sorted(bad, key=_failure_order))
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The ranks grouped by equal outputs: the largest group first, then by first rank."""
+        """The ranks by equal outputs: largest group first, then by rank."""
         return group_by_outputs(self.ranks)
 
     def check(self) -> CellResult:
-        """Return self if the cell succeeded on every rank, and was not stopped.
+        """Return self if the cell succeeded on every rank without a stop.
 
         Raises:
             CellFailed: some rank raised or was lost; `result` is this.
@@ -246,7 +246,7 @@ def _failure_order(failed: RankResult) -> tuple[bool, bool, float, int]:
 
 
 def group_by_outputs(ranks: Iterable[RankResult]) -> tuple[Group, ...]:
-    """Group ranks with equal outputs: the largest group first, then by first rank.
+    """Group ranks by equal outputs: largest group first, then by first rank.
 
     Display ids and memory addresses (`at 0x7f..`) are not compared.
 
@@ -272,14 +272,14 @@ _DELAY_S, _BUSY_DELAY_S = 0.35, 0.1
 
 
 class LateOutputBuffer:
-    """Finished cells whose late output waits to be shown, so that equal output of several ranks is shown together."""
+    """Buffer of late output, so that equal output of ranks appears together."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[CellResult, float]] = {}
         """By number: the cell's current result, and the time at which it is shown."""
 
     def add(self, result: CellResult, now: float, *, is_busy: bool = False) -> None:
-        """Record more output for a cell, or a display update by another cell; earlier output is not delayed by it.
+        """Record late output of a cell, which does not delay earlier output.
 
         Args:
             is_busy: whether the ranks run a cell.
@@ -288,7 +288,7 @@ class LateOutputBuffer:
         self._waiting[result.seq] = (result, due)
 
     def take_due(self, now: float | None = None) -> list[CellResult]:
-        """Return the results that are due, in the order in which they arrived; all of them if no time is given.
+        """Return the due results in arrival order; all if `now` is None.
 
         >>> late = LateOutputBuffer()
         >>> late.add(CellResult(3, "f()", (), wall_s=0.1), now=5.0)
@@ -305,9 +305,9 @@ class LateOutputBuffer:
 
 
 class RateLimiter:
-    """Token bucket: `burst` updates at once, then `rate` per second; so in any second at most their sum.
+    """Token bucket: `burst` updates at once, then `rate` per second.
 
-    The first line is therefore shown at once on every rank, not only on the fastest rank.
+    Any second has at most their sum. The burst shows the first line at once on every rank, not only on the fastest one.
     """
 
     __slots__ = ("_burst", "_gap_s", "_last_s", "_rate", "_tokens")
@@ -317,7 +317,7 @@ class RateLimiter:
         self._tokens, self._last_s = float(burst), float("-inf")
 
     def wait_s(self, now: float) -> float:
-        """Return how long to wait until the next update; 0 if it may be sent now.
+        """Return the seconds until the next update may be sent.
 
         >>> RateLimiter().wait_s(5.0)
         0.0
@@ -331,7 +331,7 @@ class RateLimiter:
         self._tokens, self._last_s = self._tokens_at(now) - 1, now
 
     def idle_s(self, now: float) -> float:
-        """Return how long ago the last update was sent; infinite before the first.
+        """Return the seconds since the last update; infinite before the first.
 
         >>> RateLimiter().idle_s(5.0)
         inf

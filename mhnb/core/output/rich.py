@@ -1,4 +1,4 @@
-"""Progress bars and figures of several ranks: bars are merged into one line, equal figures are collected once.
+"""Merge progress bars of several ranks, and collect their distinct figures.
 
 A merged bar shows the slowest, the median and the fastest rank. Lines by tqdm are parsed, and other bars of the same format: a
 percentage, a bar between `|` characters, a count.
@@ -44,7 +44,9 @@ def parse_bar(line: str) -> ProgressBar | None:
 
 
 def merge_bars(lines: Sequence[str], ranks: Sequence[int]) -> str | None:
-    """Merge the bars of ranks into one line; None if a line is not a bar, or the bars have different names.
+    """Merge the bars of ranks into one line.
+
+    None if a line is not a bar, or the bars have different names.
 
     >>> merge_bars(["a:  40%|████      | 4/10", "a:  60%|██████    | 6/10", "a:  50%|█████     | 5/10"], (0, 1, 2))
     'a: 40-60 % |████████▒▒▒▒        | min 4/10 (rank 0) · median 50 % · max 6/10 (rank 1)'
@@ -69,9 +71,10 @@ def merge_bars(lines: Sequence[str], ranks: Sequence[int]) -> str | None:
 
 
 def ignore_bars(here: Sequence[tuple[str, str]], there: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Replace bars by the other text's bars of the same name, because a bar's state at some moment is arbitrary.
+    """Replace bars by the other text's bars of the same name.
 
-    The final state is not, so the last bar of a name is kept if it is outside the range of the other text's bar.
+    A bar's state at some moment is arbitrary. Its final state is not, so the last bar of a name is kept if it is
+    outside the range of the other text's bar.
 
     Args:
         here: channel and text of each line.
@@ -90,7 +93,7 @@ def ignore_bars(here: Sequence[tuple[str, str]], there: Sequence[tuple[str, str]
 
 
 def _find_bars(lines: Sequence[tuple[str, str]]) -> defaultdict[str, list[tuple[int, int, int]]]:
-    """Return the bars of each name: the index of each line, and the lowest and highest percentage there."""
+    """Return each name's bars: line index, lowest and highest percentage."""
     places: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for at, (_, text) in enumerate(lines):
         if "%" not in text:
@@ -129,7 +132,7 @@ class Figure:
 
 
 def find_figure_type(data: Mapping[str, Any]) -> str | None:
-    """Return the MIME type of a figure that has no other representation; None for any other output.
+    """Return the MIME type of a figure without other representations, or None.
 
     >>> find_figure_type({"application/vnd.plotly.v1+json": {}, "text/plain": "Figure()"})
     'application/vnd.plotly.v1+json'
@@ -140,7 +143,7 @@ def find_figure_type(data: Mapping[str, Any]) -> str | None:
 
 
 def describe_figure(mime: str, content: Any) -> str:
-    """Describe a figure's kind, and its contents if they are easy to determine.
+    """Describe a figure's kind, and its contents if easy to determine.
 
     >>> describe_figure("application/vnd.plotly.v1+json", {"data": [{"type": "bar"}], "layout": {"title": {"text": "loss"}}})
     'a plotly figure “loss”: bar'
@@ -164,7 +167,7 @@ def _title(parts: Mapping[str, Any]) -> str:
 
 
 def collect_figures(ranks: Iterable[RankResult]) -> tuple[Figure, ...]:
-    """Collect the figures of a cell, ordered by their position in a rank's outputs, then by rank; equal figures once.
+    """Collect a cell's distinct figures, by position in the outputs, then rank.
 
     Args:
         ranks: each rank's result, in rank order.

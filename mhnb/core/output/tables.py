@@ -1,7 +1,8 @@
-"""Find drawn tables in text: lines whose columns stand between `│` or `|`, with borders, as rich, polars, tabulate and prettytable draw.
+"""Find tables in text that are drawn with lines and borders.
 
-The columns of such a table are readable only if every line keeps its width. So its lines are neither templated nor wrapped.
-Decides which lines belong to a table. A log line with `|` between its fields, a tree (`├── a`), a rule (`─────`) and a progress bar do not.
+Rich, polars, tabulate and prettytable draw such tables, with columns between `│` or `|`. The columns are readable only
+if every line keeps its width. So its lines are neither templated nor wrapped. A log line with `|` between its fields, a
+tree (`├── a`), a rule (`─────`) and a progress bar are not tables.
 
 Wide text that is aligned in columns without lines, as pandas prints it, is found too: it is not wrapped either.
 """
@@ -40,7 +41,7 @@ def has_table(text: str) -> bool:
 
 
 def _may_have_table(text: str) -> bool:
-    """Return whether a text has what every table has. Most texts do not, and are examined no further."""
+    """Check quickly whether a text may have a table."""
     return ("|" in text and ("--" in text or "==" in text)) or any(character in text for character in _ACROSS)
 
 
@@ -55,7 +56,7 @@ def find_tables(lines: Sequence[str]) -> list[range]:
 
 
 def _runs(lines: Sequence[str], row: re.Pattern[str], border: re.Pattern[str]) -> Iterator[range]:
-    """Yield the runs of lines that are rows or borders and have at least one of each."""
+    """Yield the runs of rows and borders that contain both kinds."""
     kinds = ["border" if border.fullmatch(line) else "row" if row.search(line) else "" for line in lines]
     for belongs, same in groupby(range(len(lines)), key=lambda at: bool(kinds[at])):
         run = list(same)
@@ -64,7 +65,7 @@ def _runs(lines: Sequence[str], row: re.Pattern[str], border: re.Pattern[str]) -
 
 
 def is_table_row(line: str) -> bool:
-    """Return whether a line looks like one of a drawn table: it begins and ends with a vertical line, a corner or a tee.
+    """Check whether a line begins and ends with a table's edge.
 
     >>> is_table_row("│ loss │ 0.5 │"), is_table_row("+---+"), is_table_row("loss │ 0.5")
     (True, True, False)
@@ -74,7 +75,7 @@ def is_table_row(line: str) -> bool:
 
 
 def split_outside_tables(text: str) -> tuple[Skeleton, list[str]]:
-    r"""Split a text as `split_numbers` does, but keep drawn tables as text, with their numbers.
+    r"""Split a text like `split_numbers`, but keep drawn tables as text.
 
     >>> split_outside_tables("loss 0.5\n+---+\n| 1 |\n+---+\nat 7")
     (('loss', '\n+---+\n| 1 |\n+---+\nat', ''), [' 0.5', ' 7'])
@@ -99,7 +100,7 @@ def split_outside_tables(text: str) -> tuple[Skeleton, list[str]]:
 
 
 def show_tables_in_full(rows: Sequence[DiffRow], here: Sequence[SaidLine]) -> tuple[DiffRow, ...]:
-    """Change how text differs from other text, so that a drawn table with a difference is shown with all its lines.
+    """Change diff rows so that differing drawn tables are shown in full.
 
     A line in which more than one cell differs becomes the other text's line and then this one's: in two lines of the same form the
     columns stand below each other. Equal lines of the table are a row each, because a run of them would be counted only.
@@ -134,13 +135,13 @@ def _split_equal(row: DiffRow, first: int, in_table: set[int]) -> Iterator[DiffR
 
 
 def _has_one_difference(row: DiffRow) -> bool:
-    """Return whether at most one cell of a line differs, in text of the same width."""
+    """Check whether at most one cell differs, in text of equal width."""
     spans = [span for span in row.spans if span.there is not None]
     return not spans or (len(spans) == 1 and len(spans[0].here) == len(spans[0].there or ""))
 
 
 def _missing_first(rows: Sequence[DiffRow]) -> Iterator[DiffRow]:
-    """Within each run of missing and added lines, yield the missing ones first."""
+    """Yield missing lines before added lines, within each run of both."""
     for is_replaced, same in groupby(rows, key=lambda row: row.kind in ("missing", "added")):
         run = list(same)
         yield from sorted(run, key=lambda row: row.kind == "added") if is_replaced else run
@@ -150,7 +151,7 @@ def _missing_first(rows: Sequence[DiffRow]) -> Iterator[DiffRow]:
 
 
 def find_unwrapped(lines: Sequence[str]) -> list[range]:
-    """Return where lines must not be wrapped: in drawn tables with their titles, and in wide text that is aligned in columns."""
+    """Return which lines must not be wrapped: drawn tables and aligned columns."""
     tables = find_tables(lines) if _may_have_table("\n".join(lines)) else []
     found = [_with_title(lines, table) for table in tables]
     taken = {at for run in found for at in run}
@@ -165,7 +166,7 @@ def _with_title(lines: Sequence[str], table: range) -> range:
 
 
 def _aligned_runs(lines: Sequence[str]) -> Iterator[range]:
-    """Yield runs of wide lines of equal length with blanks in the same places, as pandas pads its columns."""
+    """Yield runs of wide lines with aligned columns, as pandas pads them."""
     at = 0
     for length, same in groupby(lines, key=len):
         run = range(at, at + len(list(same)))
@@ -179,6 +180,6 @@ def _aligned_runs(lines: Sequence[str]) -> Iterator[range]:
 
 
 def _count_gaps(lines: Sequence[str]) -> int:
-    """Count the gaps of two blanks or more that lines of equal length have in the same places, inside their text."""
+    """Count gaps of two or more blanks that equally long lines share."""
     is_blank = ["".join(column).isspace() for column in zip(*lines[:_MAX_COMPARED_LINES], strict=True)]
     return sum(1 for blank, same in groupby(is_blank) if blank and len(list(same)) > 1)

@@ -1,4 +1,4 @@
-"""Template for texts of several ranks that differ only in numbers: the shared text once, and every rank's numbers.
+"""Template for texts of several ranks that differ only in numbers.
 
 This module decides what a number is, and which one is the rank's own. The template contains each text completely.
 
@@ -102,7 +102,7 @@ Skeleton: TypeAlias = tuple[str, ...]
 
 
 def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
-    """Split a text into the parts between its numbers, and the numbers including the blanks before them.
+    """Split a text into parts between numbers, and numbers with leading blanks.
 
     >>> split_numbers("loss 0.25 at 3")
     (('loss', ' at', ''), [' 0.25', ' 3'])
@@ -122,7 +122,7 @@ def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
 
 
 def template_key(skeleton: Skeleton, numbers: Sequence[str]) -> tuple[object, ...]:
-    """Return a key that is equal for texts which differ only in numbers, including units of durations and padding.
+    """Return the key shared by texts differing in numbers, units, or padding.
 
     >>> template_key(("took", " ms"), [" 2"]) == template_key(("took", " s"), [" 3"]) != template_key(("took", " m"), [" 4"])
     True
@@ -133,14 +133,14 @@ def template_key(skeleton: Skeleton, numbers: Sequence[str]) -> tuple[object, ..
 
 
 def _unit_or_padding(before: str, number: str, after: str) -> tuple[str, str]:
-    """Return what may differ together with a number after it: the unit of a duration, else padding."""
+    """Return a number's kind, and the unit or padding after it."""
     kind, unit = find_unit(before, number, after)
     padding = None if unit else _PADDING.match(after)
     return kind, padding[0] if padding else unit
 
 
 def unify_skeletons(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skeleton, list[list[str]]]:
-    """Give texts with equal keys one skeleton: a unit or padding in which they differ becomes part of its number.
+    """Unify skeletons of equal keys; differing units and padding join the numbers.
 
     >>> unify_skeletons([(("took", " ms"), [" 2"]), (("took", " s"), [" 3"])])
     (('took', ''), [[' 2 ms'], [' 3 s']])
@@ -160,7 +160,7 @@ def unify_skeletons(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skelet
 
 
 def parse_number(value: str) -> float | None:
-    """Parse a number from `split_numbers`, durations in seconds; None for a progress bar.
+    """Parse a number, durations in seconds; None for a progress bar.
 
     >>> parse_number(" -1e-3"), parse_number("|███   |")
     (-0.001, None)
@@ -197,7 +197,7 @@ class Slot:
 
     @property
     def outliers(self) -> frozenset[int]:
-        """Positions of values that are not finite, or differ from more than half of the ranks; empty if no value is that common."""
+        """Positions of values that are not finite or differ from the majority."""
         count = Counter(self.values)
         most_common = max(count, key=count.__getitem__)
         found = {at for at, number in enumerate(self.numbers) if number is not None and not math.isfinite(number)}
@@ -221,7 +221,7 @@ class Template:
         return self._join([slot.values[at] for slot in self.slots])
 
     def display_text(self) -> str:
-        """Return the text with `‹rank›` for a rank's own number; other slots show the first rank's value."""
+        """Return the text with `‹rank›` for own numbers, first values elsewhere."""
         return self._join([RANK_PLACEHOLDER if slot.is_rank else slot.values[0] for slot in self.slots])
 
     @property
@@ -234,7 +234,7 @@ class Template:
         return "".join([*parts, self.literals[-1]])
 
     def lines(self) -> list[tuple[list[str], list[Slot]]]:
-        r"""Split the template into lines, each as its literals and slots, without line ends.
+        r"""Split the template into lines, each as its literals and slots.
 
         >>> Template((0, 1), ("a", "\nb"), (Slot(("0", "1"), is_rank=True),)).lines()
         [(['a', ''], [Slot(values=('0', '1'), is_rank=True, is_padding=False)]), (['b'], [])]
@@ -281,7 +281,7 @@ def make_template(
 
 
 def _mark_padding(slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """Mark slots that are padded because of another slot; if only blanks differ, they are an ordinary difference."""
+    """Mark slots that differ only in padding, unless all slots do."""
     padded = [len({value.strip() for value in slot.values}) == 1 for slot in slots]
     if all(padded):
         return tuple(slots)
