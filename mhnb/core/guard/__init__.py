@@ -1,1 +1,1 @@
-"""The guard's pure rules: agreement before a launch, comparison of launches after a cell, provenance and host data of arrays."""
+"""Pure rules of the guard: launch agreement, launch comparison, provenance, host data."""

@@ -1,4 +1,4 @@
-"""Agreement of the ranks before a launch: proposals, the decision on them, mismatch messages, and the JSON encoding of both.
+"""Agreement of the ranks before a launch: proposals, decisions, messages, JSON encoding.
 
 Every participant decides from the same facts whether to launch, to stop, or to report how they differ, so all of them decide the same.
 
@@ -85,7 +85,7 @@ _RANK_EXPRESSION = re.compile(r"process_index|process_id|\b(?:my_?)?rank\b")
 
 
 class Vote(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a decision reads of one participant: the program that it proposes, or how its cell ended."""
+    """A participant's proposal, or its cell's end, as a decision reads it."""
 
     rank: int
     fingerprint: int | None = None
@@ -105,7 +105,9 @@ class Vote(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 def remove_cluster_state(text: str) -> str:
-    """Return the text of a mismatch without the cluster state: a rank knows its own launch but not what else the cell did.
+    """Remove the cluster state from the text of a mismatch.
+
+    A rank knows its own launch, but not what else the cell did.
 
     >>> remove_cluster_state("nothing was launched, the cluster is clean")
     'nothing was launched'
@@ -143,7 +145,7 @@ def decide(votes: Sequence[Vote], *, interrupted: bool) -> str:
 
 
 def votes_match(votes: Sequence[Vote]) -> bool:
-    """Check whether all propose one program, in the same thread of the cell, on arrays with the same provenance.
+    """Check whether all propose one program, thread, and provenance of arrays.
 
     >>> votes_match([Vote(0, 7, provenance=5), Vote(1, 7, provenance=5)])
     True
@@ -162,7 +164,7 @@ def votes_match(votes: Sequence[Vote]) -> bool:
 
 
 def _threads_differ(votes: Sequence[Vote]) -> bool:
-    """Check whether two different threads of the cell would meet; an unknown thread matches any other.
+    """Check whether different known threads of the cell would meet.
 
     >>> _threads_differ([Vote(0, 7, thread=5), Vote(1, 7, thread=6)]), _threads_differ([Vote(0, 7, thread=5), Vote(1, 7)])
     (True, False)
@@ -175,7 +177,7 @@ def _find_provenance_conflict(votes: Sequence[Vote]) -> list[int]:
 
 
 def label_provenance(votes: Sequence[Vote]) -> dict[int, str]:
-    """Label each provenance with a letter if all propose the same program on different arrays; otherwise return an empty dict.
+    """Label provenances by letter if only they differ; otherwise return {}.
 
     >>> label_provenance([Vote(1, 7), Vote(0, 7, provenance=5), Vote(2, 7)])
     {5: 'A', 0: 'B'}
@@ -204,7 +206,7 @@ def format_mismatch(
     source: str,
     details: MismatchDetails = _NO_DETAILS,
 ) -> str:
-    r"""Format which rank proposes which program; the text is the same on every rank.
+    r"""Format which rank proposes which program; all ranks get equal text.
 
     Args:
         names: of programs, by fingerprint.
@@ -281,7 +283,7 @@ def _build_group(same: Sequence[Vote], names: Mapping[int, str], reason: str, su
 
 
 def format_missing_ranks(name: str, participants: Sequence[int], chosen: Sequence[int]) -> str:
-    """Format the message for a launch of a `--ranks` cell that needs ranks which do not run the cell.
+    """Format the message for a launch that needs ranks outside `--ranks`.
 
     >>> print(format_missing_ranks("jit(f)", (0, 1, 2), (0, 1)))
     nothing was launched, the cluster is clean
@@ -296,7 +298,7 @@ def format_missing_ranks(name: str, participants: Sequence[int], chosen: Sequenc
 
 
 def format_too_far_ahead(ranks: Sequence[int]) -> str:
-    """Format the message for a rank that has withdrawn more launches than the board can keep for the other ranks.
+    """Format the message for a rank that withdrew too many launches.
 
     >>> print(format_too_far_ahead([2]))
     nothing was launched, the cluster is clean
@@ -312,7 +314,7 @@ def format_too_far_ahead(ranks: Sequence[int]) -> str:
 
 
 def format_unreadable_board(reason: str) -> str:
-    """Format the message for a rank that cannot read what the other ranks propose.
+    """Format the message for a rank that cannot read others' proposals.
 
     >>> print(format_unreadable_board("the proposal of rank 1 for launch 3 is not there any more"))
     this rank did not launch, because it cannot read what the others propose: the proposal of rank 1 for launch 3 is not there any more
@@ -346,7 +348,9 @@ def format_deadlock(waits: Mapping[int, tuple[str, int | None, Sequence[int]]]) 
 
 
 def name_deadlocked_cell(text: str, cell_name: str) -> str:
-    """Add the cell's name to the text of a deadlock, which the host of the board formats: that host does not know it.
+    """Add the cell's name to a deadlock's text.
+
+    The host of the board formats the text, and does not know the name.
 
     >>> name_deadlocked_cell(format_deadlock({0: ("jit(f)", 2, (1,))}), "In [7]").splitlines()[1]
     '  the ranks are waiting for each other in In [7]'
@@ -355,7 +359,7 @@ def name_deadlocked_cell(text: str, cell_name: str) -> str:
 
 
 def _find_hint(source: str, lines: Sequence[int]) -> str:
-    """Return a hint if the cell's own text shows what is wrong; otherwise an empty string."""
+    """Return a hint if the cell's text shows the fault, otherwise empty."""
     try:
         tree = ast.parse(_MAGIC_LINE.sub(r"\1pass", source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -414,7 +418,7 @@ class LaunchProposal(NamedTuple):
 
 
 class Decision(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The decision on a proposal. Except for `launch`, no rank launches it; after `again` all participants propose once more."""
+    """The decision on a proposal; ranks launch it only after `launch`."""
 
     kind: DecisionKind
     is_agreed: bool = False
@@ -436,18 +440,18 @@ LAUNCH_DECISION = Decision("launch")
 
 
 class _RankMessage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A message of a rank: an array of its kind and its fields."""
+    """A message of a rank, as an array of kind and fields."""
 
 
 class Propose(_RankMessage, frozen=True, tag="asked"):
-    """A rank proposes a launch. Its proposals are numbered; it makes one at a time."""
+    """A rank proposes a launch, numbered and one at a time."""
 
     number: _Number
     proposal: LaunchProposal
 
 
 class Withdraw(_RankMessage, frozen=True, tag="withdrawn"):
-    """A rank withdraws a proposal, if it is not too late; the decision reports the result."""
+    """A rank tries to withdraw a proposal; the decision reports the result."""
 
     number: int
     reason: Annotated[int, Meta(ge=1, lt=len(WITHDRAW_REASONS))]
@@ -455,7 +459,7 @@ class Withdraw(_RankMessage, frozen=True, tag="withdrawn"):
 
 
 class CellFinished(_RankMessage, frozen=True, tag="over"):
-    """A cell has ended on a rank, which proposes nothing more in it."""
+    """A cell ended on a rank, which proposes nothing more in it."""
 
     seq: _CellNumber
     ending: Annotated[int, Meta(ge=0, lt=len(ENDINGS))]
@@ -463,7 +467,7 @@ class CellFinished(_RankMessage, frozen=True, tag="over"):
 
 
 class DescribeProgram(_RankMessage, frozen=True, tag="described"):
-    """Outline of a program that a rank has compiled, sent before the rank proposes to launch it."""
+    """Outline of a compiled program, sent before the rank proposes its launch."""
 
     fingerprint: _Number
     outline: Annotated[str, Meta(max_length=MAX_PACKED_CHARS)]
@@ -486,7 +490,7 @@ def encode_from_rank(message: RankMessage) -> list[bytes]:
 
 
 def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> RankMessage:
-    """Decode and check a rank's message, because an invalid number would show up in another rank's message.
+    """Decode and check a rank's message.
 
     Raises:
         UnknownMessage: the message is not valid.

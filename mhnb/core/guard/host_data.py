@@ -1,4 +1,4 @@
-"""Check at the end of a cell whether the ranks built their shared arrays from the same host data.
+"""Check after a cell whether ranks built arrays from equal host data.
 
 JAX does not compare host data across ranks: replicas built from different values are read as different values, without an error.
 Arrays are compared if they were made on the same line, equally often, over the same devices. A rank that made none, or more, raises
@@ -43,7 +43,7 @@ Sample: TypeAlias = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})*\Z")]
 
 
 class HashSummary(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is compared of several items: how many they are, and hashes of them."""
+    """Count and hashes of several items, to compare across ranks."""
 
     count: int
     """`INCOMPLETE` if an item is missing."""
@@ -231,10 +231,11 @@ def read_sample(sample: str) -> tuple[float, ...]:
 
 
 def format_gap(kind: str, samples: Sequence[Sequence[float]]) -> str:
-    """Describe how far arrays differ, by a few values of each at the same positions; empty if these are equal or unknown.
+    """Describe how far samples of arrays differ; empty if equal or unknown.
 
     Args:
         kind: such as `f32[8]`.
+        samples: a few values of each array, at the same positions.
 
     >>> format_gap("f32[2]", [(0.0, 1.0), (-0.0, 1.0)]), format_gap("f32[2]", [(0.0, 1.0), (0.0, 1.0)])
     ('they differ in the sign of zero', '')

@@ -1,4 +1,4 @@
-"""What a rank reports of a cell's launches at its end: the launches in order, what it did not wait for, and the arrays to compare.
+"""A rank's report on a cell's launches, sent at the cell's end.
 
 A loop that alternates between programs makes a row per launch. Equal rows are sent once, and the order of the launches as their
 positions: a few bytes per launch, and one object for all equal rows where they are decoded.
@@ -19,7 +19,7 @@ _Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class LaunchRow(Struct, array_like=True, forbid_unknown_fields=True):
-    """A run of equal multi-process launches. The rank that records them counts in it."""
+    """A run of equal multi-process launches; the recording rank increases `count`."""
 
     fingerprint: str
     name: str
@@ -42,7 +42,7 @@ class LaunchPlace(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class PendingPlace(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A launch that a rank waited for when it was interrupted, before others had reached it."""
+    """A launch that an interrupted rank waited for others to reach."""
 
     number: int
     """Among the launches of the cell, from 1."""
@@ -89,7 +89,7 @@ class LaunchReport(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 def merge_equal_rows(rows: Sequence[LaunchRow]) -> tuple[list[LaunchRow], list[int]]:
-    """Return each row once, and the order of all; the order is empty if no two rows are equal.
+    """Return the distinct rows and their order; empty order if all differ.
 
     >>> two = [LaunchRow("a", "f", (0, 1), 1, 1), LaunchRow("b", "g", (0, 1), 2, 1)]
     >>> merge_equal_rows(two * 2)[1], merge_equal_rows(two)[1]

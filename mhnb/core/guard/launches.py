@@ -1,7 +1,7 @@
-"""Compare the launches of all ranks after a cell, derive the cluster state, and note mismatches that user code caught.
+"""Compare all ranks' launches after a cell, and derive the cluster state.
 
-This module decides from the ranks' records; how and when launches are recorded is decided elsewhere. A launch that was refused with
-an `OrderMismatch` which the cell's code caught is reported only by these notes.
+This module decides from the ranks' records; how and when launches are recorded is decided elsewhere. A launch that was
+refused with an `OrderMismatch` which the cell's code caught is reported only by notes of this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Rows: TypeAlias = tuple[LaunchRow, ...]
 
 @dataclass(frozen=True, slots=True)
 class LaunchGroup:
-    """What a group of ranks launched at the point where the ranks differ."""
+    """A group's launch at the point where the ranks differ."""
 
     ranks: tuple[int, ...]
     fingerprint: str | None
@@ -63,7 +63,7 @@ class LaunchDifference:
 
 
 def has_collectives(fingerprint: str) -> bool:
-    """Check whether the program has collectives, so that its launches must match those of other ranks.
+    """Check whether a program's launches must match those of other ranks.
 
     >>> has_collectives("free:52c1"), has_collectives("52c1")
     (False, True)
@@ -72,7 +72,7 @@ def has_collectives(fingerprint: str) -> bool:
 
 
 def compare_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> LaunchDifference | None:
-    """Return the first launch that differs between any two ranks, among those in which both take part.
+    """Return the first launch that differs between two of its participants.
 
     A participant that is not in `rows_by_rank` launched nothing. Lines and names are reported, not compared.
     The time grows with the number of rows, not with their counts.
@@ -112,7 +112,7 @@ def format_difference(difference: LaunchDifference, cell_name: str = "", source:
 
 
 def format_groups(groups: Sequence[LaunchGroup], source: str = "") -> list[str]:
-    """Format what each group of ranks launched and where, in columns, one line per group.
+    """Format each group's launch and place in columns, one line per group.
 
     >>> format_groups([LaunchGroup((0,), "a1", "jit(f)", 1), LaunchGroup((1,), "b2", "jit(g)", 1)], "h(x)")
     ['  rank 0   jit(f)   line 1:  h(x)', '  rank 1   jit(g)   line 1:  h(x)']
@@ -145,7 +145,7 @@ def judge_state(
     cell_name: str = "",
     source: str = "",
 ) -> tuple[ClusterState, tuple[str, ...]]:
-    """Derive the cluster state after a cell has ended on every rank that ran it; the first rule that matches wins.
+    """Derive the cluster state after a cell; the first matching rule wins.
 
     Args:
         rows_by_rank: None if there is no launch record: `--guard off`, or the guard is unavailable.
@@ -202,7 +202,7 @@ class _LaunchComparison:
                 yield a, b
 
     def find_difference(self, pair: tuple[int, int]) -> tuple[int, LaunchRow | None, LaunchRow | None] | None:
-        """Return the index at which two ranks first differ, and what each launched there."""
+        """Return where two ranks first differ, and what each launched there."""
         a, b = pair
         shared = frozenset(
             ranks for ranks in self._participant_sets[a] | self._participant_sets[b] if a in ranks and b in ranks
@@ -217,7 +217,7 @@ class _LaunchComparison:
         return self._differences[key]
 
     def build_groups(self, pair: tuple[int, int], index: int) -> tuple[LaunchGroup, ...]:
-        """Return the launches where this pair differs, grouped by ranks: the pair, and each rank that got as far with it."""
+        """Group the launches where the pair differs, including comparable third ranks."""
         place = self.find_difference(pair)
         assert place is not None
         at = {pair[0]: place[1], pair[1]: place[2]}
@@ -230,7 +230,10 @@ class _LaunchComparison:
         return tuple(_build_group(tuple(ranks), at[ranks[0]]) for ranks in members.values())
 
     def _third_rank_launch(self, pair: tuple[int, int], rank: int, index: int) -> dict[int, LaunchRow | None]:
-        """Return what a third rank launched there if it shares the same launches with both before that point; otherwise an empty dict."""
+        """Return a third rank's launch there; {} if it is not comparable.
+
+        It is comparable if it shares the same launches with both before that point.
+        """
         a, b = pair
         common = frozenset(p for p in self._participant_sets[a] | self._participant_sets[b] if a in p and b in p)
         if not all(rank in ranks for ranks in common):
@@ -261,7 +264,7 @@ def _first_difference(
 
 
 class _Cursor:
-    """A position in a run-length-encoded sequence: the current row, and how many of its launches remain."""
+    """A position in a run-length-encoded sequence: row and remaining launches."""
 
     def __init__(self, rows: Iterable[LaunchRow]) -> None:
         self._rest = iter(rows)
@@ -347,7 +350,7 @@ _MAX_NOTES = 3
 
 
 def note_swallowed_mismatches(caught: Mapping[int, Sequence[LaunchPlace]]) -> list[str]:
-    """Return one note per refused launch whose mismatch was caught; of many launches only the first ones.
+    """Return notes on the first launches whose refusal the cell caught.
 
     Args:
         caught: by rank, each launch that it was refused.

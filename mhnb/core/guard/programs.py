@@ -1,6 +1,7 @@
-"""Find how programs of one name and shape differ: the first different line of their lowered modules, and variables of the call.
+"""Find how programs of one name and shape differ.
 
-Each program's outline is sent as one text of limited size, and is parsed only if the ranks disagree.
+They are compared by the first different line of their lowered modules, and by variables of the call. Each program's
+outline is sent as one text of limited size, and is parsed only if the ranks disagree.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def pack_outline(module: str, names: Mapping[str, str]) -> str:
 
 
 def unpack_outline(packed: str) -> Outline | None:
-    """Unpack an outline; None if it cannot be read, for example because it was only partly written.
+    """Unpack an outline; None if it cannot be read.
 
     >>> unpack_outline("half of one")
     """
@@ -66,7 +67,7 @@ def unpack_outline(packed: str) -> Outline | None:
 
 
 def find_differences(outlines: Mapping[int, Outline]) -> dict[int, str]:
-    """Return for each program how it differs from the others; empty if the outlines are equal.
+    """Return how each program differs; empty if the outlines are equal.
 
     Args:
         outlines: by fingerprint, of two programs or more.
@@ -93,7 +94,7 @@ def _find_first_difference(texts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _clip_lines(lines: Sequence[str]) -> list[str]:
-    """Return the part of each line around the first character that differs, without the numbers of its values."""
+    """Return each line's part around the first difference, without value numbers."""
     lines = [_VALUE.sub("", line) for line in lines]
     if len(set(lines)) == 1:
         return list(lines)

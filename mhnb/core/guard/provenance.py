@@ -1,4 +1,4 @@
-"""Compare the provenance of a launch's arrays across ranks before the launch, and describe how it differs.
+"""Compare the provenance of a launch's arrays across ranks before the launch.
 
 An array's value is a hash of the launch that made it, of its contents, or of where it was made of host data. Equal values mean equal
 arrays. Two values are special. `ANY` matches every other: for example, the array is not computed yet. `UNKNOWN` belongs to an array
@@ -63,7 +63,7 @@ class InputRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 def join_hashes(one: int, other: int) -> int:
-    """Return the value of an array with two hashes, of which one must be equal on all ranks; less than 2**62.
+    """Join two hashes, either of which may match; less than 2**62.
 
     >>> find_conflict([join_hashes(3, 5), join_hashes(3, 6)]), len(find_conflict([join_hashes(3, 5), join_hashes(4, 6)]))
     ([], 2)
@@ -72,7 +72,7 @@ def join_hashes(one: int, other: int) -> int:
 
 
 def hash_values(values: Sequence[int]) -> int:
-    """Hash several values; the result has two hashes if one of them has. Not for `ANY`.
+    """Hash several values, except `ANY`; two-hash values give a two-hash result.
 
     >>> hash_values([5, 7]) == hash_values([7, 5]), hash_values([5, 7]) < _TWO_HASHES <= hash_values([5, join_hashes(3, 5)])
     (False, True)
@@ -91,7 +91,7 @@ def _split_hashes(value: int) -> tuple[int, int]:
 
 
 def are_equal(values: Iterable[int]) -> bool:
-    """Return whether the values may be of equal arrays; each rank's value of one array.
+    """Check whether the ranks' values may belong to equal arrays.
 
     >>> are_equal([5, ANY, 5]), are_equal([5, 7]), are_equal([join_hashes(3, 5), join_hashes(3, 6)])
     (True, False, True)
@@ -105,7 +105,7 @@ def are_equal(values: Iterable[int]) -> bool:
 
 
 def combine_values(values: Sequence[int], uncompared: int = 0) -> int:
-    """Hash the values of a launch's arrays; the result is less than 2**63.
+    """Hash the values of a launch's arrays; the result is below 2**63.
 
     Args:
         uncompared: blocks of arrays that are `ANY` on another rank, as returned by `uncompared_blocks`.
@@ -131,7 +131,7 @@ def _block(position: int, count: int) -> int:
 
 
 def find_conflict(values: Iterable[int]) -> list[int]:
-    """Return the values that contradict each other, in their order; empty if all may be of the same arrays.
+    """Return the values that contradict each other; empty if all may match.
 
     Two values are compared only if the same arrays are `ANY` in both: see `join_uncompared_blocks`.
 
@@ -147,7 +147,7 @@ def find_conflict(values: Iterable[int]) -> list[int]:
 
 
 def join_uncompared_blocks(values: Iterable[int]) -> int:
-    """Return the blocks of arrays that are `ANY` on some rank, as bits; 0 if they are the same on all ranks.
+    """Join the ranks' uncompared blocks as bits; 0 if all are equal.
 
     >>> unknown = combine_values([ANY, 7])
     >>> join_uncompared_blocks([5, 5]), join_uncompared_blocks([unknown]), join_uncompared_blocks([5, unknown])
@@ -158,7 +158,7 @@ def join_uncompared_blocks(values: Iterable[int]) -> int:
 
 
 def uncompared_blocks(value: int) -> int:
-    """Return the blocks of a launch's arrays that are not compared, one bit each; 0 if all are compared.
+    """Return a launch's uncompared blocks of arrays, one bit each.
 
     >>> uncompared_blocks(combine_values([5, 7])), uncompared_blocks(combine_values([5, ANY]))
     (0, 2)
@@ -179,7 +179,7 @@ def uncompared_positions(blocks: int, count: int) -> list[int]:
 
 
 def find_divergence(rows: Iterable[Sequence[InputRow]]) -> int:
-    """Return the first cell in which ranks made different arrays for one launch; 0 if none is known.
+    """Return the first cell in which ranks made different arrays, or 0.
 
     Of the cells that made an array which differs, the latest counts, because the other ranks still hold an earlier version.
 
@@ -196,7 +196,7 @@ def find_divergence(rows: Iterable[Sequence[InputRow]]) -> int:
 
 
 def describe_divergence(rows: Mapping[int, Sequence[InputRow]]) -> list[str]:
-    """Describe which arrays of a refused launch differ, what each rank has there, and how to fix it.
+    """Describe the differing arrays of a refused launch, and the fix.
 
     >>> one, two = ([InputRow(value, 0, "f32[]", "", f"000000000000{n}40")] for value, n in ((5, "00"), (6, "40")))
     >>> print(describe_divergence({0: one, 1: two, 2: two})[0])
@@ -247,7 +247,7 @@ def _describe_array(number: int, by_rank: Mapping[int, InputRow]) -> tuple[str, 
 
 
 def describe_provenance(by_rank: Mapping[int, tuple[int, str]]) -> str:
-    """Describe where one array comes from on each rank; empty if that is the same on all.
+    """Describe one array's origin on each rank; empty if all are equal.
 
     Args:
         by_rank: by rank, the array's value, and what made it as text.
@@ -268,7 +268,7 @@ def describe_provenance(by_rank: Mapping[int, tuple[int, str]]) -> str:
 
 
 def format_uncompared(count: int, lines: Iterable[int]) -> str:
-    """Format the note of how many arrays of a cell's launches were not compared, and which lines launched on them.
+    """Format the note on arrays of launches that were not compared.
 
     >>> format_uncompared(1, [2])
     '1 array was not compared: made in a thread, with --guard off, parity or --ranks, or not seen by the guard (line 2)'
@@ -281,7 +281,7 @@ def format_uncompared(count: int, lines: Iterable[int]) -> str:
 
 
 def format_per_rank(lines: Iterable[int | None]) -> str:
-    """Format the note on launches whose host callbacks the user declared with `mhnb.per_rank`.
+    """Format the note on host callbacks declared with `mhnb.per_rank`.
 
     >>> format_per_rank([3, None, 2])
     'values of host callbacks were not compared: declared with mhnb.per_rank (lines 2, 3)'

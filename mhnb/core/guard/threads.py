@@ -1,7 +1,8 @@
-"""Numbers and labels for the threads and tasks of a cell; a thread's number is the same on every rank.
+"""Numbers and labels for the threads and tasks of a cell.
 
-The number combines a hash of the kind (what started the thread, and which function it runs) with a count within that kind.
-Thread names that Python numbers itself, and worker threads of a pool, differ by rank, so neither is part of it.
+A thread's number is the same on every rank. The number combines a hash of the kind (what started the thread, and which
+function it runs) with a count within that kind. Thread names that Python numbers itself, and worker threads of a pool,
+differ by rank, so neither is part of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _COUNT_MASK = (1 << _COUNT_BITS) - 1
 
 
 def number_thread(parent: int, seq: int, kind: str, count: int) -> int:
-    """Return the number of the count-th thread of a kind that a parent has started in a cell; less than 2**63.
+    """Number a parent's count-th thread of a kind; less than 2**63.
 
     >>> one, two = number_thread(MAIN_THREAD, 4, "loader", 1), number_thread(MAIN_THREAD, 4, "loader", 2)
     >>> two - one, kind_of(one) == kind_of(two), one < 1 << 63
@@ -29,7 +30,7 @@ def number_thread(parent: int, seq: int, kind: str, count: int) -> int:
 
 
 def kind_of(number: int) -> int:
-    """Return the part of a thread's number that all threads of its kind share.
+    """Return the part of a number that a kind's threads share.
 
     >>> kind_of(7 << 24 | 2) == 7 << 24
     True

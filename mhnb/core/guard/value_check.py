@@ -1,4 +1,4 @@
-"""Compare by hash what the ranks hold under one name, for `%mhjax check`: replicas of a box, and each rank's own values.
+"""Compare the ranks' values of one name by hash, for `%mhjax check`.
 
 This module compares shapes and hashes; the ranks compute the hashes.
 """
