@@ -1,1 +1,1 @@
-"""Command lines and host lists as plain values: ssh, Slurm, MPI, cloud VMs, and explanations of their errors."""
+"""Command lines, host lists and error explanations for ssh, Slurm, MPI, clouds."""

@@ -1,4 +1,4 @@
-"""gcloud and kubectl command lines that reach one machine of a TPU pod, or one pod of Kubernetes.
+"""gcloud and kubectl command lines that reach one TPU worker or pod.
 
 Both pass on standard input and the exit code of one process, as ssh does: one command per host, the rest on standard input.
 This module starts no process.
@@ -18,7 +18,7 @@ _POD = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class TpuOptions:
-    """Which TPU, and how gcloud reaches it. A field that is None is left to gcloud's own configuration."""
+    """Which TPU, and how to reach it; None defers to gcloud's configuration."""
 
     tpu: str | None = None
     """The TPU VM's name. Each of its workers is a host."""
@@ -33,7 +33,7 @@ class TpuOptions:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """Which pods, and how kubectl reaches them. A field that is None is left to kubectl's current context."""
+    """Which pods, and how to reach them; None defers to kubectl's context."""
 
     pod: str | None = None
     """A pod's name with `{}` in place of its number, as a StatefulSet or an indexed Job names them: `trainer-{}`."""

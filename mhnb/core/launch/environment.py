@@ -26,7 +26,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def rank_environment(user: Mapping[str, str], *, devices: int | None, simulated: bool) -> dict[str, str]:
-    """Return the variables to set over the user's environment, before the interpreter starts.
+    """Return the variables to set over the user's before the interpreter starts.
 
     Args:
         user: the environment of the notebook's process.
@@ -57,7 +57,7 @@ def rank_environment(user: Mapping[str, str], *, devices: int | None, simulated:
 
 
 def note_forced_devices(user: Mapping[str, str], devices: int | None) -> tuple[str, ...]:
-    """Return a note if the user's XLA_FLAGS request another number of CPU devices than the ranks get.
+    """Return a note if XLA_FLAGS request another number of CPU devices.
 
     >>> note_forced_devices({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, 8)
     ()
@@ -70,7 +70,7 @@ def note_forced_devices(user: Mapping[str, str], devices: int | None) -> tuple[s
 
 
 def find_forced_devices(flags: str) -> int | None:
-    """Return how many CPU devices XLA_FLAGS request; the last of several flags wins. None if they request none.
+    """Return the number of CPU devices that XLA_FLAGS request, or None.
 
     >>> find_forced_devices("--xla_force_host_platform_device_count=8 --xla_force_host_platform_device_count=4")
     4
@@ -88,7 +88,7 @@ def _no_proxy(user: Mapping[str, str]) -> str:
 
 
 def add_to_no_proxy(listed: str, addresses: Iterable[str]) -> str:
-    """Add addresses to a no_proxy list, because gRPC uses the proxy for every address that is not listed.
+    """Add addresses to a no_proxy list; gRPC proxies all unlisted ones.
 
     >>> add_to_no_proxy("a,b", ["b", "10.0.0.1"])
     'a,b,10.0.0.1'
@@ -147,7 +147,7 @@ def select_visible(gpus: Sequence[str], visible: str | None) -> tuple[str, ...]:
 
 
 def divide_gpus(gpus: Sequence[str], ranks: Sequence[int], where: str) -> dict[int, tuple[str, ...]]:
-    """Assign each rank of a machine its own GPUs; adjacent GPUs stay together.
+    """Assign each rank of a machine its own adjacent GPUs.
 
     Args:
         gpus: the GPUs to assign.
@@ -171,7 +171,7 @@ def divide_gpus(gpus: Sequence[str], ranks: Sequence[int], where: str) -> dict[i
 
 
 def find_shared_gpu(gpus: Mapping[int, Sequence[str]]) -> tuple[str, tuple[int, ...]] | None:
-    """Return a GPU that more than one rank would use, with those ranks; None if there is no such GPU.
+    """Return a GPU that several ranks would use, and those ranks.
 
     >>> find_shared_gpu({0: ["GPU-a"], 1: ["GPU-b", "GPU-a"]})
     ('GPU-a', (0, 1))

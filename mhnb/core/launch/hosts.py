@@ -1,4 +1,4 @@
-"""Parse, format and group machines: as a user names them in `--hosts`, one by one or in a file, and as launcher tasks report them.
+"""Parse, format and group the machines of `--hosts`, host files and tasks.
 
 Several host names are shown in Slurm's compressed form, `host[1-2,5]`. How machines are reached is not known here.
 """
@@ -23,7 +23,7 @@ _RANGE = re.compile(r"\[([\d,\s-]+)\]")
 
 @dataclass(frozen=True, slots=True)
 class HostName:
-    """A machine as the user named it: a name, an alias of the ssh config, or an address."""
+    """A machine as the user named it: name, ssh alias or address."""
 
     address: str
     """Without brackets, also for an IPv6 address."""
@@ -54,7 +54,7 @@ def parse_hosts(text: str) -> tuple[HostName, ...]:
 
 
 def parse_hostfile(text: str, source: str = "the host file") -> tuple[HostName, ...]:
-    r"""Parse a host file: one machine per line, `#` begins a comment, `slots=4` gives the number of ranks there.
+    r"""Parse a host file with names, `slots=` for ranks, and `#` comments.
 
     Args:
         text: the contents of the file.
@@ -113,7 +113,7 @@ def _split_names(text: str) -> Iterator[str]:
 
 
 def _expand_ranges(text: str) -> list[str]:
-    """Expand every range of a name; the last number changes fastest. Brackets with a colon are an IPv6 address."""
+    """Expand the ranges of a name; the last one changes fastest."""
     if (match := _RANGE.search(text)) is None:
         return [text]
     head, tail = text[: match.start()], text[match.end() :]
@@ -125,7 +125,7 @@ def _expand_ranges(text: str) -> list[str]:
 
 
 def _expand_numbers(text: str, full_text: str) -> Iterator[str]:
-    """Yield the numbers of `01-03,7`, with the leading zeros of the first number of each range."""
+    """Yield the numbers of `01-03,7`, keeping each range's leading zeros."""
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()):
@@ -203,7 +203,7 @@ def _check_distinct(hosts: Sequence[HostName], what: str) -> tuple[HostName, ...
 
 
 def group_by_machine(hosts: Sequence[HostChecks]) -> list[list[int]]:
-    """Group supervisors by machine, in the order of the first on each. One without facts forms a group of its own.
+    """Group supervisors by machine; one without facts is its own group.
 
     >>> a, b = HostFacts("a", "3.11"), HostFacts("b", "3.11")
     >>> group_by_machine([HostChecks("a", facts=a), HostChecks("a", facts=a), HostChecks("?"), HostChecks("b", facts=b)])
@@ -217,7 +217,7 @@ def group_by_machine(hosts: Sequence[HostChecks]) -> list[list[int]]:
 
 
 def label_hosts(hostnames: Sequence[str], addresses: Sequence[str | None]) -> list[str]:
-    """Label each machine by its name, with its address if two have the same name, or by its number if it has none.
+    """Label machines by name (with address if duplicate), or by number.
 
     >>> label_hosts(["a", "", "c", "c"], ["10.0.0.1", None, "10.0.0.3", "10.0.0.4"])
     ['a', 'host1', 'c (10.0.0.3)', 'c (10.0.0.4)']
@@ -236,7 +236,7 @@ _NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)$")
 
 
 def format_hosts(hosts: Iterable[str]) -> str:
-    """Format host names; names that differ only in a number at their end are combined.
+    """Format host names; those that differ in a final number are combined.
 
     >>> format_hosts(["host1", "host2", "login", "host5"])
     'host[1-2,5],login'

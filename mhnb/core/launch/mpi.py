@@ -1,4 +1,4 @@
-"""Command lines that start ranks with mpiexec, that of Open MPI or that of MPICH and its relatives.
+"""Command lines that start ranks with mpiexec of Open MPI or MPICH.
 
 mpiexec only starts and numbers the processes. They use no MPI: JAX's own collectives do not need it, and mpi4py is not required.
 mpiexec passes its standard input to the first process only. Open MPI 4.1 accepts `--stdin all` and passes nothing to the
@@ -32,7 +32,7 @@ class MpiOptions:
 
 
 def parse_implementation(version: str) -> str:
-    """Return the implementation of an mpiexec from its --version: `openmpi` or `hydra` (MPICH, Intel MPI, MVAPICH).
+    """Parse mpiexec's --version into `openmpi` or `hydra` (MPICH, Intel MPI, MVAPICH).
 
     Raises:
         LaunchError: neither.
@@ -109,7 +109,7 @@ _HINTS = (
 
 
 def explain_mpiexec(lines: Sequence[str]) -> str:
-    """Explain why mpiexec ended, from its output, and what to do; return the last lines if the cause is unknown.
+    """Explain why mpiexec ended, with a fix; else return its last lines.
 
     >>> explain_mpiexec(["mpiexec has detected an attempt to run as root."]).splitlines()[0]
     'mpiexec has detected an attempt to run as root.'

@@ -1,4 +1,4 @@
-"""Command lines that start ranks with srun or in a held allocation, and parsers for the output of squeue and srun.
+"""Slurm command lines, and parsers for the output of squeue and srun.
 
 One srun makes the allocation, starts all tasks, and gives every task its own standard input. So secrets are neither in the
 arguments, nor in the environment, nor in a file. Inside an allocation the same srun is a step of it.
@@ -41,7 +41,7 @@ _TIME = re.compile(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:unlimited|infinit
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """The resources requested from Slurm. A field that is None is left to the site's defaults.
+    """Resources requested from Slurm; None defers to the site's defaults.
 
     Raises:
         InvalidRequest: a count, a time or an extra option is not possible.
@@ -82,7 +82,7 @@ class SlurmOptions:
 
 
 def is_inside_job(environment: Mapping[str, str]) -> bool:
-    """Return whether this process is inside an allocation, from salloc, sbatch or srun.
+    """Check whether this process is inside a Slurm allocation.
 
     >>> is_inside_job({"SLURM_JOB_ID": "7"})
     True
@@ -140,7 +140,7 @@ def allocation_args(options: SlurmOptions) -> Iterator[str]:
 
 
 def placement_args(options: SlurmOptions, tasks: int, ranks_per_task: int) -> Iterator[str]:
-    """Yield the options for the placement of the tasks and the resources of each.
+    """Yield the options for the tasks' placement and resources.
 
     Raises:
         InvalidRequest: the number of nodes differs from that of the hosts with several ranks each.
@@ -165,7 +165,9 @@ def placement_args(options: SlurmOptions, tasks: int, ranks_per_task: int) -> It
 
 
 def batch_args(options: SlurmOptions) -> Iterator[str]:
-    """Yield the options of a batch job with one task per rank that request the same resources, without the number of nodes.
+    """Yield options of a batch job with one task per rank.
+
+    They request the same resources, without the number of nodes.
 
     >>> list(batch_args(SlurmOptions(qos="high", gpus_per_rank=1)))
     ['--qos=high', '--gpus-per-task=1']
@@ -175,7 +177,7 @@ def batch_args(options: SlurmOptions) -> Iterator[str]:
 
 
 def describe_queue(text: str, name: str) -> str:
-    r"""Describe a job's position in the queue; empty if it is not waiting, or not listed.
+    r"""Describe a job's position in the queue; empty if not waiting.
 
     Args:
         text: of `squeue --noheader --sort=-p,i --format=QUEUE_FORMAT`, the next to run first.
@@ -222,7 +224,7 @@ _SRUN_HINTS = (
 
 
 def explain_srun(lines: Sequence[str]) -> str:
-    r"""Explain why srun ended, from its output: Slurm's own sentence and what to do; the last lines if the cause is unknown.
+    r"""Explain why srun ended, with a fix; else return its last lines.
 
     >>> explain_srun(["srun: error: invalid partition specified: x"])
     'invalid partition specified: x\n  list the partitions with sinfo; choose another one with --partition'
@@ -264,7 +266,7 @@ _ALLOCATION_ONLY_OPTIONS = re.compile(
 def allocation_command(
     options: SlurmOptions, tasks: int, *, ranks_per_task: int = 1, name: str = "mhnb", file: str
 ) -> list[str]:
-    """Return the command that requests machines and holds them until standard input ends.
+    """Return the salloc command that holds machines until standard input ends.
 
     Args:
         options: the requested resources.
@@ -286,7 +288,7 @@ def allocation_command(
 def step_command(
     options: SlurmOptions, tasks: int, *, ranks_per_task: int = 1, name: str = "mhnb", file: str
 ) -> list[str]:
-    """Return the command that starts the supervisors in an allocation, once it exists.
+    """Return the command that starts supervisors once an allocation exists.
 
     Args:
         options: the requested resources.

@@ -1,4 +1,4 @@
-"""ssh command lines, the one line for standard input that starts the remote interpreter, and explanations of ssh failures.
+"""ssh command lines, the remote start line, and explanations of failures.
 
 Secrets are never in a command's arguments, which every user of a machine can read. What the remote side is to run, with its
 directory and its environment, is one line of POSIX shell for its standard input (`remote_line`).
@@ -34,7 +34,7 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class SshOptions:
-    """How to log in, and what the remote side has. A field that is None is left to the user's own ssh config.
+    """Login options and remote setup; None defers to the user's ssh config.
 
     Raises:
         InvalidRequest: a port, a number of seconds or a variable's name is not possible, or settings contradict each other.
@@ -77,7 +77,7 @@ class SshOptions:
 
 
 def ssh_command(host: HostName, options: SshOptions, remote_command: str = READ_LINE) -> list[str]:
-    """Return the ssh command. The user's own ssh config decides whether to trust an unknown machine.
+    """Return the ssh command; the user's ssh config decides on unknown machines.
 
     Args:
         host: its user and port win over those of the options.
@@ -121,7 +121,9 @@ def ssh_command(host: HostName, options: SshOptions, remote_command: str = READ_
 
 
 def choose_python(options: SshOptions, own_python: str) -> SshOptions:
-    """Use the notebook's own interpreter if none was named, because machines that share a file system have it.
+    """Use the notebook's own interpreter if none was named.
+
+    Machines that share a file system have it.
 
     >>> choose_python(SshOptions(), "/env/bin/python").python, choose_python(SshOptions(venv="v"), "/py").python
     ('/env/bin/python', None)
@@ -131,7 +133,7 @@ def choose_python(options: SshOptions, own_python: str) -> SshOptions:
 
 
 def remote_line(options: SshOptions, arguments: Sequence[str]) -> str:
-    """Return the line for standard input that turns the remote shell into the interpreter with these arguments.
+    """Return the input line that starts the interpreter in the remote shell.
 
     >>> print(remote_line(SshOptions(), ["-V"]), end="")
     echo 'mhnb: logged in' >&2; command -v python3 >/dev/null 2>&1 || { echo 'mhnb: no python: python3' >&2; exit 127; }; exec python3 -V

@@ -1,4 +1,4 @@
-"""Tasks of one srun or mpiexec, each of which becomes a supervisor: their line of shell, and the failures that they report.
+"""Tasks of srun or mpiexec that become supervisors: script and failures.
 
 Each launcher marks the lines of its tasks in its own way. This module starts no process.
 """
@@ -18,7 +18,7 @@ _HOLD_S = 60
 
 
 def make_task_script(hold: str) -> str:
-    """Return what each task runs: it does what a line on standard input says.
+    """Return a task's script, which runs a line from standard input.
 
     A task that fails reports it and waits a while: at its end the launcher ends the other tasks, which are to report before.
 
@@ -42,7 +42,7 @@ _FAILED = re.compile(r"mhnb-task (\d+) failed (\d+) (\S*)")
 
 @dataclass(slots=True)
 class TaskOutput:
-    """What the tasks of one launcher have written, and which of them have failed.
+    """Output of one launcher's tasks, and which of them failed.
 
     >>> output = TaskOutput()
     >>> output.read(["[1,3]<stderr>:mhnb: logged in", "[1,3]<stderr>:mhnb: no python: py", "mhnb-task 3 failed 127 beta"])
@@ -55,7 +55,10 @@ class TaskOutput:
     """The exit code and the machine of each task that has failed."""
 
     def read(self, lines: Iterable[str]) -> None:
-        """Read further lines, as Slurm (`3: `), Open MPI (`[1,3]<stdout>:`) or MPICH (`[3] `) has marked them."""
+        """Read lines tagged with task numbers by Slurm, Open MPI or MPICH.
+
+        The tags are `3: `, `[1,3]<stdout>:` and `[3] `, in this order.
+        """
         for line in lines:
             tag = _TAG.match(line)
             if failed := _FAILED.search(line):
@@ -79,7 +82,7 @@ class TaskOutput:
 
 
 def is_task_report(line: str) -> bool:
-    """Return whether a line is mhnb's own, and says nothing to a user.
+    """Check whether a line is mhnb's own and not for users.
 
     >>> is_task_report("3: mhnb-task 3 failed 1 beta"), is_task_report("srun: error: beta: task 3: Killed")
     (True, False)
