@@ -139,9 +139,11 @@ class PickledValue:
 
 
 class _LeafPickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, claim: Callable[[object], int | None], keep: Callable[[Any], None]) -> None:
+    def __init__(
+        self, file: io.BytesIO, find_leaf_number: Callable[[object], int | None], keep: Callable[[Any], None]
+    ) -> None:
         super().__init__(file, protocol=5, buffer_callback=keep)
-        self._find_leaf_number = claim
+        self._find_leaf_number = find_leaf_number
 
     def persistent_id(self, obj: object) -> int | None:
         return self._find_leaf_number(obj)

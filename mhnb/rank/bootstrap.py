@@ -242,27 +242,22 @@ class Bootstrap:
         return changed if not self._awaits_init else changed | self._facts_after_init()
 
     def _facts_after_init(self) -> dict[str, Any]:
-        import jax
-
-        from mhnb.rank import jax_private
-
-        # Asking for devices earlier would initialise the backend, which waits for all ranks: the cell must do that.
-        if not (jax.distributed.is_initialized() and jax_private.backend_is_initialized()):
+        if not _has_devices():
             return {}
         self._awaits_init = False
         return self.facts()
 
     def facts(self) -> dict[str, Any]:
-        """Return this rank's facts, fewer before `jax.distributed` is initialised."""
-        import jax
-
-        if not jax.distributed.is_initialized():
+        """Return this rank's facts, fewer before JAX has its devices."""
+        if not _has_devices():
             return {
                 "guard": self.guard,
                 "process_index": None,
                 "process_count": self._spec.process_count,
                 "devices": [],
             }
+        import jax
+
         devices = [
             [device.process_index, ordinal, device.device_kind] for ordinal, device in enumerate(jax.local_devices())
         ]
@@ -277,6 +272,18 @@ class Bootstrap:
             "devices": devices,
             "platform": jax.local_devices()[0].platform,
         }
+
+
+def _has_devices() -> bool:
+    """Return whether JAX has its devices.
+
+    Asking for them earlier would initialise the backend, which waits for all ranks: a cell must do that.
+    """
+    import jax
+
+    from mhnb.rank import jax_private
+
+    return jax.distributed.is_initialized() and jax_private.backend_is_initialized()
 
 
 def _restore_sigterm(original: Callable[..., None]) -> Callable[..., None]:

@@ -368,6 +368,15 @@ def test_messages_say_how_to_attach_to_detached_clusters(
         assert attach().state == "clean"
 
 
+def test_attaching_does_not_initialise_the_devices(attach: Callable[..., Cluster]) -> None:
+    """Ranks that have connected to each other, but not used JAX, are as they were: a cell can still configure JAX."""
+    detached = manager.start(2, None, name="kept", keep=True, init=False)
+    detached.run("import jax\njax.distributed.initialize()").check()
+    detached.leave()
+    configured = attach().run("jax.config.update('jax_num_cpu_devices', 3)\nprint(jax.device_count())").check()
+    assert [rank.stdout for rank in configured] == ["6\n", "6\n"]
+
+
 @pytest.mark.test_all
 def test_notebook_can_attach_again_after_detaching(attach: Callable[..., Cluster]) -> None:
     """A process can detach and attach repeatedly, and keeps variables, state, cell numbers, guard and journal."""
