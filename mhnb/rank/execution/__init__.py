@@ -1,1 +1,1 @@
-"""Run one cell on a rank: the shell, its output, its interrupts, and the stack sampler."""
+"""Run cells on a rank: shell, output, interrupts, debugger, stack sampler."""

@@ -1,9 +1,10 @@
-"""Run the functions that compiled programs call back, so that an interrupt can give one up and an error is known at once.
+"""Run the functions that compiled programs call back.
 
 XLA calls such a function while the main thread is blocked in C until the program ends, where no signal reaches it. If the function does
 not return, neither does the program. If it raises, a part of the program on another device may wait for it forever, and the error
-comes last. So a call in a thread of XLA's runs in a thread of this module, and XLA's thread waits for that one in Python, where the
-wait can be ended. A call that was given up may still be in a function in C. When that returns, its thread ends.
+comes last. So a call in a thread of XLA's runs in a thread of this module, and XLA's thread waits for that one
+in Python: there an interrupt can end the wait, and an error is reported at once. A call that was given up may still be
+in a function in C. When that returns, its thread ends.
 
 A small program of one device runs in the thread that launches it, and so does its callback, with the settings of that thread:
 `jax.enable_x64`, `np.errstate`, context variables. Signals reach it there.
@@ -22,11 +23,11 @@ from mhnb.rank.execution.tracebacks import hide_own_frames
 
 
 class CallbackInterrupted(Exception):
-    """Raised into a program in place of the callback that an interrupt has given up."""
+    """Raised into a program whose callback an interrupt has given up."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an error is an interrupt, or the failure of a program whose callback was given up for one."""
+    """Return whether an error is an interrupt or an interrupted callback's failure."""
     if is_a(error, KeyboardInterrupt):
         return True
     # Only JAX's own errors have a text that is safe to read: another one is computed by the user's code.
@@ -54,7 +55,7 @@ class _Call:
         self.is_given_up = self._has_ended = False
 
     def run_here(self) -> Any:
-        """Call the function in the thread of the program. It cannot be given up; a signal may interrupt it."""
+        """Call the function in the program's thread; only signals interrupt it."""
         self._has_ended, self.thread_id = True, threading.get_ident()
         try:
             return self._function(*self._args)
@@ -78,7 +79,7 @@ class _Call:
         self.replies.put((result, error))
 
     def give_up(self) -> None:
-        """Let the program go on without the function, which is interrupted as soon as it runs Python code."""
+        """End the program's wait; interrupt the function once it runs Python code."""
         with self._lock:
             if self._has_ended or self.is_given_up:
                 return
@@ -99,7 +100,7 @@ class CallbackThread(threading.Thread):
         self.calls: SimpleQueue[_Call] = SimpleQueue()
 
     def run(self) -> None:
-        """Run calls until one is given up: the interrupt may come at any later time in this thread."""
+        """Run calls until one is given up: its interrupt may arrive later."""
         try:
             while not self._callbacks.run_next(self):
                 continue
@@ -161,7 +162,7 @@ class ProgramCallbacks:
         return call.is_given_up
 
     def find_oldest(self) -> tuple[int, str] | None:
-        """Return the thread of the call that has run longest, and the name of its program; None if none runs. From any thread."""
+        """Return the oldest running call's thread and program, or None (thread-safe)."""
         for call in tuple(self._running.values()):
             if thread_id := call.thread_id:
                 return thread_id, call.program.name

@@ -1,4 +1,4 @@
-"""Collect the output of a rank, by cell and in order, and write all of it to the rank's log file.
+"""Collect a rank's output by cell, and log all of it.
 
 This module decides to which cell a piece of output belongs and how much of it is kept for the notebook: head and tail of the
 text, and how much was dropped between. Events that are not sent yet wait in a bounded buffer, in order.
@@ -61,13 +61,13 @@ class EventSource(Protocol):
     """Produces events of cells beside their output."""
 
     def collect(self, seq: int, *, has_ended: bool = False) -> None:
-        """Read what belongs to a cell, as far as it can be read now."""
+        """Read the events of a cell that are available now."""
 
     def take(self, seq: int) -> list[OutputEvent]:
         """Return the running cell's events since the last call."""
 
     def take_late(self, running: int) -> dict[int, list[OutputEvent]]:
-        """Return the events of ended cells since the last call, by cell number. `running` is the running cell, or 0."""
+        """Return ended cells' new events by number; `running` is 0 between cells."""
 
 
 class EventBuffer:
@@ -97,7 +97,7 @@ class EventBuffer:
     )
 
     def __init__(self, head: int = HEAD_LIMIT, tail: int = TAIL_LIMIT, *, log_path: str = "") -> None:
-        """Create an empty buffer. `log_path` is the file that has all text; empty string if no file has it."""
+        """Create an empty buffer; `log_path` names the full log, if any."""
         self._log_path = log_path
         self._head, self._tail_limit = head, tail
         self._allowance = 0
@@ -148,7 +148,7 @@ class EventBuffer:
             self._append(event)
 
     def take(self, *, everything: bool = True) -> list[OutputEvent]:
-        """Return the events that were not returned before. A live take leaves a long tail for a later one."""
+        """Return new events, but leave a long tail unless `everything` is set."""
         self._end_chunk()
         if everything:
             self._allowance = self._tail_limit
@@ -176,7 +176,7 @@ class EventBuffer:
             self._end_chunk()
 
     def _coalesce(self, event: UpdateDisplayData) -> bool:
-        """Replace an update of the same display that was not sent yet. Return whether there was one."""
+        """Replace the display's unsent update; return whether there was one."""
         earlier = self._updates.get(event.display_id)
         if earlier is None:
             self._updates[event.display_id] = event
@@ -185,7 +185,7 @@ class EventBuffer:
         return True
 
     def _bound_display(self, event: _Display) -> _Display:
-        """Shorten mime types and the text form. Larger forms count against the limit for displays."""
+        """Shorten text, mime types and id; drop large metadata and excess forms."""
         data = {shorten_text(mime, _MAX_MIME_CHARS): value for mime, value in list(event.data.items())[:_MAX_FORMS]}
         if isinstance(text := data.get("text/plain"), str):
             data["text/plain"] = shorten_text(text, self._head + self._tail_limit, self._log_path)
@@ -207,7 +207,7 @@ class EventBuffer:
         return False
 
     def _end_chunk(self) -> None:
-        """Move the current chunk to the head, and what does not fit there to the tail."""
+        """Move the current chunk to the head, its overflow to the tail."""
         if not self._pieces:
             return
         name, text = self._name, "".join(self._pieces)
@@ -268,12 +268,12 @@ _installed: list[Capture] = []
 
 
 def find_installed() -> Capture | None:
-    """Return the capture of this process; None if it is not a rank."""
+    """Return this process's capture; None if it is not a rank."""
     return _installed[-1] if _installed else None
 
 
 class Capture:
-    """All output of the rank: Python's streams, displays, and the files behind descriptors 1 and 2.
+    """Captures the rank's output: Python's streams, displays, and descriptors 1 and 2.
 
     File descriptors 1 and 2 must append to `native_paths` already, or `install_native` must redirect them.
     """
@@ -311,7 +311,7 @@ class Capture:
             os.close(file)
 
     def install(self) -> None:
-        """Replace `sys.stdout` and `sys.stderr`. What the descriptors' files hold already goes only to the log."""
+        """Replace `sys.stdout` and `sys.stderr`; earlier native output is only logged."""
         before = sys.stdout, sys.stderr
         for stream in before:
             stream.flush()
@@ -358,7 +358,7 @@ class Capture:
         return EventBuffer(log_path=self._log_path)
 
     def write_to_log(self, text: str) -> None:
-        """Write only to the log, because an internal error of mhnb is not the cell's output."""
+        """Write to the log only: mhnb's internal errors are not cell output."""
         with self._lock:
             self._log.write("mhnb", text.encode())
 
@@ -370,7 +370,7 @@ class Capture:
     # -- per cell
 
     def record_offsets(self) -> None:
-        """Record the sizes of the files. If the rank dies, what they contain by now is not its last output."""
+        """Record the file sizes: a dead rank's last output begins after them."""
         self.stdout.flush_to_capture()
         with self._lock:
             self._write_offsets()
@@ -419,7 +419,7 @@ class Capture:
         return found
 
     def find_cell(self) -> int:
-        """Return the number of the cell that the calling code belongs to; 0 before the first cell."""
+        """Return the calling code's cell number; 0 before the first cell."""
         return current_cell() or self._last_seq
 
     def release_metrics(self) -> None:
@@ -440,9 +440,9 @@ class Capture:
         return self.metrics.take(self._seq)
 
     def restore_streams(self) -> None:
-        """Restore `sys.stdout` and `sys.stderr`, once per cell, and note if the cell left streams there that do not forward to them.
+        """Restore `sys.stdout` and `sys.stderr` once per cell, unless replacements forward to them.
 
-        To be called where an interrupt can end it, because a stream of the cell's is flushed, by its own code.
+        Note other replacements. Called where an interrupt can end it: a cell's stream is flushed by its own code.
         """
         if self._are_streams_restored:
             return
@@ -462,7 +462,7 @@ class Capture:
             self._replaced_note = f"mhnb: this cell replaced {names}; the next cell uses the notebook's stream again\n"
 
     def _forwards_output(self, stream: Any) -> bool:
-        """Return whether a stream of the cell's forwards its text to ours, and has done so by now."""
+        """Return whether a cell's stream forwards to ours, after flushing it."""
         try:
             if not any(each.is_wrapped_by(stream) for each in (self.stdout, self.stderr)):
                 return False
@@ -474,7 +474,7 @@ class Capture:
         return True
 
     def _flush_descriptor(self) -> None:
-        """Flush Python's first stream, unless a cell has closed it or its descriptor."""
+        """Flush Python's original stdout, unless a cell has closed it."""
         first = self._python_stdout
         if first is None or first.closed:
             return
@@ -509,7 +509,7 @@ class Capture:
                 buffer.add_text("stderr", text)
 
     def _buffer(self, seq: int) -> EventBuffer | None:
-        """Return the buffer for output of a cell. None before the first cell, when only the log receives it."""
+        """Return the buffer for a cell's output; None before the first cell."""
         seq = seq or self._last_seq
         if seq == self._seq:
             return self._cell if seq else None
@@ -535,11 +535,14 @@ class Capture:
             buffer.add(LibraryNoise(kept))
 
     def _note_subprocess(self) -> None:
-        """From here to the cell's end, read the files before each printed line, so that the order is kept."""
+        """From now on, read native output before each line, to keep order."""
         self._has_subprocesses = True
 
     def _adapt_to_fork(self) -> None:
-        """Adapt to a forked child: the thread that held the lock is not here, and a child must not talk to the notebook."""
+        """Adapt to a forked child, which must not write to the notebook.
+
+        The thread that held the lock does not exist there.
+        """
         self._lock = threading.RLock()
         self._is_forked = True
         self.stdout.adapt_to_fork()
@@ -547,7 +550,7 @@ class Capture:
 
 
 class _Log:
-    """The log file. Whole lines are written at once, so that a killed rank loses at most its last, unfinished one."""
+    """The log file; a killed rank loses at most an unfinished line."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -571,14 +574,14 @@ class _Log:
             self.write(name, f"[mhnb: {lost} bytes before this could not be written]\n".encode())
 
     def take_error_note(self) -> str:
-        """Return a note if the log cannot be written. It is returned once, until writing works again."""
+        """Return a note, once per failure, if the log cannot be written."""
         if not self._error or self._is_reported:
             return ""
         self._is_reported = True
         return f"mhnb: this rank's log cannot be written ({self._error}); its output is shown here but not saved\n"
 
     def _keep_unfinished(self, pieces: list[bytes], data: bytes) -> bytes:
-        """Return what to write now: whole lines, or an unfinished one that has arrived in very many pieces."""
+        """Return whole lines to write, or an unfinished one of many pieces."""
         pieces.append(data)
         if b"\n" not in data and len(pieces) < _MAX_UNFINISHED_PIECES:
             return b""
@@ -603,7 +606,7 @@ class _Log:
 
 
 def _find_shortened_text(event: OutputEvent) -> str | None:
-    """Return the text of an event that is shortened in the notebook, so that the log has all of it. None for any other event."""
+    """Return an event's full text if the notebook shortens it, else None."""
     if isinstance(event, ErrorRaised):
         return None if shorten_error(event) is event else _format_event(event)
     if not isinstance(event, _Display):

@@ -1,4 +1,4 @@
-"""The names of cells in what a rank reports: those that the notebook shows to the user who reads the report.
+"""Name cells in a rank's reports as the reader's notebook does.
 
 On a rank a cell is known by mhnb's number: its file is `<cell 12>`, whatever the notebook shows, because the numbers of two kernels that
 use the rank one after the other may be the same.
@@ -18,7 +18,7 @@ _FRAME = re.compile(r'(?m)^([\s|]*File ")<cell (\d+)>(", line \d+)')
 
 
 def cell_file(seq: int) -> str:
-    """Return the file name of a cell. It is the same on every rank, so that what is derived from it is, too.
+    """Return a cell's file name, which is the same on every rank.
 
     >>> cell_file(12)
     '<cell 12>'
@@ -36,7 +36,7 @@ class RankCellNames:
         """The kernel whose user reads what this rank reports now."""
 
     def begin_cell(self, cell: RunCell) -> None:
-        """Record the number of a cell that begins; its kernel's user reads from now on."""
+        """Record the number and the kernel of a cell that begins."""
         self.kernel = cell.kernel
         if cell.execution_count is None:
             self._shown.pop(cell.seq, None)
@@ -44,7 +44,7 @@ class RankCellNames:
             self._shown[cell.seq] = (cell.execution_count, cell.kernel)
 
     def execution_count(self, seq: int) -> int | None:
-        """Return the number that the reading user's notebook shows beside a cell; None if it shows none."""
+        """Return the number that the reader's notebook shows; None without one."""
         shown = self._shown.get(seq)
         return shown[0] if shown is not None and shown[1] == self.kernel else None
 
@@ -53,16 +53,16 @@ class RankCellNames:
         return format_cell_name(seq, self.execution_count(seq))
 
     def format_file(self, file: str) -> str:
-        """Format a file name: `<In [7]>` for a cell that the notebook shows by that number; any other stays as it is."""
+        """Format a cell's file name, such as `<In [7]>`; keep other names."""
         named = CELL_FILE.fullmatch(file)
         return file if named is None else f"<{self.format_name(int(named[1]))}>"
 
     def name_file_in(self, message: str) -> str:
-        """Name the cell in the message of a SyntaxError, which ends with its file and line."""
+        """Name the cell at the end of a SyntaxError's message."""
         return _AT_LINE.sub(lambda found: f"({self.format_file(found[1])}, line ", message)
 
     def name_frames(self, text: str) -> str:
-        """Name the cells in the frames of a traceback that Python has formatted."""
+        """Name the cells in a traceback that Python has formatted."""
         return _FRAME.sub(lambda found: f"{found[1]}<{self.format_name(int(found[2]))}>{found[3]}", text)
 
 

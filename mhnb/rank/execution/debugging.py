@@ -1,4 +1,4 @@
-"""The debugger of a rank: pdb, whose prompt is answered by the user of the notebook.
+"""The debugger of a rank: pdb with its prompt in the notebook.
 
 Code that calls `breakpoint()` stops at that line; a cell can also be sent with lines before which its ranks stop. The main thread
 of the rank then stays in pdb's prompt, in the middle of the user's code. Other ranks run on until they propose a launch that needs
@@ -59,7 +59,7 @@ _HIDDEN_PACKAGES = frozenset(
         "traitlets",
     )
 )
-"""Their frames are not the user's code, and lie around it or below it."""
+"""Their frames are not the user's code; they are around it or below it."""
 _PRINT_HINT = "Print the value instead, or fetch it into the notebook with %mhjax pull NAME."
 _NO_TERMINAL = "{what} cannot stop {place}, because nothing can be typed where this cell was run from. " + _PRINT_HINT
 _REFUSED = "{what} cannot stop {place}: {reason}"
@@ -94,7 +94,10 @@ class PromptInput(Protocol):
     """Where the lines come from that the user types."""
 
     def read_line(self, number: int, wake_fd: int) -> str | None:
-        """Wait for the line that answers a prompt; None at the end of all input, or once `wake_fd` is readable."""
+        """Wait for the line that answers a prompt.
+
+        Return None at the end of all input, or once `wake_fd` is readable.
+        """
 
 
 class NoInput:
@@ -107,7 +110,7 @@ class NoInput:
 
 
 class _Terminal(io.TextIOBase):
-    """What pdb uses as its terminal: it sends a prompt with what was printed before it, and waits for a line.
+    """Pdb's terminal: sends prompts with earlier output, and waits for lines.
 
     Text has the limits of a cell's output, because a loop that prints must not fill the memory of the rank.
 
@@ -148,7 +151,7 @@ class _Terminal(io.TextIOBase):
         return "" if line is None else f"{line}\n"
 
     def ask(self, prompt: str, text: str = "") -> str | None:
-        """Send a prompt, and return the line that the user typed; None at the end of all input."""
+        """Prompt for a line; return None at end of input."""
         return self._ask(prompt, text)
 
 
@@ -192,7 +195,7 @@ class CellDebugger(pdb.Pdb):
     # -- tracing
 
     def begin(self, mode: DebugMode) -> None:
-        """Trace the cell that begins, if this rank is to stop at its first line or at others."""
+        """Trace the cell if this rank is to stop in it."""
         self._stops_at_first_line = mode.stop_ranks is not None and self._owner.rank in mode.stop_ranks
         if not (self._stops_at_first_line or mode.breakpoints):
             return
@@ -218,7 +221,7 @@ class CellDebugger(pdb.Pdb):
         self._forget_frames()
 
     def stop_at(self, frame: FrameType) -> None:
-        """Stop the code that a frame runs at once, and trace on if the user wants to stop again later."""
+        """Stop the frame's code now; keep tracing if it may stop again."""
         sys.settrace(None)
         bdb.Bdb.set_trace(self, frame)
         sys.settrace(None)
@@ -228,7 +231,7 @@ class CellDebugger(pdb.Pdb):
             sys.settrace(self.trace_dispatch)
 
     def inspect_traceback(self, traceback: TracebackType | None) -> None:
-        """Inspect the frames of an error, then trace on if the cell has lines to stop at."""
+        """Inspect an error's frames, then trace on if breakpoints are set."""
         sys.settrace(None)
         self.reset()
         self.interaction(None, traceback)
@@ -238,7 +241,7 @@ class CellDebugger(pdb.Pdb):
             sys.settrace(self.trace_dispatch)
 
     def dispatch_call(self, frame: FrameType, arg: Any) -> Any:
-        """Set the stops that were sent with the cell when its first code begins."""
+        """Set the cell's stops when its first code begins."""
         if self._pending_stops is not None and self._is_stop_file(_file(frame)):
             mode, self._pending_stops = self._pending_stops, None
             self._set_stops(_file(frame), mode.breakpoints)
@@ -255,7 +258,7 @@ class CellDebugger(pdb.Pdb):
                 self.message(f"no breakpoint at line {each.line}: {problem}")
 
     def _is_stop_file(self, file: str) -> bool:
-        """Return whether a file has the lines of the cell at which it is to stop: not the call of `%%time` that runs them."""
+        """Return whether a file is the cell's text, not its `%%time` call."""
         is_magic = self._cell.source.startswith(INNER_TEXT_MAGICS) and file == self._cell.file
         return self._owner.is_cell_file(file) and not is_magic
 
@@ -272,13 +275,13 @@ class CellDebugger(pdb.Pdb):
         return bool(super().break_here(frame))
 
     def stop_here(self, frame: FrameType) -> bool:
-        """Return whether stepping stops in a frame: not in hidden code, nor in libraries that hidden code calls."""
+        """Return whether stepping stops here: not in hidden code or its libraries."""
         if self._steps_statements:
             return self._is_statement(frame)
         return bool(super().stop_here(frame)) and not _is_called_by_hidden(frame)
 
     def set_next(self, frame: FrameType) -> None:
-        """Step over calls. IPython runs the statements of a cell one by one, so the next one has another frame."""
+        """Step over calls; each statement of a cell has its own frame."""
         self._steps_statements = self._is_statement(frame)
         super().set_next(frame)
 
@@ -288,7 +291,7 @@ class CellDebugger(pdb.Pdb):
             super().user_line(frame)
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
-        """Stop when a function is entered. The statements of a cell are entered too, one by one, and are no functions."""
+        """Stop when a function is entered, not at a cell's statement."""
         if not (self._is_statement(frame) or _is_called_by_hidden(frame)):
             super().user_call(frame, argument_list)
 
@@ -298,7 +301,7 @@ class CellDebugger(pdb.Pdb):
             super().user_return(frame, return_value)
 
     def user_exception(self, frame: FrameType, exc_info: Any) -> None:
-        """Stop at an exception, but not where the event loop resumes a coroutine, which raises one of Python's own."""
+        """Stop at an exception, but not in hidden code such as asyncio's."""
         if not _is_called_by_hidden(frame):
             super().user_exception(frame, exc_info)
 
@@ -308,7 +311,7 @@ class CellDebugger(pdb.Pdb):
     # -- the prompt
 
     def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
-        """Let the user type commands, for a frame that runs or a traceback.
+        """Let the user type commands about a running frame or a traceback.
 
         Raises:
             KeyboardInterrupt: the user has left the debugger, or has interrupted the cell.
@@ -317,7 +320,7 @@ class CellDebugger(pdb.Pdb):
         self._run_stop(frame, lambda: _INTERACTION(self, frame, tb_or_exc))
 
     def bp_commands(self, frame: FrameType) -> Any:
-        """Run the commands of a breakpoint, if it has any, and return whether `interaction` is to be called.
+        """Run a breakpoint's commands; return whether to call `interaction` after them.
 
         Before Python 3.14 pdb runs them, and shows its prompt after them, without `interaction`.
         """
@@ -329,7 +332,7 @@ class CellDebugger(pdb.Pdb):
         return results[0] if results else None
 
     def _run_stop(self, frame: FrameType | None, run: Callable[[], None]) -> None:
-        """Run commands of the user while the code has stopped; end the cell if the user has left the debugger."""
+        """Run the user's commands; end the cell if quit or interrupted."""
         self._steps_statements = False
         try:
             self._owner.begin_stop()
@@ -350,7 +353,7 @@ class CellDebugger(pdb.Pdb):
         self.__dict__.pop("curframe_locals", None)
 
     def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-        """Return the frames that the user sees, outermost first, and the position of the current one."""
+        """Return the visible frames, outermost first, and the current one's index."""
         stack, index = super().get_stack(f, t)
         if not self._is_hiding:
             return stack, index
@@ -361,7 +364,7 @@ class CellDebugger(pdb.Pdb):
         return [stack[at] for at in shown], max(sum(at <= index for at in shown) - 1, 0)
 
     def find_line(self) -> int | None:
-        """Return the line of the cell in which the current frame is, or which led to it."""
+        """Return the innermost cell line at or above the current frame."""
         lines = [line for frame, line in self.stack[: self.curindex + 1] if self._owner.is_cell_file(_file(frame))]
         return lines[-1] if lines else None
 
@@ -388,7 +391,7 @@ class CellDebugger(pdb.Pdb):
             self._is_about_breakpoints = False
 
     def message(self, msg: str, *args: Any, **kwargs: Any) -> None:
-        """Print a message. Where it says where a breakpoint is, the cell has its name in the notebook."""
+        """Print a message; name a breakpoint's cell as the notebook does."""
         if self._is_about_breakpoints:
             msg = _BREAKPOINT_PLACE.sub(lambda found: f"at {self._owner.name_cell(int(found[1]))}, line ", msg)
         super().message(msg, *args, **kwargs)
@@ -420,7 +423,7 @@ class CellDebugger(pdb.Pdb):
                 self.message(f"display {expression}: {new}  [old: {old}]")
 
     def parseline(self, line: str) -> tuple[str | None, str | None, str]:
-        """Split a line into a command and its argument. `q = 3` and `q.shape` are about a variable, and end no cell."""
+        """Split a line into command and argument; `q.shape` is not a command."""
         found = _NAME_IN_USE.match(line)
         if found is not None and (found["sets"] or self._is_variable(found["name"])):
             return None, None, line.strip()
@@ -513,7 +516,7 @@ _INTERACT = code.InteractiveConsole.interact
 
 
 class RankDebugger:
-    """Decides whether code may stop, and passes prompts and lines between pdb and the notebook.
+    """Decides whether code may stop, and connects pdb to the notebook.
 
     Args:
         interrupts: delivers the interrupts of this rank's cells.
@@ -555,13 +558,13 @@ class RankDebugger:
     # -- cells
 
     def make_pdb(self) -> CellDebugger:
-        """Return the debugger of the cell, a new one if it is the first."""
+        """Return the cell's debugger; create it at the first call."""
         assert self.cell is not None
         self.pdb = self.pdb or CellDebugger(self, self.cell)
         return self.pdb
 
     def end_cell(self, seq: int) -> None:
-        """Report that the cell runs on if it was left to its end; called where an interrupt changes nothing any more."""
+        """Report that the code ran on, if unreported; drop the debugger."""
         self._report_resumed(seq)
         self.pdb = None
 
@@ -570,11 +573,11 @@ class RankDebugger:
         return self.cell is not None and self.cell.owns_file(file)
 
     def name_cell(self, seq: int) -> str:
-        """Return the name of a cell in what the user reads: that of the script, if one is run."""
+        """Return a cell's name for the user, or the running script's."""
         return getattr(self._shell, "script_name", "") or CELL_NAMES.format_name(seq)
 
     def format_value(self, value: Any) -> str:
-        """Format a value as the shell shows it: a global array by its layout, without communication.
+        """Format a value as the shell does: global arrays without communication.
 
         What the value's class raises is raised here. IPython would show it as an error of the cell.
         """
@@ -615,7 +618,7 @@ class RankDebugger:
             self.make_pdb().inspect_traceback(traceback)
 
     def _may_stop(self, frame: FrameType | None, what: str) -> bool:
-        """Return whether to stop; raise if the code is not to go on either."""
+        """Return whether to stop; raise if the code must not continue."""
         mode = None if self.request is None else self.request.debug
         is_rank = os.getpid() == self._pid
         is_main = threading.current_thread() is threading.main_thread()
@@ -648,7 +651,7 @@ class RankDebugger:
             raise NoKeyboard(_NO_TERMINAL.format(what=what, place=self._format_place(frame)), what=what)
 
     def _refuse_terminal_debuggers(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Make IPython's terminal debuggers raise, ipdb's included: without a terminal they cannot even be created."""
+        """Make IPython's terminal debuggers and ipdb raise: a rank has no terminal."""
         own = self
 
         @functools.wraps(original)
@@ -668,7 +671,7 @@ class RankDebugger:
     # -- the prompt
 
     def begin_stop(self) -> None:
-        """Begin to wait for the user: an interrupt is from now on for the prompt."""
+        """Begin to wait for the user; interrupts now go to the prompt."""
         if self._wake_write < 0:
             self._wake_read, self._wake_write = os.pipe()
             os.set_blocking(self._wake_read, False)
@@ -682,7 +685,7 @@ class RankDebugger:
         self.interrupts.at_prompt = self._interrupt_command
 
     def end_stop(self, *, is_stepping: bool) -> None:
-        """End the wait. What was printed at its end is sent with the next prompt, or when the code is known to run on."""
+        """End the wait; keep its last output for the next message."""
         self.interrupts.at_prompt = self._wake
         try:
             if not self._is_new_stop:
@@ -695,9 +698,9 @@ class RankDebugger:
             self.interrupts.at_prompt = None
 
     def report_running(self, seq: int, *, waits: bool) -> None:
-        """Report that the code runs on, if it waits for other ranks, or has not stopped for a second.
+        """Report that code runs on, once it waits or a second passes.
 
-        Called from another thread, just before the rank reports where it is.
+        `waits` means for other ranks. Called from another thread, just before the rank reports where it is.
         """
         with self.interrupts.lock:
             if self._left_at is not None and (waits or self._clock() - self._left_at >= _RUNS_ON_AFTER_S):
@@ -709,7 +712,7 @@ class RankDebugger:
             self._send(DebugResumed(self.rank, seq, self.pdb.terminal.take_printed(), self._is_stepping))
 
     def ask(self, prompt: str, text: str) -> str | None:
-        """Send a prompt, and wait for the line that the user types; None at the end of all input or after an interrupt."""
+        """Prompt for a line; return None at end of input or interrupt."""
         self.interrupts.at_prompt = self._wake
         if self._is_ended or self.request is None:
             return None
@@ -729,13 +732,13 @@ class RankDebugger:
         return typed
 
     def _wake(self, is_requested: bool) -> None:  # noqa: FBT001 - the signature of `at_prompt`
-        """End the wait for a line; called by the signal handler. A signal from elsewhere ends nothing here."""
+        """End the wait for a line; ignore a signal from elsewhere."""
         if is_requested:
             self._is_ended = True
             os.write(self._wake_write, b"x")
 
     def _interrupt_command(self, is_requested: bool) -> NoReturn:  # noqa: FBT001 - the signature of `at_prompt`
-        """Interrupt the command that runs at the prompt; called by the signal handler."""
+        """Interrupt the command at the prompt; the signal handler calls this."""
         self._is_ended = self._is_ended or is_requested
         raise KeyboardInterrupt
 
@@ -772,7 +775,7 @@ class RankDebugger:
         shell.register_magic_function(self._on_debug_magic, "line_cell", "debug")  # type: ignore[arg-type]
 
     def _become_child(self) -> None:
-        """Stop nowhere in a forked child of the cell, and send nothing: the notebook would take it for the rank."""
+        """Disable stops in a forked child: it is not the rank."""
         self.request = None
         sys.settrace(None)
 
@@ -814,7 +817,7 @@ _INSTALLED: list[RankDebugger] = []
 
 
 def disable_jax_breakpoint(jax: Any) -> None:
-    """Make JAX's own debugger raise when it is called: inside a running program nothing can hold the other ranks."""
+    """Make `jax.debug.breakpoint` raise, because it would stop inside a running program."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         """Raise, because a running program cannot be stopped on one rank."""
@@ -838,7 +841,7 @@ def _is_hidden(frame: FrameType) -> bool:
 
 
 def _is_called_by_hidden(frame: FrameType | None) -> bool:
-    """Return whether a frame is hidden, or of a library that hidden code has called; the user's own code never is."""
+    """Return whether a frame is hidden, or hidden code called its library."""
     while frame is not None:
         if _is_hidden(frame):
             return True
@@ -851,7 +854,7 @@ def _is_called_by_hidden(frame: FrameType | None) -> bool:
 
 
 def _store_locals(frame: FrameType, values: dict[str, Any]) -> None:
-    """Give variables of a running function their new values. Since Python 3.13 `f_locals` does so by itself."""
+    """Set variables of a running function, for Python before 3.13."""
     frame.f_locals.update(values)
     ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
@@ -875,7 +878,7 @@ class _DefineRank(ast.NodeTransformer):
 
 
 def _define_rank(condition: str, rank: int) -> str:
-    """Replace the name `rank` in a condition by its value, because the frame that evaluates it may have no such name.
+    """Replace the name `rank`, which frames may lack, by its value.
 
     >>> _define_rank("rank == 2 and x > 0", 3)
     '3 == 2 and x > 0'

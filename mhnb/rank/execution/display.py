@@ -1,4 +1,4 @@
-"""Send displays, updates of displays, and the value of the last expression to the capture, as events."""
+"""Send displays, updates and the last expression's value to the capture."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
         )
 
     def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Clear the output of the cell, now or when it shows something again."""
+        """Clear the cell's output, now or before its next output."""
         if self.capture is None:
             super().clear_output(wait)
         else:
@@ -54,7 +54,7 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
 
 
 class RankDisplayHook(ZMQShellDisplayHook):
-    """Sends the value of the last expression to the capture, `_` and `Out`."""
+    """Sends the last expression's value to the capture, `_` and `Out`."""
 
     # A plain attribute instead of a trait, as in the shell.
     exec_result: Any = None
@@ -62,7 +62,7 @@ class RankDisplayHook(ZMQShellDisplayHook):
     _bundle: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     def quiet(self) -> bool:
-        """Return whether the cell ends in a semicolon. Only a cell that contains one is tokenised."""
+        """Return whether the cell ends in a semicolon."""
         assert self.shell is not None
         return ";" in self.shell.history_manager.input_hist_parsed[-1] and bool(super().quiet())
 
@@ -100,7 +100,7 @@ class RankDisplayHook(ZMQShellDisplayHook):
 
 
 def clean_bundle(data: dict[str, Any]) -> dict[str, Any]:
-    """Make a mime bundle fit for JSON: pictures as base64, unusual values as plain ones.
+    """Make a mime bundle fit for JSON, with binary data as base64.
 
     >>> clean_bundle({"image/png": b"abc", "text/plain": "x", "application/json": {"n": {1}}})
     {'image/png': 'YWJj', 'text/plain': 'x', 'application/json': {'n': [1]}}

@@ -29,7 +29,7 @@ _Hide: TypeAlias = Callable[[TracebackType | None], TracebackType | None]
 
 
 def _get_accessor(owner: type, name: str) -> Any:
-    """Return the interpreter's own accessor of an attribute, which no class of the user's can override."""
+    """Return the interpreter's accessor of an attribute, which no class can override."""
     return type.__dict__["__dict__"].__get__(owner)[name].__get__
 
 
@@ -42,12 +42,12 @@ _get_file, _get_line = (_get_accessor(SyntaxError, name) for name in ("filename"
 
 
 def is_a(value: object, kind: type[_T] | tuple[type[_T], ...]) -> TypeGuard[_T]:
-    """Return whether a value is of a type: its real class counts, not the one that it claims."""
+    """Return whether a value is of a type, ignoring its `__class__`."""
     return issubclass(type(value), kind)
 
 
 def class_has(kind: type, name: str) -> bool:
-    """Return whether a class or one of its bases defines a name. Unlike `hasattr` it runs no code of the class's."""
+    """Return whether a class or base defines a name, running no code."""
     return any(name in _get_class_dict(base) for base in _get_mro(kind))
 
 
@@ -68,7 +68,7 @@ def _in_one_line(text: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error. Its `__str__` is the user's code: an error that it raises is named instead.
+    """Return an error's text, or name what its `__str__` raises.
 
     >>> text_of(KeyError("missing"))
     "'missing'"
@@ -87,7 +87,7 @@ def traceback_of(error: BaseException) -> TracebackType | None:
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """Return what Python shows as the origin of an error: its cause, or else its context unless that is suppressed."""
+    """Return an error's cause, else its context unless that is suppressed."""
     cause: BaseException | None = _get_cause(error)
     if cause is not None:
         return cause
@@ -96,7 +96,7 @@ def cause_of(error: BaseException) -> BaseException | None:
 
 
 def list_related(error: BaseException) -> list[BaseException]:
-    """Return an error, its causes and the errors of groups, each once because they may be circular; not all of very many."""
+    """List an error, its causes and group members, up to a limit."""
     found: dict[int, BaseException] = {}
     pending = [error]
     while pending and len(found) <= _MAX_ERRORS:
@@ -117,7 +117,7 @@ _RUNTIME_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
 
 
 def find_failed_allocation(error: BaseException) -> BaseException | None:
-    """Return the failed allocation that an error is, or that led to it; None if memory was not short.
+    """Return the failed allocation behind an error, or None.
 
     >>> find_failed_allocation(ValueError("no")) is None, find_failed_allocation(MemoryError())
     (True, MemoryError())
@@ -136,7 +136,7 @@ _MAX_STATUS_CHARS = 4096
 
 
 def is_runtime_error(error: BaseException) -> bool:
-    """Return whether an error is one of XLA's: its class is JAX's own, whatever a class of the user's is called."""
+    """Return whether an error is XLA's, by its class's name and module."""
     kind = type(error)
     module = _get_class_dict(kind).get("__module__")
     # A name may be of a str subclass of the user's.
@@ -158,7 +158,7 @@ def contains_group(error: BaseException) -> bool:
 
 
 def syntax_error_location(error: BaseException) -> tuple[str | None, int | None]:
-    """Return file and line of a SyntaxError, each None if it has none; two None for any other error."""
+    """Return file and line of a SyntaxError, each None if unknown."""
     if not is_a(error, SyntaxError):
         return None, None
     file, line = _get_file(error), _get_line(error)
@@ -198,7 +198,7 @@ def read_error(error: BaseException, hide: _Hide) -> Reading:
 
 
 def _list_lines(errors: list[BaseException]) -> list[str]:
-    """Return a line for the first and the last errors, which are the deepest causes."""
+    """Return lines for the first and the last (deepest) errors."""
     lines = [
         f"  {name_of(each)}: {_in_one_line(text_of(each))}"[:_MAX_LINE_CHARS]
         for each in (*errors[:_MAX_FIRST], *errors[-_MAX_LAST:])

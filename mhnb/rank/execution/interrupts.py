@@ -1,4 +1,4 @@
-"""Deliver interrupts to the code of a rank's cells, and track what an interrupt may still change.
+"""Deliver interrupts to a rank's cells, and track when they have effect.
 
 The supervisor writes which cell is to stop, and sends SIGINT. From there an interrupt takes one of three ways:
 
@@ -128,7 +128,7 @@ class InterruptDelivery:
         signal.signal(signal.SIGINT, self._on_sigint)
 
     def restore_handler(self) -> None:
-        """Handle the signal again, after a library or a cell has replaced the handler."""
+        """Restore the signal handler if a library or a cell replaced it."""
         if not self.is_installed():
             signal.signal(signal.SIGINT, self._on_sigint)
 
@@ -159,15 +159,15 @@ class InterruptDelivery:
 
     @property
     def report_count(self) -> int:
-        """How often the notebook has asked the ranks to report soon where they are."""
+        """How often the notebook has asked ranks to report their position."""
         return 0 if self._requests is None else self._requests.report_count
 
     def _can_be_late(self) -> bool:
-        """Return whether a signal that comes now may be meant for the previous cell, or for a request after it."""
+        """Return whether a signal now may have been meant for earlier work."""
         return self._requests is not None and 0 < self._requests.interrupted_seq == self._seq - 1
 
     def run_request(self, work: Callable[[], _T]) -> _T:
-        """Do the work of a request. A signal that arrives meanwhile ends it, whatever the signal was meant for.
+        """Do the work of a request, which any signal ends.
 
         Raises:
             KeyboardInterrupt: a signal arrived.
@@ -176,9 +176,9 @@ class InterruptDelivery:
         return work()
 
     def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
-        """Interrupt the user's code: at once if the signal hit it, else by cancelling the cell that awaits.
+        """Interrupt the user's code directly, or cancel the cell that awaits.
 
-        So is a request between cells. Any other code on the main thread is mhnb's, and is not interrupted.
+        A request between cells is interrupted, too. Other code on the main thread is mhnb's, and is not interrupted.
         """
         del signum
         if getpid() != self._pid:
@@ -220,7 +220,7 @@ class InterruptDelivery:
             self.arrived_early = True
 
     def _defer(self, frame: FrameType | None) -> bool:
-        """Leave an interrupt pending if a launch is under way, until that is made or given up; return False if none is.
+        """Postpone an interrupt during a launch; return whether it was postponed.
 
         A launch whose callback runs in the main thread is not made before that ends: its time is limited, as in other threads.
         """
@@ -231,7 +231,7 @@ class InterruptDelivery:
         return False
 
     def _cancel(self) -> None:
-        """Cancel the cell that awaits. The event loop is free now, so the cell's code receives the interrupt."""
+        """Cancel the cell that awaits; the event loop is free now."""
         if self.task is not None and not self.is_ignored():
             self.mark_unsynchronized()
             self._mark_delivered()
@@ -244,7 +244,7 @@ class InterruptDelivery:
         self.has_raised = True
 
     def mark_unsynchronized(self) -> None:
-        """Record that the code gets an interrupt on which the ranks have not agreed: they may be at different places from here on."""
+        """Record an interrupt without agreement: ranks may be at different places."""
         self.is_pending, self.stopped_ranks = False, frozenset()
 
     def make_exception(self) -> BaseException:
@@ -265,7 +265,10 @@ class InterruptDelivery:
     # -- what the code and the notebook know
 
     def _mark_delivered(self) -> None:
-        """Record that the cell's code receives one now. Report it here if possible: the code may let no other thread run."""
+        """Record that the cell's code receives an interrupt, and report it.
+
+        It is reported here if possible, because the code may let no other thread run.
+        """
         self.was_requested = self.has_raised = True
         self.flight.record("interrupt", self._seq, self.find_line())
         # An interrupt after the reported one is reported again, because the notebook waits for a report of each.
@@ -278,7 +281,7 @@ class InterruptDelivery:
                 self.lock.release()
 
     def give_up_callbacks(self) -> None:
-        """Give up the callbacks that keep the interrupt from the cell's code. To be called repeatedly, from another thread."""
+        """Give up callbacks that delay an interrupt; another thread calls this repeatedly."""
         if not self._is_running or self._is_delivered or not self.is_requested():
             self._requested_at_s = None
             return
@@ -287,7 +290,7 @@ class InterruptDelivery:
             self.callbacks.give_up()
 
     def _is_overdue(self) -> bool:
-        """Return whether the callbacks of a program have had their time since the request for an interrupt."""
+        """Return whether callbacks have used up their time since the interrupt request."""
         return self._requested_at_s is not None and self._clock() - self._requested_at_s >= _CALLBACK_LIMIT_S
 
     def is_handled(self) -> bool:
@@ -312,7 +315,7 @@ class InterruptDelivery:
                 self._is_reported = is_delivered
 
     def _on_unraisable(self, unraisable: Any) -> None:
-        """Reset the state if an interrupt was raised in a finalizer or a callback: it had no effect, so the next one counts."""
+        """Reset the state if a finalizer or callback swallowed an interrupt."""
         ours = self._is_delivered and threading.current_thread() is threading.main_thread()
         if ours and issubclass(unraisable.exc_type, KeyboardInterrupt):
             self._is_delivered = False
@@ -336,7 +339,7 @@ def is_one_of(code: CodeType, codes: Sequence[CodeType]) -> bool:
 
 
 def is_within(frame: FrameType | None, codes: Sequence[CodeType]) -> bool:
-    """Return whether a frame belongs to one of these functions, or was called by one."""
+    """Return whether a frame or one of its callers runs `codes`."""
     while frame is not None:
         if is_one_of(frame.f_code, codes):
             return True

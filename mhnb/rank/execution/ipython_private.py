@@ -1,7 +1,7 @@
-"""Private names of IPython and ipykernel that a rank's shell uses. No other module of a rank knows such names.
+"""Private names of IPython and ipykernel that a rank's shell uses.
 
-IPython calls private methods, which here call public ones; a rank's shell overrides those. Each name may be missing in another version:
-then a rank works without it, and its log says what that means.
+No other module of a rank knows such names. IPython calls private methods, which here call public ones; a rank's shell
+overrides those. Each name may be missing in another version: a rank then works without it, and logs the effect.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _EFFECTS = {
 
 
 def describe_missing_names() -> list[str]:
-    """Return a line for each private name that this IPython does not have."""
+    """Return a line for each private name that this IPython lacks."""
     missing = [name for name in _EFFECTS if not hasattr(ZMQInteractiveShell, name)]
     return [f"this IPython has no InteractiveShell.{name}: {_EFFECTS[name]}" for name in missing]
 
 
 class PublicShell(ZMQInteractiveShell):
-    """ipykernel's shell with a public method in place of each private one that a rank's shell overrides or calls."""
+    """ipykernel's shell with public methods in place of private ones."""
 
     def show_drawn_error(self, kind: type[BaseException], error: BaseException, drawn: list[str]) -> None:
         """Show an error whose lines are drawn already."""
@@ -36,7 +36,7 @@ class PublicShell(ZMQInteractiveShell):
             show(kind, error, drawn)
 
     def call_error_hook(self, error: BaseException, drawn: list[str]) -> None:
-        """Show an error as IPython does: by `show_drawn_error`, or by what a library or a cell has put in its place."""
+        """Show an error as IPython does: by `show_drawn_error` or its replacement."""
         self._showtraceback(type(error), error, drawn)
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
@@ -51,7 +51,7 @@ class PublicShell(ZMQInteractiveShell):
 
     @property
     def drawn_error(self) -> list[str] | None:
-        """The lines of the error that was shown last; None if the running cell has shown none.
+        """The lines of the running cell's last shown error, or None.
 
         ipykernel sends them to a client that runs code on this engine itself. A version without the name would not read it.
         """

@@ -1,4 +1,4 @@
-"""Run cells on a rank, one at a time and in the order of their numbers, and answer each with exactly one message.
+"""Run a rank's cells in order, and answer each with one message.
 
 This module decides which cell may run, and when output is sent. The shell interprets the cell.
 
@@ -56,7 +56,10 @@ _R = TypeVar("_R")
 
 
 def exit_on_internal_error(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap a callback of the event loop that runs no user code unguarded: an exception from it is mhnb's own."""
+    """Wrap an event-loop callback so that an exception ends the process.
+
+    The callback must not run user code unguarded: any exception counts as mhnb's own.
+    """
 
     @functools.wraps(function)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -163,7 +166,7 @@ class CellRunner:
         return self._running is not None
 
     def close(self) -> None:
-        """Stop the service thread and send what is left; for tests and an orderly end."""
+        """Stop the service thread and send the remaining output."""
         self._stop.set()
         self.interrupts.close()
         self._service.join()
@@ -172,7 +175,7 @@ class CellRunner:
     # -- messages
 
     def handle(self, message: RunCell | SkipCell) -> None:
-        """Run or skip a cell. Returns when it has ended, or when it awaits on the event loop."""
+        """Run or skip a cell; start one that awaits as a task."""
         if reason := self._find_refusal(message):
             self._send(CellRefused(self.rank, message.seq, reason))
             return
@@ -188,9 +191,9 @@ class CellRunner:
             self._send(self._last_reply)
 
     def describe_state(self) -> dict[str, Any]:
-        """Return this rank's state for a notebook that attaches: the number of its next cell, the last cell, and how it ended.
+        """Return the next cell's number, the last cell, and how it ended.
 
-        It may be that no notebook has received that end. Its output was sent with it: of that, only an error is repeated.
+        It is for a notebook that attaches: none may have received that end. Of the output only errors are repeated.
         """
         last, run = self._last_reply, self._last_request
         if last is None:
@@ -283,7 +286,7 @@ class CellRunner:
         return result
 
     def _begin_stops(self) -> None:
-        """Trace the code that begins now, if it is to stop at given lines."""
+        """Trace the cell's code if it is to stop at given lines."""
         mode = None if self._debugger.request is None else self._debugger.request.debug
         if mode is not None and (mode.breakpoints or mode.stop_ranks is not None):
             self._debugger.make_pdb().begin(mode)
@@ -294,12 +297,15 @@ class CellRunner:
             self._debugger.pdb.end()
 
     def _show_error(self, result: ExecutionResult) -> None:
-        """Show an error that was not shown yet. Here an interrupt can still end code of the user's class that showing it runs."""
+        """Show an error that was not shown yet.
+
+        This runs code of the user's class, which an interrupt can still end here.
+        """
         if (error := _error_of(result)) is not None:
             self.shell.ensure_error_shown(error)
 
     def _wait_for_launches(self, result: ExecutionResult) -> None:
-        """Wait for what the cell launched, however its code ended, because a hang belongs to the cell that caused it."""
+        """Wait for the cell's launches: a hang belongs to its cell."""
         error = _error_of(result)
         stopped = is_a(error, KeyboardInterrupt) and self._is_stopped()
         if stopped or (self.interrupts.was_requested and not self.interrupts.stopped_ranks):
@@ -314,7 +320,7 @@ class CellRunner:
             raise
 
     def _finish_launches(self, error: BaseException | None) -> None:
-        """Wait briefly for the launches of an interrupted cell. Signals that still arrive do not cut the wait short."""
+        """Wait briefly for an interrupted cell's launches, despite further signals."""
         self.interrupts.is_finishing = True
         self._await_launches(error, _DISCONNECT_WAIT_S if self.can_disconnect() else _STOPPED_WAIT_S)
 
@@ -340,7 +346,7 @@ class CellRunner:
         self._end(result)
 
     def _end(self, result: ExecutionResult | BaseException) -> None:
-        """Send the reply to the cell. From here on an interrupt changes nothing."""
+        """Send the cell's reply; interrupts change nothing from here on."""
         if getpid() != self._pid:
             # The cell forked, and its child returned from the cell: it must not answer for the rank.
             os._exit(0)
@@ -381,9 +387,10 @@ class CellRunner:
         return "interrupted" if stopped or cancelled else "error"
 
     def _is_stopped(self) -> bool:
-        """Return whether the running cell was asked to stop. If not, a KeyboardInterrupt is the code's own error, like any other.
+        """Return whether the running cell was asked to stop.
 
-        If a library has replaced the signal handler, at most the other ranks' state is known, so the answer is yes.
+        If not, a KeyboardInterrupt is the code's own error. If a library has replaced the signal handler,
+        at most the other ranks' state is known, so the answer is yes.
         """
         interrupts = self.interrupts
         is_delivered = interrupts.was_requested or interrupts.arrived_early
@@ -392,7 +399,7 @@ class CellRunner:
     # -- output while a cell runs, and after
 
     def _serve(self) -> None:
-        """Poll the output from time to time. No other thread wakes this one, so a short cell never meets it."""
+        """Run the duties at intervals; cells never wake this thread, for speed."""
         pause_s = _LIVE_INTERVAL_S
         duties = (
             self._send_live_output,
@@ -410,7 +417,7 @@ class CellRunner:
             pause_s = _LIVE_INTERVAL_S if self._running is not None else _IDLE_INTERVAL_S
 
     def _run_duty(self, duty: Callable[[], None]) -> None:
-        """Run one duty beside the main thread. A failure is reported in the log, and the other duties continue."""
+        """Run one duty; log a failure, so that other duties continue."""
         try:
             duty()
         except Exception:  # noqa: BLE001 - without this thread no output is sent, and no interrupt releases the rank
@@ -429,13 +436,13 @@ class CellRunner:
             self._send_taken(running.seq)
 
     def _flush_output(self) -> None:
-        """Send what the cell has printed so far, before the user reads what the debugger prints."""
+        """Send the cell's output before the user sees the debugger's."""
         with self._lock:
             if self._running is not None:
                 self._send_taken(self._running.seq)
 
     def _send_taken(self, seq: int) -> None:
-        """Send the output of the running cell, with the lock held. Its last error is kept, in case no notebook receives it."""
+        """Send output and keep its last error; the caller holds the lock."""
         self.capture.poll()
         if events := self.capture.take():
             self._sent_error = next((e for e in reversed(events) if isinstance(e, ErrorRaised)), self._sent_error)
@@ -449,7 +456,7 @@ class CellRunner:
                 self.send(OutputProduced(self.rank, seq, events))
 
     def _note_callback_error(self, failed: Reading, program: CallingProgram) -> None:
-        """Note what a function raised that a program called. The program may hang because of it, and the error would come last."""
+        """Note a callback's error early, because its program may hang."""
 
         def describe() -> None:
             described = self.shell.describe_callback_error(failed, program.name)
@@ -464,7 +471,7 @@ class CellRunner:
                 self.send(CallbackFailed(self.rank, self._running.seq, *failed))
 
     def _send_status(self) -> None:
-        """Send where a long cell is. This thread also runs while the main thread is stuck."""
+        """Send where a long cell is, even if its thread is stuck."""
         running = self._running
         if running is None:
             return
@@ -488,13 +495,13 @@ class CellRunner:
                 self.send(status)
 
     def _find_coroutine(self) -> Any:
-        """Return the coroutine of a cell that awaits at this moment; else None."""
+        """Return the coroutine of a cell that awaits now; else None."""
         coroutine: Any = None if (task := self.interrupts.task) is None else task.get_coro()
         return None if coroutine is None or coroutine.cr_running else coroutine
 
 
 def _error_of(result: ExecutionResult | BaseException) -> BaseException | None:
-    """Return the error that ended a cell, or None. An error may be falsy, or claim to be of any class."""
+    """Return the error that ended a cell, or None."""
     if not is_a(result, ExecutionResult):
         return result  # type: ignore[return-value]
     before: BaseException | None = result.error_before_exec

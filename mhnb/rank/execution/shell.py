@@ -1,4 +1,4 @@
-"""The IPython shell of a rank. It interprets a cell and sends everything that the cell shows to the rank's capture.
+"""The rank's IPython shell: interprets cells and sends output to the capture.
 
 It does not know messages, nor when a cell may run; that is the runner's part.
 `%time` and `%%time` include what the cell has launched, which continues when Python is done with it.
@@ -106,7 +106,7 @@ class _Exit(ZMQExitAutocall):
 
 
 class RankShell(PublicShell):
-    """An IPython shell whose output goes to a capture once one is attached.
+    """An IPython shell that sends its output to an attached capture.
 
     `execution_count` is the number that the notebook shows beside the cell, or else mhnb's own.
     """
@@ -149,7 +149,7 @@ class RankShell(PublicShell):
     # -- replaced parts of IPython
 
     def system_piped(self, cmd: str) -> None:
-        """Run `!cmd` as any notebook does, but with nothing to read: a command that prompts would wait forever."""
+        """Run `!cmd` with empty input, because a prompt would wait forever."""
         if cmd.rstrip().endswith("&"):
             # It raises with the reason why IPython does not accept such a command.
             super().system_piped(cmd)
@@ -178,7 +178,7 @@ class RankShell(PublicShell):
         *,
         note_shown: Callable[[BaseException], None],
     ) -> None:
-        """Send everything that is shown from now on to the capture, and make code that would wait for a keyboard raise.
+        """Send output to the capture from now on; make keyboard reads raise.
 
         Args:
             note_shown: called with every exception that is shown.
@@ -239,16 +239,16 @@ class RankShell(PublicShell):
         return PreparedCell(source, transformed, None, awaits=awaits)
 
     def _restore_names(self) -> None:
-        """Restore the names without which no cell runs, after a cell that cleared its globals."""
+        """Restore the names that cells need, after one cleared its globals."""
         self.user_ns.setdefault("__name__", "__main__")
         self.user_ns["__builtins__"] = self.user_ns["__builtin__"] = builtins
         self.init_user_ns()
 
     def _needs_no_transformation(self, seq: int, source: str, numbered: str) -> bool:
-        """Return whether IPython's transformation would leave the cell as it is, at a tenth of the cost.
+        """Return whether IPython's transformation would not change the cell.
 
         Text that parses as Python has no `%`, `!` or `?` syntax. Only a single line can still be a magic or a call without
-        parentheses.
+        parentheses. This check costs a tenth of the transformation.
         """
         manager = self.input_transformer_manager
         transformers = (manager.cleanup_transforms, manager.line_transforms, manager.token_transformers)
@@ -277,7 +277,7 @@ class RankShell(PublicShell):
         return word in self.magics_manager.magics["line"] or issubclass(kind, IPyAutocall | Macro)
 
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
-        """Run a magic. Before `%time` reads a clock, wait for what was launched earlier."""
+        """Run a magic; before `%time`, wait for earlier launches."""
         if magic_name == "time":
             self.before_time_magic()
         return super().run_line_magic(magic_name, line, _stack_depth + 1)
@@ -314,7 +314,7 @@ class RankShell(PublicShell):
     async def run_code(
         self, code_obj: CodeType, result: ExecutionResult | None = None, *, async_: bool = False
     ) -> bool:
-        """Run code. An error that raises when it is shown or tested for truth stays the cell's error."""
+        """Run code; keep its error even if showing or testing it raises."""
         try:
             raised: bool = await super().run_code(code_obj, result, async_=async_)
         except Exception as broken:
@@ -345,7 +345,7 @@ class RankShell(PublicShell):
         return coroutine
 
     def _trigger_end_events(self) -> None:
-        """Trigger the events of a cell's end, on which, for example, matplotlib shows its figures."""
+        """Trigger a cell's end events, at which matplotlib shows its figures."""
         self.events.trigger("post_execute")
         self.events.trigger("post_run_cell", self.last_execution_result)
 
@@ -384,7 +384,7 @@ class RankShell(PublicShell):
             self.error_shown = raised if self.error_shown is value else self.error_shown
 
     def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Show an error of the compiler, or one of a file that the cell imports with the frames that led there."""
+        """Show a compiler error of the cell or a file it imports."""
         value = sys.exc_info()[1] or getattr(sys, "last_value", None)
         if self.capture is None or value is None:
             super().showsyntaxerror(filename, running_compiled_code)
@@ -429,13 +429,13 @@ class RankShell(PublicShell):
         return self.InteractiveTB.structured_traceback(type(error), error, tb, tb_offset=tb_offset)
 
     def _read(self, error: BaseException) -> Reading:
-        """Read an error. Its text is computed once, because it may be long, and different each time."""
+        """Read an error once: its text may be long, or change."""
         if self._reading is None or self._reading.error is not error:
             self._reading = read_error(error, hide_own_frames)
         return self._reading
 
     def ensure_error_shown(self, error: BaseException) -> None:
-        """Show the cell's error unless it was shown already. What a hook printed instead is not an error report."""
+        """Show the cell's error unless shown; a hook's output does not count."""
         if self.error_shown is error:
             return
         shown = self._find_interrupt(error)
@@ -444,9 +444,9 @@ class RankShell(PublicShell):
         self.error_shown = error
 
     def _find_interrupt(self, error: BaseException) -> BaseException:
-        """Return the interrupt behind the failure of a program that was ended for it, at the line of that failure.
+        """Return the interrupt behind a program's failure, at the failure's line.
 
-        A program was ended if its connections were closed, or its callback was given up. The signal may hit the shell when the
+        It has closed the program's connections, or given up its callback. The signal may hit the shell when the
         failure has left the cell's code. Any other error is returned as it is.
         """
         if not (self._interrupts.was_requested and is_interrupt(error)):
@@ -511,7 +511,7 @@ class RankShell(PublicShell):
         return ErrorRaised(name, evalue, [*frames.splitlines(), *last], line, code, at_s)
 
     def _describe_failed_allocation(self, error: BaseException) -> AllocationFailure | None:
-        """Return what the memory holds if an allocation has failed, while the error's frames still hold their arrays."""
+        """Describe memory after a failed allocation, while frames hold their arrays."""
         cause = find_failed_allocation(error)
         if cause is None:
             return None
@@ -526,7 +526,7 @@ class RankShell(PublicShell):
             return AllocationFailure(problem=f"the arrays in memory could not be listed: {why}")
 
     def _find(self, find: Callable[[BaseException, RunningCell], _T], error: BaseException, unknown: _T) -> _T:
-        """Return what `find` finds of an error in the running cell; `unknown` if the cell broke what it needs."""
+        """Return what `find` finds of an error; `unknown` if it raises."""
         assert self.capture is not None
         if self.cell is None:
             return unknown
@@ -545,20 +545,20 @@ class RankShell(PublicShell):
     # -- tasks of a notebook's front end
 
     def enable_matplotlib(self, gui: str | None = None) -> Any:
-        """Draw inline, whatever `%matplotlib` requests: a rank has no browser and no screen."""
+        """Draw inline if `%matplotlib` requests a browser or a screen."""
         if self.capture is None or gui in _INLINE_BACKENDS:
             return super().enable_matplotlib(gui)
         print(f"mhnb: {NO_BROWSER_NOTE.format(f'%matplotlib {gui}')}", file=sys.stderr)
         return super().enable_matplotlib("inline")
 
     def payloadpage_page(self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
-        """Show `name?` with the other output of the cell; a rank has no pager."""
+        """Show `name?` in the cell's output; a rank has no pager."""
         del start, screen_lines, pager_cmd
         data = strg if isinstance(strg, dict) else {"text/plain": strg}
         self.display_pub.publish(clean_bundle(data.get("data", data)))
 
     def set_next_input(self, text: str, replace: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Show the text that %load and similar magics would put into a cell."""
+        """Show the text that %load and similar magics would insert."""
         del replace
         self.display_pub.publish({"text/plain": text})
 
@@ -575,7 +575,7 @@ def _skip_ipython_frames(tb: TracebackType | None) -> TracebackType | None:
 
 
 def _skip_to_cell_code(tb: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the cell's own code on; None if that did not run because the compiler refused it."""
+    """Return the traceback from the cell's code on; None if not compiled."""
     while tb is not None and not (
         tb.tb_frame.f_code.co_name == "run_code" and "IPython" in tb.tb_frame.f_code.co_filename
     ):
@@ -584,7 +584,7 @@ def _skip_to_cell_code(tb: TracebackType | None) -> TracebackType | None:
 
 
 def _check_lines(drawn: Any) -> list[str]:
-    """Check that a drawn traceback is lines of text, because an error or a patched IPython may have drawn it."""
+    """Check that foreign code has drawn a traceback as lines of text."""
     if not is_a(drawn, list) or not all(is_a(piece, str) for piece in drawn):
         raise TypeError("it is not a list of strings")
     return [str.__str__(piece) for piece in drawn]
@@ -596,9 +596,9 @@ def _format_exit_code(error: BaseException) -> str:
 
 
 def _reload_inline_backend() -> None:
-    """Make the next import load the inline backend again, now that a shell exists.
+    """Make the next import load the inline backend again.
 
-    It looks for one only when it is imported, and the supervisor did that before there was any.
+    It looks for a shell only when it is imported, and the supervisor did that before one existed.
     """
     sys.modules.pop("matplotlib_inline.backend_inline", None)
     if (matplotlib := sys.modules.get("matplotlib")) is not None:
@@ -609,7 +609,7 @@ def _reload_inline_backend() -> None:
 
 
 def include_launches_in_time(shell: RankShell, wait: Callable[[], None], is_stopped: Callable[[], bool]) -> None:
-    """Make IPython's clock of processor time wait first; its magics read it before and after the code.
+    """Make IPython's processor clock wait for launches; `%time` reads it twice.
 
     The wall clock is read before the first and after the second reading: so the magics themselves wait before they begin.
 

@@ -1,4 +1,4 @@
-"""Parts of IPython and of libraries that are replaced in a rank's shell: array reprs, history, keyboard input, drawing.
+"""Replace parts of IPython and libraries in a rank's shell.
 
 A global array is shown with shape, mesh, spec and cost, alone or in a container, in the same words on every rank. JAX's own text
 shows only shape and dtype, because more would need communication. Only a fully replicated array has its numbers on every rank,
@@ -42,14 +42,14 @@ from mhnb.sharding.layout import format_array_line
 
 
 def register_array_reprs(shell: Any) -> None:
-    """Make a shell show global arrays in this form. An array on this rank alone keeps JAX's text, with its numbers."""
+    """Make a shell describe global arrays; local ones keep JAX's text."""
     formatter = shell.display_formatter.formatters["text/plain"]
     for module, name in ARRAY_CLASSES:
         formatter.for_type_by_name(module, name, _print_array)
 
 
 def draw_shardings_without_color() -> None:
-    """Make JAX's own drawing of a sharding separate its boxes by lines, as it does without a terminal.
+    """Make JAX draw shardings with lines between boxes, not with colours.
 
     Boxes that only colours separate would be lost in the text form, and on sites that show notebooks without their styles.
     """
@@ -88,7 +88,7 @@ def _describe(array: Any, *, is_top_level: bool) -> str:
 
 
 def _format_value(array: Any) -> str:
-    """Return JAX's own text, with the numbers, if each rank has all of them; else the empty string. Nothing is sent."""
+    """Return JAX's text of a fully replicated array; empty for any other."""
     if not array.is_fully_replicated:
         return ""
     try:
@@ -115,7 +115,7 @@ _PRINT_HINT = "Print the value instead, or fetch it into the notebook with %mhja
 
 
 def disable_stdin(shell: InteractiveShell) -> None:
-    """Replace input, getpass and other functions that read from a terminal by functions that raise."""
+    """Make input, getpass and other functions that read a terminal raise."""
     builtins.input = _make_refusal("input()", _PUSH_HINT.format(what="input"))
     getpass.getpass = _make_refusal("getpass()", _PUSH_HINT.format(what="getpass.getpass"))
     # These two would read end-of-file and continue without a message.
@@ -134,9 +134,9 @@ def _make_refusal(what: str, hint: str) -> Any:
 
 
 def without_input(command: str) -> str:
-    """Return a `!` command that reads end-of-file from its standard input; its outputs stay a terminal.
+    """Return a `!` command with an empty standard input.
 
-    The user's own shell runs it, whatever its language.
+    Its outputs stay a terminal. The user's own shell runs it, whatever its language.
     """
     return shlex.join(["sh", "-c", 'exec "$0" -c "$1" </dev/null', os.environ.get("SHELL") or "sh", command])
 
@@ -181,7 +181,7 @@ class _Substitute(MetaPathFinder, Loader):
 
 
 def _fill_tqdm(module: ModuleType) -> None:
-    """Provide tqdm's text bars in place of its automatic choice and of its widgets, as tqdm does in a terminal."""
+    """Provide tqdm's text bars instead of its widgets and automatic choice."""
     # tqdm's own package has loaded `tqdm.std` before it imports this module.
     std, names = sys.modules["tqdm.std"], _TQDM_MODULES[module.__name__]
     vars(module).update({name: std.trange if "range" in name else std.tqdm for name in names}, __all__=list(names))
@@ -192,7 +192,7 @@ _BROWSER_BACKENDS = ("matplotlib.backends.backend_nbagg", "ipympl.backend_nbagg"
 
 
 def _fill_inline_backend(module: ModuleType) -> None:
-    """Provide the names of matplotlib's inline backend in place of a backend that needs a browser, and print a note."""
+    """Substitute matplotlib's inline backend for a browser's, and print a note."""
     # Installed with IPython, like the inline backend itself.
     backend_inline = importlib.import_module("matplotlib_inline.backend_inline")
     vars(module).update({name: value for name, value in vars(backend_inline).items() if name[:1] != "_"})
@@ -215,7 +215,7 @@ def install_text_output() -> None:
 
 
 def name_cells_in_warnings() -> None:
-    """Name the cell in which a warning was raised as the notebook shows it."""
+    """Name cells in warnings as the notebook shows them."""
     original = warnings.formatwarning
     if getattr(original, "names_cells", False):
         return
@@ -236,14 +236,14 @@ def name_cells_in_warnings() -> None:
 
 
 class RankHistory(HistoryManager):
-    """IPython's history without its database, which costs a cell more than everything else in `run_cell`."""
+    """IPython's history without its database, which would dominate `run_cell`'s cost."""
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits, enabled=False)
         self._recent = ("", "", "")
 
     def store_inputs(self, line_num: int, source: str, source_raw: str | None = None) -> None:
-        """Store a cell under its number. Numbers between, of cells that this rank did not run, get empty text."""
+        """Store a cell under its number; skipped numbers get empty text."""
         raw = (source if source_raw is None else source_raw).rstrip("\n")
         _store_at(self.input_hist_parsed, line_num, source.strip("\n"))
         _store_at(self.input_hist_raw, line_num, raw)

@@ -1,4 +1,4 @@
-"""Sample what the main thread does during a long cell, from a thread beside it.
+"""Sample the main thread's stack during a long cell, from another thread.
 
 This module decides when to sample and what of a stack is the cell's. `core/hang_report.py` judges what the stack means.
 """
@@ -58,7 +58,7 @@ _own_waits: list[tuple[CodeType, OwnWait]] = []
 
 
 def own_wait(awaited: OwnWait) -> Callable[[_Function], _Function]:
-    """Mark a function of the rank that waits in Python, so that samples of its stack report the wait."""
+    """Mark a rank's function that waits, so that samples report the wait."""
 
     def mark(function: _Function) -> _Function:
         _own_waits.append((function.__code__, awaited))
@@ -136,7 +136,7 @@ class StackSampler:
         return self._make_status(frames, counts, flight, awaits=awaited is not None, age_s=age_s)
 
     def make_failed_status(self, seq: int, age_s: float) -> RankStatus | None:
-        """Return the status of a failed sample: nothing is known. None less than a second after the last one."""
+        """Return a failed sample's status; None within a second of the last."""
         if self._last_failure[0] == seq and age_s < self._last_failure[1] + _SAMPLE_INTERVAL_S:
             return None
         self._last_failure = seq, age_s
@@ -187,7 +187,7 @@ class StackSampler:
         )
 
     def _locate_callback(self, cell_file: str, flight: PendingLaunch | None) -> RankActivity | None:
-        """Return where the function is that a program calls at the moment: its program waits for it, and the main thread for that."""
+        """Return where a running callback is, for which the main thread waits."""
         if (found := self.find_callback()) is None:
             return None
         thread_id, program = found
@@ -200,7 +200,7 @@ class StackSampler:
         return RankActivity("callback", program, place.line, place.user_frame)
 
     def _describe_threads(self, flight: PendingLaunch | None) -> list[ThreadStatus]:
-        """Describe where the threads are that the cell started, because its main thread may wait for one of them."""
+        """Describe the cell's threads: the main thread may wait for one."""
         frames = sys._current_frames()
         found = []
         for thread in threading.enumerate():
@@ -239,7 +239,7 @@ class StackSampler:
     # -- sampling the stack
 
     def _list_frames(self, awaited: Any) -> list[FrameType]:
-        """Return the main thread's frames, innermost first, without those that run the cell."""
+        """Return the main thread's frames inside the cell, innermost first."""
         frames: list[FrameType] = []
         found = (
             _coroutine_frames(awaited)
@@ -257,9 +257,10 @@ class StackSampler:
     # -- processor time
 
     def _measure(self, age_s: float) -> tuple[float, float]:
-        """Return the processors wanted since the last call: by the main thread, and by all but Python's other threads.
+        """Return processors wanted by the main thread, without and with native threads.
 
-        Wanted means used, or queued for: on a machine with more work than cores, a computing rank gets a small part of one.
+        Wanted means used since the last call, or queued for: on a machine with more work than cores, a computing rank
+        gets a small part of one.
         """
         others = [thread for thread in threading.enumerate() if thread is not self._main]
         others_s = sum(map(_read_cpu_s, others))
@@ -273,12 +274,12 @@ class StackSampler:
 
 
 def _is_idle(stack: Sequence[FrameType]) -> bool:
-    """Return whether a thread belongs to a pool and has no work: it is in the pool's own loop."""
+    """Return whether a thread is idle in a pool's loop."""
     return bool(stack) and stack[0].f_code.co_name == "_worker" and "concurrent" in stack[0].f_code.co_filename
 
 
 def _runs_thread(code: CodeType) -> bool:
-    """Return whether a function is one of those that run the function of a thread or of a pool."""
+    """Return whether a function runs the function of a thread or pool."""
     return code.co_name in ("run", "_run_as") and code.co_filename in (threading.__file__, _POOL_FILE, _ORIGIN_FILE)
 
 
@@ -289,7 +290,7 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _coroutine_frames(coroutine: Any) -> list[FrameType]:
-    """Return the frames of a coroutine and of what it awaits, innermost first."""
+    """Return frames of a coroutine and what it awaits, innermost first."""
     frames: list[FrameType] = []
     while (frame := _frame_of(coroutine)) is not None:
         frames.append(frame)
@@ -315,7 +316,7 @@ def _find_awaited(coroutine: Any) -> Any:
 
 
 def _find_call(frame: FrameType) -> str:
-    """Return the name of the function that a frame is calling, as in its source. Empty string without a call or source."""
+    """Return the name of the function that a frame calls; else empty."""
     code, index = frame.f_code, frame.f_lasti
     if index < 0:
         return ""
@@ -333,7 +334,7 @@ def _find_call(frame: FrameType) -> str:
 
 
 def read_call(expression: str) -> str:
-    """Return the name of the called function if an expression is a call; else the empty string.
+    """Return a call expression's function name; empty for any other expression.
 
     It does not use `ast`: in CPython 3.11 a parse in one thread makes one in progress in another thread fail
     ("AST constructor recursion depth mismatch"), and the main thread may be rendering a traceback.
@@ -363,7 +364,7 @@ def _find_opening(words: Sequence[str]) -> int:
 
 
 def _is_operand(words: Sequence[str]) -> bool:
-    """Return whether words are one operand with attributes, calls and indexes, without an operator between."""
+    """Return whether words form one operand, without an operator between them."""
     depth, before = 0, ""
     for word in words:
         if word in _OPEN:
@@ -377,7 +378,7 @@ def _is_operand(words: Sequence[str]) -> bool:
 
 
 def _read_cpu_s(thread: threading.Thread) -> float:
-    """Return the processor time of a thread in seconds; 0 if the system does not report it."""
+    """Return a thread's processor time in seconds; 0 if not reported."""
     try:
         fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -387,7 +388,7 @@ def _read_cpu_s(thread: threading.Thread) -> float:
 
 
 def _read_queued_s(task: int | str | None) -> float:
-    """Return the seconds for which a thread was ready and had no processor; 0 if the system does not report them."""
+    """Return the seconds a thread waited for a processor; 0 if unreported."""
     try:
         return int(Path(f"/proc/self/task/{task}/schedstat").read_bytes().split()[1]) * 1e-9
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Streams of a rank, output that bypasses Python, and the context that holds the cell to which output belongs.
+"""Streams and native output of a rank, and their cells.
 
 `sys.stdout` and `sys.stderr` are text streams that pass what is written to the capture, a line at a time. The text side is
 Python's own, in C: printing a line costs one call into Python, not one for each of its pieces.
@@ -62,7 +62,7 @@ _MOST_VALUES, _LONGEST_TEXT = 1000, 10_000
 
 
 def describe_plain_values(value: Any) -> str | None:
-    """Describe plain values in the same words in every process; None for any other object.
+    """Describe plain values identically in every process; None for others.
 
     Plain are numbers, texts, paths, None, and tuples, lists and dictionaries of them, of moderate size.
 
@@ -155,7 +155,7 @@ class CellThread:
         self._seq = 0
 
     def begin_child(self, kind: str, label: str, call: _Call | None = None) -> CellThread:
-        """Return the next thread or task of a kind that this one starts in the current cell.
+        """Return this thread's next child of a kind in the current cell.
 
         Args:
             call: what it calls. A call that is made again after an equal one has failed is the same call.
@@ -228,12 +228,12 @@ _tasks: WeakKeyDictionary[Any, CellThread] = WeakKeyDictionary()
 
 
 def current_cell() -> int:
-    """Return the number of the cell that the calling code belongs to; 0 if unknown."""
+    """Return the calling code's cell number; 0 if unknown."""
     return CELL_NUMBER.get() or getattr(threading.current_thread(), "_mhnb_seq", 0)
 
 
 def current_thread() -> CellThread:
-    """Return the thread or task of a cell in which the calling code runs."""
+    """Return the cell's thread or task that runs the calling code."""
     if asyncio._get_running_loop() is not None and (task := asyncio.current_task()) in _tasks:
         return _tasks[task]
     if _pooled.work is not None:
@@ -243,7 +243,7 @@ def current_thread() -> CellThread:
 
 
 def propagate_to_threads() -> None:
-    """Make threads, tasks and pools remember the cell that started them. Does so once per process."""
+    """Make threads, tasks and pools remember their cell, once per process."""
     if not hasattr(threading.Thread.start, "__wrapped__"):
         _wrap(threading.Thread, "start", _start)
         _wrap(ThreadPoolExecutor, "submit", _submit)
@@ -371,7 +371,7 @@ def _create_task(original: Callable[..., Any], loop: Any, coroutine: Any, **kwar
 
 
 def _read_arguments(coroutine: Any) -> dict[str, Any]:
-    """Return the arguments of a coroutine that has not begun, without the object whose method it is."""
+    """Return the arguments of a coroutine not yet begun, without `self`."""
     if not iscoroutine(coroutine):
         return {}
     code, found = coroutine.cr_code, getcoroutinelocals(coroutine)
@@ -401,7 +401,10 @@ def _call_at(
 
 
 def _is_librarys(callback: Any) -> bool:
-    """Return whether a callback is not one of a cell: asyncio's own callbacks wake tasks, which are identified themselves."""
+    """Return whether a callback is asyncio's own or otherwise not a cell's.
+
+    Asyncio's own callbacks wake tasks, which are identified themselves.
+    """
     return (
         not current_cell()
         or asyncio.isfuture(getattr(callback, "__self__", None))
@@ -410,7 +413,7 @@ def _is_librarys(callback: Any) -> bool:
 
 
 def _bind_work(callback: Callable[..., Any], args: tuple[Any, ...] = ()) -> Callable[..., Any]:
-    """Return a callback that runs as work of the calling thread or task, whichever thread calls it."""
+    """Bind a callback to the calling thread or task as its work."""
     seq, work = current_cell(), _begin_work(callback, args)
 
     # Logs of asyncio name the user's function.
@@ -459,7 +462,7 @@ class NativeFile:
         return self._offset
 
     def read_new(self) -> str:
-        """Return what was written since the last call. An incomplete Gloo greeting is kept for the next call."""
+        """Return text written since the last call, except an incomplete Gloo greeting."""
         size = fstat(self._fd).st_size
         if size <= self._offset:
             unfinished, self._partial_greeting = self._partial_greeting, ""
@@ -479,7 +482,7 @@ class NativeFile:
 
 
 def split_library_noise(text: str) -> tuple[str, str]:
-    r"""Split output of C code into what the user should see, and what libraries print about themselves.
+    r"""Split native output into text for the user and library noise.
 
     Noise is the line that Gloo prints for each new set of devices, and absl's messages below the level of an error.
 
@@ -498,7 +501,7 @@ def split_library_noise(text: str) -> tuple[str, str]:
 
 @functools.cache
 def _c_stdout() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
-    """Return the C library and its `stdout`, which macOS calls `__stdoutp`. None if it has neither."""
+    """Return the C library and its `stdout` (macOS: `__stdoutp`), or None."""
     library = ctypes.CDLL(None)
     for name in ("stdout", "__stdoutp"):
         try:
@@ -509,7 +512,7 @@ def _c_stdout() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
 
 
 def line_buffer_c_stdout() -> None:
-    """Make C code's output leave the process line by line, as on a terminal; in a file it would wait for 4 KiB."""
+    """Line-buffer C's stdout; to a file it would wait for 4 KiB."""
     if (found := _c_stdout()) is not None:
         library, stdout = found
         library.setvbuf(stdout, None, _IOLBF, ctypes.c_size_t(0))
@@ -525,7 +528,7 @@ def flush_c_stdout() -> None:
 
 
 def hook_subprocesses(before_start: Callable[[], None]) -> Callable[[], None]:
-    """Call `before_start` before Python's own functions start a subprocess. Return a function that undoes this."""
+    """Call `before_start` before Python starts a subprocess; return an undo function."""
     init, system = subprocess.Popen.__init__, os.system
 
     @functools.wraps(init)
@@ -591,7 +594,7 @@ class _BinarySide(io.BufferedIOBase):
 
 
 class RankStream(io.TextIOWrapper):
-    """A text stream as programs expect one: a descriptor number, an encoding, a binary side; never a terminal.
+    """A complete text stream: descriptor, encoding, binary side; never a terminal.
 
     Args:
         on_write: called with each finished line, or with what was flushed, as bytes and as text.
@@ -627,16 +630,16 @@ class RankStream(io.TextIOWrapper):
         return False
 
     def detach(self) -> io.BufferedIOBase:  # type: ignore[override]  # its type promises what no program needs
-        """Return the binary side and keep it too: a wrapper around it writes to the same place."""
+        """Return the binary side without detaching it."""
         self.flush()
         return self._binary_side
 
     def reconfigure(self, **_: Any) -> None:
-        """Change nothing: output of a rank is shown as UTF-8, a line at a time."""
+        """Only flush: a rank always shows UTF-8, line by line."""
         self.flush()
 
     def is_wrapped_by(self, stream: object) -> bool:
-        """Return whether another stream forwards to this one: it wraps this one, or its binary side."""
+        """Return whether another stream wraps this one or its binary side."""
         parts = [getattr(stream, name, None) for name in ("buffer", "stream", "raw")]
         parts += vars(stream).values() if hasattr(stream, "__dict__") else []
         parts += [each for part in parts if isinstance(part, list | tuple) for each in part]
@@ -664,7 +667,7 @@ class ThreadOutput:
 
     @property
     def text(self) -> str:
-        """All of the text, or its beginning and a line that says so."""
+        """The text; if it was cut, a last line says so."""
         return f"{self._text}\n… (cut)\n" if self._is_cut else self._text
 
     def add(self, text: str) -> None:
@@ -675,7 +678,7 @@ class ThreadOutput:
 
 
 class _Tee(io.TextIOBase):
-    """A stream that captures what its own thread writes, and passes on what other threads write."""
+    """Captures its own thread's text, and passes on other threads' text."""
 
     def __init__(self, output: ThreadOutput, other_threads: TextIO) -> None:
         self._output, self._other_threads, self._thread = output, other_threads, threading.get_ident()
@@ -695,7 +698,7 @@ class _Tee(io.TextIOBase):
 
 @contextmanager
 def capture_thread_output(*, limit: int = 4000) -> Iterator[ThreadOutput]:
-    """Capture what this thread prints, to either stream, until the end of the block."""
+    """Capture what this thread prints, to either stream, within the block."""
     output = ThreadOutput(limit)
     with redirect_stdout(_Tee(output, sys.stdout)), redirect_stderr(_Tee(output, sys.stderr)):
         yield output
@@ -705,7 +708,10 @@ def capture_thread_output(*, limit: int = 4000) -> Iterator[ThreadOutput]:
 
 
 def weak_callback(method: Callable[[], None]) -> Callable[[], None]:
-    """Return a callback that calls the method while its object lives, because a fork callback cannot be unregistered."""
+    """Return a callback that calls the method while its object lives.
+
+    Fork callbacks need this, because they cannot be unregistered.
+    """
     known = weakref.WeakMethod(method)
 
     def call() -> None:

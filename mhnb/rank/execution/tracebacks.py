@@ -1,4 +1,4 @@
-"""Name cells as files in tracebacks, and find where in a cell an error was raised. It knows tracebacks, not shells."""
+"""Name cells in tracebacks, and find where in them errors were raised."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class RunningCell:
         return cell_file(self.seq)
 
     def owns_file(self, file: str) -> bool:
-        """Return whether code of that file name is this cell's: under `%%time` and similar magics it has another name."""
+        """Return whether a file name is this cell's, also under `%%time`."""
         if file in TIMED_FILES:
             return self.source.startswith(_TIME_MAGIC)
         return file == self.file or (file == CAPTURED_FILE.format(self.seq) and self.source.startswith(_CAPTURE_MAGIC))
 
     def find_line(self, number: int | None) -> tuple[int | None, str | None]:
-        """Return a line number of the cell with the line's text; both None if the line does not exist."""
+        """Return a line's number and text; both None if it is missing."""
         lines = self.source.splitlines()
         if number is None or not 0 <= number - self.first_line < len(lines):
             return None, None
@@ -93,7 +93,7 @@ class CellCompiler(CachingCompiler):
     _parsed_ahead: tuple[str, ast.AST] | None = None
 
     def parse_ahead(self, source: str, file: str) -> bool:
-        """Parse a cell before it runs. Return False if it is not Python."""
+        """Parse a cell before it runs; return False if not Python."""
         self._parsed_ahead = None
         try:
             self._parsed_ahead = source, super().ast_parse(source, file)
@@ -102,7 +102,7 @@ class CellCompiler(CachingCompiler):
         return True
 
     def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
-        """Return the tree that was parsed ahead, else parse. A tree is returned once: a caller may transform it in place."""
+        """Parse, or return the tree parsed ahead once: callers may transform it."""
         ahead, self._parsed_ahead = self._parsed_ahead, None
         if ahead is not None and ahead[0] == source and symbol == "exec":
             return ahead[1]
@@ -114,7 +114,7 @@ class CellCompiler(CachingCompiler):
         return super().ast_parse(source, filename, symbol)
 
     def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
-        """Keep the text of a cell, or of an inner cell that the running cell runs itself.
+        """Keep the text of a cell, or of its inner cell.
 
         `%%capture` runs such an inner cell, and IPython gives it the next number.
         """
@@ -125,7 +125,7 @@ class CellCompiler(CachingCompiler):
         return name
 
     def format_code_name(self, name: str) -> tuple[str, str] | None:
-        """Return the label and the name of a cell in IPython's tracebacks: `Cell In[7]`, or `Cell 12` by mhnb's own number."""
+        """Return a cell's label and name: `Cell In[7]`, or mhnb's `Cell 12`."""
         seq = self._filename_map.get(name)
         if seq is None:
             return None
@@ -133,13 +133,13 @@ class CellCompiler(CachingCompiler):
         return label, number
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
-        """Return the file name of the cell of that number, or of one inside it."""
+        """Return the file name of a cell, or of its inner cell."""
         del raw_code, transformed_code
         return CAPTURED_FILE.format(self.running) if self._is_inner else cell_file(number)
 
 
 def align_lines(source: str, transformed: str) -> str:
-    r"""Give each line of a transformed cell its line number in the cell again.
+    r"""Restore the cell's line numbers in its transformed text.
 
     IPython drops empty lines, and joins those of one command.
 
@@ -164,7 +164,7 @@ def _parse(text: str) -> str:
 
 
 def find_cell_line(error: BaseException, cell: RunningCell) -> tuple[int | None, str | None]:
-    """Return line and text of the innermost frame of an error that is in the cell."""
+    """Return line and text of an error's innermost frame in the cell."""
     file, number = syntax_error_location(error)
     if file is not None and number is not None and cell.owns_file(file):
         return cell.find_line(number)
@@ -223,7 +223,7 @@ def _describe_array(array: Any) -> ArrayFacts:
 
 
 def find_user_location(error: BaseException) -> tuple[str, str, ErrorSite]:
-    """Return where in the user's own code an error outside of running cells was raised, the text of that line, and the site.
+    """Return place, line text and site of an error outside cells.
 
     The innermost line of a cell counts, else that of a file outside the libraries. Without either, both texts are empty.
     """
@@ -285,7 +285,7 @@ def _source_of_expression(traceback: TracebackType, cell: RunningCell) -> str:
 
 
 def _arrays_named_in(piece: str, frame: FrameType) -> Iterator[tuple[str, bool]]:
-    """Yield the names in a piece of code that refer to arrays or containers, each with whether it is a JAX array."""
+    """Yield names of arrays and containers in code, marking JAX arrays."""
     try:
         tree = ast.parse(piece)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -299,7 +299,7 @@ def _arrays_named_in(piece: str, frame: FrameType) -> Iterator[tuple[str, bool]]
 
 
 def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without this package's frames, so that the user's error never looks like an error of mhnb's."""
+    """Return the traceback without mhnb's frames: the error is the user's."""
     first: TracebackType | None = None
     last: TracebackType | None = None
     while traceback is not None:
@@ -317,7 +317,7 @@ def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def format_frames(traceback: TracebackType | None) -> list[str]:
-    """Format a traceback by its frames alone, as IPython names them, for when its lines of code cannot be drawn."""
+    """Format a traceback without code lines, with IPython's names of frames."""
     return [_format_frame(part) for part in _iterate_traceback(traceback)][-_MAX_PLAIN_FRAMES:]
 
 
@@ -334,9 +334,9 @@ def _format_cell(seq: int) -> str:
 
 
 def print_thread_error(args: threading.ExceptHookArgs) -> None:
-    """Print the error that ended a thread of a cell, as short as the cell's own error and the same on every rank.
+    """Print the error that ended a cell's thread, in short.
 
-    It is used as `threading.excepthook`. An error that no code of a cell leads to is printed as Python does.
+    The text is the same on every rank. An error that no code of a cell leads to is printed as Python does.
     """
     error, thread = args.exc_value, args.thread
     if error is None or issubclass(args.exc_type, SystemExit) or not has_cell(args.exc_traceback):
@@ -351,7 +351,7 @@ def print_thread_error(args: threading.ExceptHookArgs) -> None:
 
 
 def print_unraisable(args: sys.UnraisableHookArgs) -> bool:
-    """Print what a finalizer or a callback of a cell raised, as short as the cell's own error.
+    """Print briefly what a finalizer or callback of a cell raised.
 
     Returns:
         Whether code of a cell leads to the error; if not, nothing is printed.
@@ -371,7 +371,7 @@ def _print_folded(heading: str, error: BaseException, tb: TracebackType | None) 
 
 
 def format_folded(error: BaseException, tb: TracebackType | None) -> str:
-    """Format an error with its traceback from the cell's first frame on, and the frames of libraries as a count."""
+    """Format an error from the cell's first frame on; count library frames."""
     shown = traceback.TracebackException(type(error), error, tb)
     brief = isinstance(error, MhnbError)
     _fold_frames(shown, brief=brief)
@@ -385,7 +385,7 @@ def format_folded(error: BaseException, tb: TracebackType | None) -> str:
 
 
 def name_innermost_line(tb: TracebackType | None) -> str:
-    """Return the innermost line of a cell in a traceback, as `In [3], line 9, in picky`; empty if no cell is in it."""
+    """Return the innermost cell line as `In [3], line 9`; else empty."""
     parts = [part for part in _iterate_traceback(tb) if CELL_FILE.fullmatch(_file(part))]
     return f"{CELL_NAMES.format_file(_file(parts[-1])).strip('<>')}, line {parts[-1].tb_lineno}" if parts else ""
 
@@ -396,7 +396,7 @@ def has_cell(tb: TracebackType | None) -> bool:
 
 
 def _fold_frames(shown: traceback.TracebackException, *, brief: bool) -> None:
-    """Drop the frames above the cell's first one. Replace each run of library frames by one frame, or by none if brief."""
+    """Drop frames above the cell's; fold library frames, or drop if brief."""
     frames = list(shown.stack)
     first = next((at for at, frame in enumerate(frames) if CELL_FILE.fullmatch(frame.filename)), 0)
     kept: list[traceback.FrameSummary] = []
@@ -413,7 +413,7 @@ def _fold_frames(shown: traceback.TracebackException, *, brief: bool) -> None:
 
 
 def is_library_file(file: str) -> bool:
-    """Return whether a file belongs to this package, the standard library or an installed package.
+    """Return whether mhnb, Python or an installed package owns a file.
 
     >>> is_library_file(ast.__file__), is_library_file("<cell 3>")
     (True, False)
@@ -440,7 +440,7 @@ def _format_folded(found: re.Match[str]) -> str:
 
 
 def cut_library_frames(traceback: TracebackType | None) -> None:
-    """Cut off the frames below the innermost one that is not in JAX or a similar library, if there is such a frame."""
+    """Cut innermost frames of JAX and similar libraries, unless all are such."""
     last: TracebackType | None = None
     for part in _iterate_traceback(traceback):
         if _top_package(part.tb_frame) not in _LIBRARIES:
