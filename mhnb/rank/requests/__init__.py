@@ -1,4 +1,4 @@
-"""Handlers of the requests that a rank answers between cells, about variables, values, layouts, collectives and files.
+"""Handlers of the requests that a rank answers between cells.
 
-They launch no program.
+They are about variables, values, layouts, collectives and files, and launch no program.
 """

@@ -1,4 +1,4 @@
-"""Change files on a rank's machine: receive files from the notebook's machine, and run pip in the environment of the rank.
+"""Receive files from the notebook, and run pip on a rank's machine.
 
 For a sync the rank finds out which files are missing, writes them, and reports what they mean for imports.
 """
@@ -35,7 +35,7 @@ def list_missing_files(subfolder: str, files: Mapping[str, Sequence[Any]]) -> di
 
 
 def write_files(folder: str, chunks: Sequence[Sequence[Any]], payload: Sequence[Any]) -> None:
-    """Write chunks of files, those of each file in order. A file gets its name when it is complete.
+    """Write chunks of files in order; name a file when complete.
 
     Raises:
         OSError: a file cannot be written; no partial file is left.
@@ -58,7 +58,7 @@ def write_files(folder: str, chunks: Sequence[Sequence[Any]], payload: Sequence[
 
 
 def finish_files(folder: str, paths: Sequence[str]) -> list[str]:
-    """Make imports look at the disk again, and return the modules that this rank has imported from replaced files."""
+    """Invalidate import caches; return modules imported from replaced files."""
     importlib.invalidate_caches()
     changed = {str(Path(folder) / path) for path in paths}
     return sorted(name for name, module in tuple(sys.modules.items()) if getattr(module, "__file__", None) in changed)
@@ -88,14 +88,17 @@ def _is_same(path: Path, nbytes: int, mode: int, digest: str) -> bool:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Describe the environment that packages are installed into. Equal ones may be shared, or be equal copies."""
+    """Describe the environment that packages are installed into.
+
+    Equal descriptions mean one shared environment, or equal copies.
+    """
     prefix = Path(sys.prefix)
     found = prefix.stat()
     return {"python": sys.executable, "prefix": str(prefix), "inode": found.st_ino, "changed_ns": found.st_mtime_ns}
 
 
 def run_pip(arguments: Sequence[str]) -> dict[str, Any]:
-    """Run pip, make imports look at the disk again, and return pip's exit code and output.
+    """Run pip, invalidate import caches, and return exit code and output.
 
     Raises:
         RuntimeError: neither pip nor uv is installed.

@@ -199,7 +199,7 @@ HANDLERS: dict[str, Callable[[RequestContext], HandlerResult]] = {
 def handle_request(
     request: RankRequest, namespace: dict[str, Any], *, rank: int, shell: Any, interrupts: InterruptDelivery
 ) -> RankReply:
-    """Handle a request about a namespace. Every error becomes a reply that is not ok, and so does an interrupt."""
+    """Handle a request; errors and interrupts become replies that are not ok."""
     context = RequestContext(
         request.arguments, request.payload, namespace, _TRANSFER_STORES.setdefault(rank, TransferStore()), shell
     )

@@ -1,4 +1,4 @@
-"""Answer requests about the namespace of a rank: variables, hashes of values, completion and `?`.
+"""Answer requests about a rank's namespace: variables, hashes, completion and `?`.
 
 Variables are described from metadata alone: no array is read, no user's `repr` is run, no backend is touched.
 Completion and `?` neither read an array nor launch a program, whatever text is before the cursor.
@@ -36,7 +36,7 @@ _UNREACHED_LEVEL = 99
 
 
 def complete(shell: Any, text: str, cursor: int) -> dict[str, Any]:
-    """Complete code at `cursor`, in characters, as the shell's own completer does without jedi.
+    """Complete code at `cursor` (in characters) like the shell without jedi.
 
     Returns:
         `matches`, and the range `start:end` of characters that they replace.
@@ -54,7 +54,7 @@ def complete(shell: Any, text: str, cursor: int) -> dict[str, Any]:
 
 @contextmanager
 def _prepared_completer(shell: Any) -> Iterator[Any]:
-    """Return the completer without jedi, and with the names alone, because a cell can store anything under any key."""
+    """Prepare the completer: without jedi, and only with keys that are text."""
     completer = shell.Completer
     before = completer.use_jedi, completer.namespace, completer.global_namespace
     completer.use_jedi = False
@@ -92,7 +92,7 @@ _NEEDS_COMPUTATION = object()
 
 
 def _find_owner(namespace: dict[str, Any], name: str) -> tuple[Any, str]:
-    """Return the object on which the last part of a dotted name is looked up, and that part. No property is run."""
+    """Return the owner and name of the last attribute; run no property."""
     first, *rest = name.split(".")
     obj = namespace.get(first)
     if not rest:
@@ -105,14 +105,14 @@ def _find_owner(namespace: dict[str, Any], name: str) -> tuple[Any, str]:
 
 
 def _read_attribute(owner: Any, attribute: str) -> Any:
-    """Return an attribute's value; None if it would have to be computed, or does not exist."""
+    """Return an attribute's value; None if missing or computed."""
     if isinstance(getattr_static(type(owner), attribute, None), property | cached_property):
         return None
     return getattr(owner, attribute, None)
 
 
 def _attribute_text(shell: Any, array: jax.Array, attribute: str, detail: int) -> str:
-    """Describe an attribute of arrays from their class, because reading it from the array could compute something."""
+    """Describe an array's attribute from its class: reading it might compute something."""
     if (found := getattr_static(type(array), attribute, None)) is None:
         return ""
     is_property = isinstance(found, property)
@@ -126,7 +126,7 @@ def _attribute_text(shell: Any, array: jax.Array, attribute: str, detail: int) -
 
 @contextmanager
 def _without_str(inspector: Any, obj: object) -> Iterator[None]:
-    """Stop the inspector from calling `str(obj)`, which runs code and reads the arrays in a container.
+    """Stop the inspector's `str(obj)`, which runs code and reads arrays.
 
     Strings and plain numbers keep it. For containers and a few other values a text from metadata takes its place.
     """
@@ -164,7 +164,7 @@ def _format_rows(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def describe_arrays_in_cells(inspector: Any) -> None:
-    """Make `x?` in a cell describe an array as a request between cells does, and with its numbers if this rank has all of them."""
+    """Make `x?` describe arrays as requests do, plus a local array's numbers."""
 
     def describe(seen: InspectorHookData) -> list[tuple[str, str]] | None:
         array = seen.obj

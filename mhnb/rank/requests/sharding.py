@@ -1,4 +1,4 @@
-"""Answer requests about shardings and collectives, from metadata and compiled text: nothing is launched, no array is read.
+"""Answer requests about shardings and collectives without launching programs or reading arrays.
 
 Collectives of a function are found by lowering and compiling it. Those of a cell are read from the programs that it launched.
 
@@ -83,7 +83,7 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
 
 
 def is_plain_function(f: Any) -> bool:
-    """Return whether calling a function launches its operations one by one, because nothing has made one program of it."""
+    """Return whether a function, without `jit`, launches its operations one by one."""
     return not hasattr(f, "lower") and not hasattr(f, "as_text")
 
 
@@ -118,7 +118,7 @@ def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _bind_non_arrays(f: Callable[..., Any], leaves: list[Any], tree: Any) -> Callable[..., Any]:
-    """Return a function of the arrays among the arguments; the other arguments are fixed."""
+    """Return a function of the array arguments, with the others fixed."""
 
     def of_arrays(*arrays: Any) -> Any:
         rest = iter(arrays)
@@ -139,7 +139,7 @@ def _describe_program(compiled: Any, stablehlo: str, shardings: Any) -> Program:
 
 
 def replace_source(program: Program, file: str, new_source: Callable[[int], SourceLine | None]) -> Program:
-    """Replace the source location of what was traced from a file of mhnb's own.
+    """Replace source locations in one of mhnb's own files.
 
     Args:
         new_source: returns the new location of a line of that file, or None if it is unknown.
@@ -160,7 +160,7 @@ def _format_types(info: Any) -> str:
 
 
 def _meshes(tree: Any, devices: list[Any]) -> Iterator[NamedMesh]:
-    """Yield the meshes of arrays and shardings, because a module that was lowered ahead of time names none."""
+    """Yield meshes of arrays and shardings; modules lowered ahead name none."""
     for leaf in jax.tree_util.tree_leaves(tree):
         mesh = getattr(getattr(leaf, "sharding", leaf), "mesh", None)
         # JAX requires the devices of a program's meshes in one order: that of the device assignment.
@@ -169,7 +169,7 @@ def _meshes(tree: Any, devices: list[Any]) -> Iterator[NamedMesh]:
 
 
 def name_cells(program: Program) -> Program:
-    """Name the cells in a program's source locations as the notebook shows them."""
+    """Name cells in a program's locations as the notebook shows them."""
 
     def named(one: _Located) -> _Located:
         if one.source is None:
@@ -181,7 +181,7 @@ def name_cells(program: Program) -> Program:
 
 
 def describe_compiled(compiled: CompiledProgram, line: SourceLine | None) -> Program:
-    """Describe a program that was launched. Its lowered module is not kept, so its text gives the reason for a collective.
+    """Describe a launched program by its text; its module is not kept.
 
     Args:
         line: the line of the cell that launched it first. If a report traced it before that, the text names this file instead.
@@ -232,7 +232,7 @@ def evaluate_metadata(namespace: Mapping[str, Any], expression: str) -> Any:
 
 
 class _SafeEvaluator(ast.NodeVisitor):
-    """Evaluates an expression node by node, and refuses nodes that could compute something."""
+    """Evaluates an expression, and refuses nodes that could compute something."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         self._namespace = namespace
@@ -296,7 +296,7 @@ class _SafeEvaluator(ast.NodeVisitor):
 
 
 def _runs_code(owner: object, name: str) -> bool:
-    """Return whether reading an attribute runs code. Properties of JAX's meshes and shardings launch nothing."""
+    """Return whether reading an attribute runs code other than JAX's."""
     found = getattr_static(type(owner), name, None)
     return isinstance(found, property | cached_property) and not type(owner).__module__.startswith("jax.")
 
@@ -344,7 +344,7 @@ def _describe_failure(
 
 
 def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Evaluate the function and the arguments of a call, but not the call itself."""
+    """Evaluate a call's function and arguments, but not the call."""
     tree = ast.parse(call.strip(), mode="eval")
     node = tree.body
     assert isinstance(node, ast.Call)
@@ -356,7 +356,7 @@ def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...
 
 
 def describe_launched(seq: int) -> LaunchedPrograms:
-    """Describe the programs that a cell launched on several ranks, in the order of their first launches."""
+    """Describe a cell's multi-rank programs, in order of their first launches."""
     recorder = current_recorder()
     if recorder is None:
         raise HloError("launches are not recorded, because the guard is unavailable; %mhjax status shows the reason")

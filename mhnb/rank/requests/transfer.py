@@ -1,4 +1,4 @@
-"""Rank side of pull and push, in chunks: the bytes that are kept for a transfer, and those that have arrived.
+"""Rank side of pull and push: keep and receive chunks of bytes.
 
 Pull: `describe` describes values and keeps their bytes, `fetch` sends a chunk, `release` frees them.
 Push: `allocate` allocates memory, `write` writes a chunk, `build` builds the values, `commit` binds them; no name changes before.
@@ -59,7 +59,7 @@ class _Outgoing:
 
 @dataclass(slots=True)
 class _Incoming:
-    """The bytes and values that one push has brought to this rank so far."""
+    """The bytes and values that one push has brought so far."""
 
     parts: list[memoryview]
     built: dict[str, Any] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class TransferStore:
     def describe(
         self, transfer: str, values: Mapping[str, Any], *, digest_local: bool
     ) -> tuple[HeldValues, tuple[memoryview, ...]]:
-        """Describe values and keep their bytes. Small values are sent with the reply and are not kept."""
+        """Describe values and keep their bytes, or send them if small."""
         outgoing = _Outgoing()
         rows = tuple(_describe(name, value, outgoing, digest_local=digest_local) for name, value in values.items())
         sizes = tuple(part.nbytes for part in outgoing.parts)
@@ -96,7 +96,7 @@ class TransferStore:
         return None, ()
 
     def release_others(self, transfers: Iterable[str]) -> None:
-        """Free every transfer except these, because a notebook that disconnected does not release its own."""
+        """Free all transfers but these, because disconnected notebooks release none."""
         keep = set(transfers)
         self.release([name for name in (*self._outgoing, *self._incoming) if name not in keep])
 
@@ -111,7 +111,7 @@ class TransferStore:
         return None, ()
 
     def build(self, transfer: str, values: Iterable[dict[str, Any]], namespace: dict[str, Any]) -> HandlerResult:
-        """Build the values from the bytes that arrived, without binding them. Return failures as `[name, text]`."""
+        """Build values from arrived bytes, unbound; return failures as `[name, text]`."""
         incoming = self._incoming[transfer]
         failed: list[list[str]] = []
         for value in values:
@@ -156,7 +156,7 @@ def _pack_value(name: str, value: object, outgoing: _Outgoing, *, digest_local: 
 
 
 class _ArrayCollector:
-    """The arrays of one value, numbered in the order in which pickle reaches them."""
+    """The arrays of one value, numbered in pickle's order."""
 
     def __init__(self, outgoing: _Outgoing, *, digest_local: bool) -> None:
         self._outgoing, self._digest_local = outgoing, digest_local
@@ -165,7 +165,7 @@ class _ArrayCollector:
         self._kinds: dict[type, str | None] = {}
 
     def number_of(self, obj: object) -> int | None:
-        """Return the number of an array, or None. It checks the type first: it is called for every object of a value."""
+        """Return the number of an array; quickly None for other objects."""
         kind = self._kinds.get(type(obj), "")
         if kind == "":
             kind = self._kinds[type(obj)] = self._find_kind(obj)
