@@ -252,7 +252,7 @@ def propagate_to_threads() -> None:
         # Also for callbacks of futures and tasks of asyncio.
         _wrap(asyncio.BaseEventLoop, "call_soon", _call_soon)
         _wrap(asyncio.BaseEventLoop, "call_soon_threadsafe", _call_soon)
-    _wrap(asyncio.BaseEventLoop, "call_at", _call_at)
+        _wrap(asyncio.BaseEventLoop, "call_at", _call_at)
 
 
 def _wrap(cls: type, name: str, replacement: Callable[..., Any]) -> None:
