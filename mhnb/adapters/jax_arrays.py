@@ -1,8 +1,7 @@
-"""Conversion of JAX arrays, shardings and meshes to values of `mhnb.sharding`, and of array shards to boxes of host memory.
+"""Convert JAX arrays to layouts, and their shards to host memory.
 
-Values of `mhnb.sharding` are made from metadata alone: no data is read. Boxes of host memory are those that this rank holds, with the
-ranks that hold the others: only existing shards are read. No program is launched, no collective is joined, no copy is left in the
-user's arrays.
+Layouts are values of `mhnb.sharding`, made from metadata alone. Of an array, only the shards of this rank are read.
+No program is launched, no collective is joined, no copy is left in the user's arrays.
 
 Host labels of the ranks are as this process knows them. If `set_ranks_per_host` was not called, as in a script, each rank is a host.
 """
@@ -77,7 +76,7 @@ def local_index_of(device: jax.Device) -> int:
 
 
 def host_copy(data: jax.Array) -> np.ndarray[Any, Any]:
-    """Read a single-device array, without a copy if the device uses host memory."""
+    """Read a single-device array; host memory is not copied."""
     # An array caches its NumPy form, so a GPU's data would stay on the host as long as the user's array lives.
     # Therefore the NumPy form is made from a second handle to the same buffer.
     handle = jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
@@ -91,11 +90,11 @@ def describe_array(
     *,
     digest_local: bool,
 ) -> ArrayDescription:
-    """Describe an array and pass on the bytes of its local boxes, each distinct content of a box once.
+    """Describe an array, and store the bytes of its local boxes.
 
     Args:
         array: an array that has passed `check_readable`.
-        add_part: stores the bytes of a box and returns their number.
+        add_part: stores the bytes of a box and returns the part's number; called once for equal copies of a box.
         provenance_of: returns the provenance of an array, and a text that names its producer.
         digest_local: whether another rank holds a local array to compare with.
     """
@@ -135,7 +134,7 @@ def find_shard(array: jax.Array, device: Any, _index: Any = None) -> Any:
 
 
 def local_shards(array: jax.Array) -> Iterator[tuple[Any, Box]]:
-    """Yield each shard that this rank holds, with its box of the global array."""
+    """Yield each shard of this rank with its box in the array."""
     for shard in shards_of(array):
         box = box_of_index(shard.index, array.shape)
         if box_shape(box) != shard.data.shape:
@@ -163,7 +162,7 @@ def is_mesh(value: object) -> bool:
 
 
 def has_layout(value: Any) -> bool:
-    """Return whether a value is an array or a `ShapeDtypeStruct` whose sharding names devices."""
+    """Return whether a value is an array or `ShapeDtypeStruct` on devices."""
     if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array | jax.ShapeDtypeStruct):
         return False
     sharding = value.sharding
@@ -176,7 +175,7 @@ def is_global_array(value: object) -> bool:
 
 
 def read_layout(array: Any) -> Layout:
-    """Return the layout of an array, also of a deleted one, or of a `ShapeDtypeStruct` that has a sharding.
+    """Return the layout of a (possibly deleted) array or a `ShapeDtypeStruct`.
 
     Raises:
         InvalidRequest: the value has no sharding with devices.
@@ -196,7 +195,7 @@ def read_layout(array: Any) -> Layout:
 
 
 def read_mesh(mesh: Any, *, devices_per_host: int | None = None) -> MeshShape:
-    """Convert a mesh. The devices of an abstract mesh are assigned to hosts row by row, `devices_per_host` on each."""
+    """Convert a JAX mesh; an abstract one gets hosts row by row."""
     if isinstance(mesh, AbstractMesh):
         return MeshShape.row_major(dict(mesh.shape), devices_per_host=devices_per_host)
     return _read_mesh(mesh)
@@ -213,7 +212,7 @@ def _read_mesh(mesh: Any) -> MeshShape:
 
 
 def device_ref(device: Any) -> DeviceRef:
-    """Name a device, also another rank's, by its rank and its index among that rank's devices."""
+    """Return the rank of a device and its index on that rank."""
     return _device_refs(device.client)[device.id]
 
 
@@ -230,7 +229,7 @@ def _device_refs(client: Any) -> dict[int, DeviceRef]:
 
 
 def read_tree(value: Any) -> LayoutTree:
-    """Return the layout of each leaf of a pytree; leaves that are not arrays are described in words.
+    """Return the layout, or a short description, of each leaf.
 
     Raises:
         InvalidRequest: the pytree contains no array with a layout, or it cannot be flattened.
@@ -250,7 +249,7 @@ def read_tree(value: Any) -> LayoutTree:
 
 
 def read_row(path: str, leaf: Any) -> LayoutRow:
-    """Return the layout of one leaf, or a short description of a leaf without one."""
+    """Return the layout of a leaf, or a short description."""
     try:
         if has_layout(leaf):
             return LayoutRow(path, read_layout(leaf), is_deleted=isinstance(leaf, jax.Array) and leaf.is_deleted())
@@ -267,7 +266,7 @@ class _HostMap:
 
 
 def set_ranks_per_host(ranks_per_host: int) -> None:
-    """Set how many ranks of this process's cluster are on each host: rank r is on host r // ranks_per_host."""
+    """Set how many consecutive ranks of this cluster are on each host."""
     _HostMap.ranks_per_host = ranks_per_host
 
 

@@ -1,4 +1,4 @@
-"""Convert NumPy arrays to bytes and back, at both ends of a transfer. It imports NumPy when first used, and never JAX."""
+"""Convert NumPy arrays to bytes and back, without importing JAX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def is_plain_array(obj: object) -> bool:
-    """Return whether an object is a NumPy array whose bytes are its whole content."""
+    """Return whether an object is a NumPy array defined by its bytes."""
     import numpy as np
 
     # Left to pickle: subclasses have more than bytes, records need their field names, and objects are addresses.
@@ -20,14 +20,14 @@ def is_plain_array(obj: object) -> bool:
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return a name from which `dtype_from_name` finds the dtype: `float32`, `bfloat16`, `>f4`, `<U5`."""
+    """Return the name of a dtype: `float32`, `bfloat16`, `>f4`, `<U5`."""
     # 2 marks a type that a library added, here ml_dtypes; its `str` is only a size.
     named = dtype.isbuiltin == 2 or (dtype.kind in "biufc" and dtype.isnative)
     return dtype.name if named else dtype.str
 
 
 def dtype_from_name(name: str) -> np.dtype[Any]:
-    """Return the dtype of a name that `dtype_name` returned, also for types of ml_dtypes."""
+    """Return the dtype for a name from `dtype_name`, including types of ml_dtypes."""
     import ml_dtypes
     import numpy as np
 
@@ -40,12 +40,12 @@ def memory_order(array: np.ndarray[Any, Any]) -> str:
 
 
 def memory_layout(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the array as it is stored in memory, row-major: itself, or its transpose if it is column-major."""
+    """Return the array, or its transpose if it is column-major."""
     return array.T if memory_order(array) == "F" else array
 
 
 def raw_bytes(array: np.ndarray[Any, Any]) -> memoryview:
-    """Return the bytes of an array in row-major order, without a copy if they are stored so."""
+    """Return the bytes in row-major order, copied only if necessary."""
     import numpy as np
 
     flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -60,7 +60,7 @@ def new_bytes(nbytes: int) -> memoryview:
 
 
 def view_as(data: Any, shape: Sequence[int], dtype: np.dtype[Any], order: str = "C") -> np.ndarray[Any, Any]:
-    """View bytes as an array, without a copy. The array is writable if the bytes are."""
+    """View bytes as an array, writable if the bytes are."""
     import numpy as np
 
     if order == "F":

@@ -1,4 +1,7 @@
-"""Describe the namespace of a rank from metadata alone: no array is read, no user's `repr` is run, no backend is touched."""
+"""Describe the variables of a rank from metadata.
+
+No user's `repr` is run, and no backend is touched. Only arrays of a few elements are read, by `describe_briefly`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ _CODE_TYPES = (
 
 
 def user_names(namespace: dict[str, Any], hidden: dict[str, Any] | None = None) -> list[str]:
-    """Return the names that the user made, sorted, without those with a leading underscore and those that IPython added."""
+    """Return the user's names, sorted, without those that begin with `_`."""
     absent = object()
     hidden = hidden or {}
     # A cell can store anything under any key of its `globals()`.
@@ -48,7 +51,7 @@ def user_names(namespace: dict[str, Any], hidden: dict[str, Any] | None = None) 
 
 
 def describe_variables(namespace: dict[str, Any], hidden: dict[str, Any]) -> dict[str, VariableInfo]:
-    """Describe the user's values. Modules, functions and classes are left out: they are code, and the same on every rank."""
+    """Describe the user's values, except code, which is the same everywhere."""
     found = {
         shorten_text(name, _MAX_NAME_CHARS): _facts_or_reason(namespace[name]) for name in user_names(namespace, hidden)
     }
@@ -69,12 +72,12 @@ _get_type_name = type.__dict__["__name__"].__get__
 
 
 def type_name(value: object) -> str:
-    """Return the name of a value's class, shortened; without code of the class, which may replace `__name__`."""
+    """Return a value's class name, shortened, without running code of the class."""
     return shorten_text(str.__str__(_get_type_name(type(value))), _MAX_NAME_CHARS)
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe in one line what the code of a value has raised; the text of the error is computed by such code, too."""
+    """Describe an error in one line, even if its `str` raises."""
     name = type_name(error)
     try:
         return f"{name}: {error}".partition("\n")[0]
@@ -103,7 +106,7 @@ def facts_of(value: object) -> VariableInfo:
 
 
 def summarize(value: object) -> str:
-    """Format a number or text, shortened, or the size of a container. Empty string for everything else."""
+    """Format a plain value, mesh or container's size; empty for other values."""
     if isinstance(value, str | bytes):
         return _truncate(repr(value[:_MAX_CHARS]), len(value))
     if type(value) is int:
@@ -121,7 +124,7 @@ def summarize(value: object) -> str:
 
 
 def describe_briefly(value: object) -> str:
-    """Describe a value in a few words that distinguish it from another rank's; also the content of a tiny NumPy array."""
+    """Describe a value briefly, to distinguish it from another rank's."""
     if isinstance(value, np.ndarray):
         shown = value.size <= _MAX_ELEMENTS and value.dtype.kind in "biufc"
         return format_array(value.shape, value.dtype.name) + (_truncate(f" {value.tolist()!r}", 0) if shown else "")
@@ -134,7 +137,7 @@ def describe_briefly(value: object) -> str:
 
 
 def format_plainly(value: object, *, depth: int = 3) -> str:
-    """Format a value in one line from metadata alone, with arrays as shape and spec: `{'w': f32[8,4] P('x'), 'step': 3}`.
+    """Format a value in one line: `{'w': f32[8,4] P('x'), 'step': 3}`.
 
     Args:
         value: any value.
@@ -178,7 +181,7 @@ def _format_item(item: object, container: Any, depth: int) -> str:
 
 
 def _format_tiny(value: object) -> str:
-    """Return the content of a tiny array on one local device, which a pull has read anyway. Empty string for other values."""
+    """Return a tiny local array's content; empty for other values."""
     if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
         return ""
     if value.size > _MAX_ELEMENTS or not value.is_fully_addressable or value.is_deleted():
