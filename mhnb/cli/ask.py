@@ -1,4 +1,4 @@
-"""Ask the process of a cluster's notebook, and the reports that it answers with: `mhnb status`, `mhnb memory` and others.
+"""Ask a cluster's notebook process for reports, such as `mhnb status`.
 
 Its event loop finds the request, also while its main thread hangs.
 """
@@ -47,7 +47,7 @@ def ask_notebook(
     arguments: Mapping[str, Any] | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> ShellAnswer | None:
-    """Send a request to the notebook's process; None if it does not take it.
+    """Ask the notebook's process; return None if it does not answer.
 
     Args:
         record: of the cluster.
@@ -77,7 +77,7 @@ def ask_notebook(
 
 
 def describe_silence(record: RunRecord) -> str:
-    """Describe that the notebook's process did not answer, and why that may be."""
+    """Describe why the notebook's process may not have answered."""
     return (
         f"the process of its notebook (pid {record.owner_pid}) did not answer within {_FOUND_S:g} s; "
         "it may be suspended, or run one long call that lets no other thread run"
@@ -85,7 +85,10 @@ def describe_silence(record: RunRecord) -> str:
 
 
 def find_pids_here(record: RunRecord) -> set[int]:
-    """Return the ids of the processes of a cluster on this machine, because those of other machines may be any process here."""
+    """Return the ids of a cluster's processes on this machine.
+
+    The id of a process on another machine may be that of any process here.
+    """
     try:
         return {process.pid for process in psutil.Process(record.supervisor_pid).children(recursive=True)}
     except PROCESS_UNREADABLE:
@@ -96,7 +99,7 @@ def find_pids_here(record: RunRecord) -> set[int]:
 
 
 def _print_report(name: str, args: argparse.Namespace) -> int:
-    """Print a report of the notebook's process; without an answer, print what the files of this machine have.
+    """Print a report from the notebook's process, or from local files.
 
     Raises:
         NotStarted: there is no such cluster.
@@ -131,7 +134,7 @@ def _print_report(name: str, args: argparse.Namespace) -> int:
 
 
 def _settle_arguments(report: str, args: argparse.Namespace) -> None:
-    """Take a word that is a cell or ranks for what it is, where it stands in the place of the cluster's name.
+    """Move a cell or ranks out of the cluster's name argument.
 
     Raises:
         InvalidRequest: ranks are given twice.
@@ -150,7 +153,7 @@ def _settle_arguments(report: str, args: argparse.Namespace) -> None:
 
 
 def _find_record(report: str, name: str | None) -> RunRecord | None:
-    """Return the cluster to ask; None if it has ended, and its files have the report."""
+    """Return the cluster to ask; None if only its files remain."""
     if name is None or report not in ("flight", "trace") or find_clusters_named(os.environ, name):
         return find_cluster(name)
     from mhnb.cluster.flight import find_recorded_runs
@@ -171,7 +174,7 @@ def _ask_report(record: RunRecord, name: str, arguments: Mapping[str, Any]) -> t
 
 
 def _read_recorded(name: str, source: RunRecord | str, arguments: Mapping[str, Any]) -> str:
-    """Return a report from the files of this machine: of a cluster that runs, or by its name of one that has ended."""
+    """Return a report of a running or ended cluster from its files."""
     from mhnb.cluster import reports
 
     if isinstance(source, str):

@@ -27,7 +27,7 @@ def add_name_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def unknown_cluster_error(name: str) -> NotStarted:
-    """Return the error for a cluster that does not run on this machine, with the records that could not be read."""
+    """Return the error for an unknown cluster, with all unreadable records."""
     running, faults = list_running_clusters(os.environ)
     unknown = format_unknown("cluster", name, sorted({record.name for record in running}))
     if not running:
@@ -47,7 +47,7 @@ def find_clusters(name: str) -> list[RunRecord]:
 
 
 def find_cluster(name: str | None) -> RunRecord:
-    """Return the only cluster of that name on this machine; without a name, the only one.
+    """Return the only cluster on this machine, of that name if given.
 
     Raises:
         NotStarted: no cluster has that name, or several have.
@@ -69,7 +69,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def record_values(record: RunRecord) -> dict[str, Any]:
-    """Return what is known of a cluster without its notebook, with the keys of `mhnb list --json`."""
+    """Return a cluster's record with the keys of `mhnb list --json`."""
     from mhnb.cluster.attach import has_owner
 
     return {
@@ -87,7 +87,7 @@ def record_values(record: RunRecord) -> dict[str, Any]:
 
 
 def list_clusters(args: argparse.Namespace) -> int:
-    """Print the clusters of this user on this machine: a table with a header, or JSON."""
+    """Print this user's clusters on this machine, as a table or JSON."""
     from mhnb.cluster.attach import read_cluster_records
 
     clusters = [record_values(record) for record in read_running_clusters(os.environ)]
@@ -139,7 +139,7 @@ def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def stop_clusters(args: argparse.Namespace) -> int:
-    """Stop the cluster of a name; with --all every one of that name."""
+    """Stop the named cluster; with --all, every cluster of that name."""
     from mhnb.cluster.attach import list_cluster_records
     from mhnb.cluster.manager import stop_detached
     from mhnb.launchers.local import end_supervisor

@@ -1,4 +1,4 @@
-"""The parser of a command of `mhnb`, which reports usage errors in the form of mhnb's other messages, and exit statuses."""
+"""The parser of `mhnb` commands, and exit statuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTERRUPTED_STATUS = 130
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser of a command. A usage error has no usage; it is one line, then the fix if there is one, then the command's help."""
+    """Parser of a command, whose errors look like mhnb's other messages."""
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with status 2."""

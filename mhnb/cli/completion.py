@@ -1,4 +1,4 @@
-"""Shell completion: the code for bash, zsh and fish, and the names of clusters, profiles and help topics to complete.
+"""Shell completion of commands, options and names for bash, zsh and fish.
 
 A shell asks by running `mhnb` with the line in the environment, and the library argcomplete answers from the parser.
 """
@@ -37,7 +37,7 @@ def print_completion(args: argparse.Namespace) -> int:
 def complete(
     parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser], hidden: Collection[str]
 ) -> None:
-    """Answer a shell that completes a line, and exit; return if no shell asks. Hidden commands are not offered."""
+    """Answer the shell's completion request and exit; without one, return."""
     if "_ARGCOMPLETE" not in os.environ:
         return
     import argcomplete
@@ -55,7 +55,7 @@ _Completer = Callable[..., Iterable[str]]
 
 
 def _find_completer(command: str, action: argparse.Action, commands: Sequence[str]) -> _Completer | None:
-    """Return what completes the value of an argument; None if the library's own way does: choices, or files."""
+    """Return an argument's completer; None for argcomplete's own: choices or files."""
     if action.dest == "profile":
         return _list_profile_names
     if action.dest != "name" or command in ("run", "start"):
@@ -66,7 +66,7 @@ def _find_completer(command: str, action: argparse.Action, commands: Sequence[st
 
 
 def _list_cluster_names(**_: object) -> list[str]:
-    """Return the names of the running clusters; the full ones where several have one name."""
+    """Return the running clusters' names, in full where they are ambiguous."""
     from mhnb.system.run_dir import read_running_clusters
 
     try:

@@ -1,6 +1,6 @@
-"""`mhnb interrupt` and `mhnb restart`: ask the process of a cluster's notebook, also if the notebook's kernel hangs.
+"""`mhnb interrupt` and `mhnb restart`, also while the notebook's kernel hangs.
 
-The event loop in that process does it. For a cluster that no notebook is attached to, this process attaches, does it, and detaches.
+The event loop of the notebook's process does it. Without a notebook, this process attaches, does it, and detaches.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _restart_detached(record: RunRecord, arguments: Mapping[str, Any]) -> int:
 
 @contextmanager
 def _progress_line() -> Iterator[Callable[[str], None]]:
-    """Return a function that shows how far an action is, in a line of the terminal that is removed at the end."""
+    """Yield a function that shows progress in a temporary terminal line."""
     region = open_region()
     try:
         yield (lambda _: None) if region is None else region.show
@@ -122,7 +122,7 @@ def _check_detachable(record: RunRecord) -> None:
 
 
 class _RankInterrupter:
-    """Progress callback of an attach that interrupts the ranks that do not answer, because they run a cell.
+    """Progress callback of an attach that interrupts ranks running a cell.
 
     Their supervisors take orders from a notebook once all ranks have answered. Ranks on this machine can be signalled before.
     """
@@ -154,7 +154,10 @@ class _RankInterrupter:
                 os.kill(rank.pid or 0, signal.SIGINT)
 
     def _name_cell(self, ranks: Sequence[int]) -> None:
-        """Tell the ranks which cell is to stop, as their supervisor does: a signal alone may be a late one for an earlier cell."""
+        """Record for the ranks which cell a signal is to stop.
+
+        A signal alone may be a late one for an earlier cell.
+        """
         from mhnb.cluster.host_monitor import open_shared_board
 
         run_dir = Path(self._record.run_dir)

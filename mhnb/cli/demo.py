@@ -1,4 +1,4 @@
-"""`mhnb demo`: run the tour notebook in a real kernel, print the output of each cell, write an HTML page."""
+"""`mhnb demo`: run the tour in a kernel, print it, write HTML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BOLD, _DIM = 1, 2
 
 
 def run_demo(html_path: Path) -> int:
-    """Run the tour in its own kernel and return 0 if every cell behaved as expected.
+    """Run the tour; return 0 if every cell behaved as expected.
 
     Args:
         html_path: path of the page to write.
@@ -60,7 +60,7 @@ def run_demo(html_path: Path) -> int:
 
 
 def _print_cell(cells: Sequence[Any], *, cell: Any, cell_index: int, **_: Any) -> None:
-    """Print one cell and its outputs when it ends, below the title of its section."""
+    """Print a finished cell and its outputs, below its section's title."""
     if cell.cell_type != "code":
         return
     before = cells[cell_index - 1] if cell_index else cell
@@ -90,7 +90,7 @@ def _style_text(text: str, style: int) -> str:
 
 
 def _print_processes() -> None:
-    """Print each rank's process id and status, to show that the ranks are processes of this machine."""
+    """Show that ranks are processes: print each one's id and status."""
     for record in read_running_clusters(os.environ):
         if os.getpid() in [parent.pid for parent in psutil.Process(record.owner_pid).parents()]:
             for rank, pid in enumerate(record.rank_pids):

@@ -53,7 +53,7 @@ def report_values(report: PreflightReport) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the checks, print the report, and return 1 if a start would fail."""
+    """Print the preflight report; return 1 if a start would fail."""
     from mhnb.cluster.preflight import run_doctor
     from mhnb.view.print_text import print_text
     from mhnb.view.reports.preflight import build_preflight

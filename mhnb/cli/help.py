@@ -1,4 +1,4 @@
-"""`mhnb help`: the overview of all commands in groups, and the help of one command."""
+"""`mhnb help`: the overview of the commands, and help for one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH = 13
 
 
 def format_overview(commands: Iterable[Command]) -> str:
-    """Format the overview of all commands, given in the order of their groups."""
+    """Format the overview of all commands, which are sorted by group."""
     lines = ["usage: mhnb COMMAND [OPTIONS]", "", "One notebook, many JAX hosts."]
     for group, members in groupby(commands, key=lambda command: command.group):
         lines += [
@@ -44,7 +44,7 @@ def print_help(
     commands: Mapping[str, argparse.ArgumentParser],
     known: Sequence[str],
 ) -> int:
-    """Print the overview, the help of a command, or the text of a help topic; return the exit status."""
+    """Print the overview, a command's help or a topic; return the status."""
     from mhnb.system.help_topics import list_topics, read_topic
 
     if name is None:
@@ -61,7 +61,7 @@ def print_help(
 
 
 def find_topic(error: Exception, command: str) -> str:
-    """Return the help topic for the error of a command; an empty string if none would help.
+    """Return the help topic for a command's error, or an empty string.
 
     >>> find_topic(MhnbError("no cluster"), "stop"), find_topic(InvalidRequest("bad"), "stop")
     ('mhnb-error', 'stop')

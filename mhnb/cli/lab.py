@@ -1,4 +1,4 @@
-"""`mhnb lab`: open the lessons in JupyterLab, and wait until it has ended."""
+"""`mhnb lab`: open the lessons in JupyterLab, and wait until it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mhnb logs -f`: print the lines of the ranks' logs as they are written."""
+"""`mhnb logs -f`: follow the logs of the ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def has_all_logs(record: RunRecord) -> bool:
 
 
 def follow_logs(record: RunRecord, ranks: str | None, count: int) -> int:
-    """Print the last lines of the logs, and new ones as they are written.
+    """Print the logs' last lines, then new ones until the cluster ends.
 
     Raises:
         InvalidRequest: a number of lines below 0.
@@ -52,7 +52,7 @@ def follow_logs(record: RunRecord, ranks: str | None, count: int) -> int:
 
 
 def _follow(record: RunRecord, logs: Sequence[RankLog], count: int) -> Iterator[str]:
-    """Yield the last lines of each log, then new lines, until the cluster has ended."""
+    """Yield the logs' last lines, then new ones until the cluster ends."""
     with ExitStack() as files:
         tails = []
         for log in logs:
@@ -84,12 +84,12 @@ class _Tail:
         file.seek(find_tail(file, count))
 
     def has_lines(self, *, is_last: bool) -> bool:
-        """Read on; return whether a line is complete, or, at the end of the cluster, whether there is any text."""
+        """Read on, and return whether `read` has lines to return."""
         self._text += self._file.read()
         return bool(self._text) if is_last else b"\n" in self._text
 
     def read(self, *, is_last: bool) -> RankLog:
-        """Return the lines that are complete; all text if it is the last."""
+        """Return the complete lines; all text if it is the last."""
         whole, newline, rest = (self._text, b"", b"") if is_last else self._text.rpartition(b"\n")
         self._text = rest
         lines = (whole + newline).decode(errors="replace").splitlines()

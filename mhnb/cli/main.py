@@ -1,4 +1,4 @@
-"""Shell command `mhnb`: the parser of all commands, and the dispatch of one command line."""
+"""The shell command `mhnb`: parse a command line, and run it."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class _MainParser(CommandParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of all commands. The generated reference of the documentation reads it too."""
+    """Build the parser of all commands, also for the generated reference."""
     parser = _MainParser(prog="mhnb", description="One notebook, many JAX hosts.")
     parser.add_argument("--version", action="version", version=f"mhnb {metadata.version('mhnb')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=CommandParser)
@@ -299,6 +299,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _format_help_line(error: Exception, command: str) -> str:
-    """Return the line that names the help for an error; empty without one."""
+    """Return the line that names an error's help; empty without one."""
     topic = find_topic(error, command)
     return f"\n  Help: mhnb help {topic}" if topic else ""

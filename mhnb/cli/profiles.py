@@ -1,4 +1,4 @@
-"""`mhnb profile list | new NAME | show NAME`: list the profiles, copy one, show the settings of one."""
+"""`mhnb profile`: list the profiles, copy one, or show one's settings."""
 
 from __future__ import annotations
 

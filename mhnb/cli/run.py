@@ -1,4 +1,4 @@
-"""`mhnb run`: its command line, which accepts the options before or after the script, and the cluster that lives as long as the script."""
+"""`mhnb run`: its command line, and a cluster for one script."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def add_guard_option(parser: argparse._ActionsContainer) -> None:
 
 
 def split_run_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words after `mhnb run` into those of mhnb and the script's arguments, by the rule in `DETAILS`.
+    """Split words into mhnb's and the script's, by the rule in `DETAILS`.
 
     >>> split_run_words(["-n", "4", "a.py", "--lr", "3"])
     (['-n', '4', 'a.py'], ['--lr', '3'])
@@ -80,7 +80,7 @@ def split_run_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def describe_unknown_words(words: Sequence[str], unknown: Sequence[str]) -> str:
-    """Return the message for words that are neither mhnb's options nor, by their position, the script's arguments.
+    """Return the message for words that are not mhnb's options.
 
     Args:
         words: of mhnb, after `run`.
@@ -99,7 +99,7 @@ def describe_unknown_words(words: Sequence[str], unknown: Sequence[str]) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the ranks, run the script on each, stop the ranks, and return the script's exit status."""
+    """Run the script on ranks of its own; return its exit status."""
     from mhnb.cli.run_script import read_script, run_script
     from mhnb.cluster.manager import start
 
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class QueueProgress:
-    """Progress callback that prints the position of a start in a scheduler's queue each time it changes."""
+    """Progress callback that prints each new position in a scheduler's queue."""
 
     def __init__(self, command: str) -> None:
         self._command, self._last_printed = command, ""

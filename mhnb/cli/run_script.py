@@ -1,7 +1,6 @@
 """`mhnb run`: run a script on every rank from a shell.
 
-The script gets the arguments, name and folder that Python would give it. Its exit status becomes the exit status of the command,
-as it would with Python.
+As with Python, the script gets its arguments, name and folder, and its exit status is that of the command.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ def read_script(name: str) -> str:
 def run_script(
     cluster: Cluster, name: str, source: str, arguments: Sequence[str], *, timeout_s: float | None = None
 ) -> int:
-    """Run a script on every rank, show its output live, report failed ranks on stderr, and return the exit status.
+    """Run a script on every rank, and return the exit status.
 
-    After `timeout_s` seconds it is interrupted; None for no limit.
+    Failed ranks are named on stderr. After `timeout_s` seconds the script is interrupted; None for no limit.
     """
     path = Path(name).resolve()
     # A script does not show the value of its last expression.
@@ -79,7 +78,7 @@ def run_script(
 
 
 def to_script_result(result: CellResult, name: str) -> CellResult:
-    """Convert a cell result to a script result: `sys.exit(0)` succeeds, and messages name the script instead of the cell."""
+    """Convert a cell result: `sys.exit(0)` succeeds, and messages name the script."""
     ranks = tuple(_name_script(_apply_exit(rank), result.seq, name) for rank in result.ranks)
     if all(rank.outcome == "ok" for rank in ranks):
         # In a clean cluster the only possible note is that some ranks ended with `sys.exit(0)` and others did not, so
@@ -90,8 +89,9 @@ def to_script_result(result: CellResult, name: str) -> CellResult:
 
 
 def exit_status(result: CellResult) -> int:
-    """Return the exit status: 0, the number that the first failing rank passed to `sys.exit`, 130 after Ctrl-C, 124 after the limit, or 1.
+    """Return the exit status of a script from its cell's result.
 
+    It is 0, the number that the first failing rank passed to `sys.exit`, 130 after Ctrl-C, 124 after the limit, or 1.
     `result` is the cell's result before `to_script_result`.
 
     >>> exit_status(CellResult(1, "", (RankResult(0, "ok"),), 0.1))
@@ -108,7 +108,7 @@ def exit_status(result: CellResult) -> int:
 
 
 def _exit_argument(rank: RankResult) -> str | None:
-    """Return the argument of `sys.exit`; None if the rank did not call it.
+    """Return the argument of `sys.exit`; None if it was not called.
 
     Only the first line of the traceback is read, because the cell's own text can contain the prefix in later lines.
     """

@@ -1,4 +1,4 @@
-"""`mhnb start --keep`: start a cluster from a shell, and leave it running for a notebook that attaches to it."""
+"""`mhnb start --keep`: start a cluster for notebooks to attach to."""
 
 from __future__ import annotations
 
