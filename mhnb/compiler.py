@@ -1,4 +1,4 @@
-"""Client of a helper process that compiles programs for meshes that do not exist, with fake devices; it is kept for reuse."""
+"""Compile programs for fake devices in a helper process, kept for reuse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIMEOUT_S = 120.0
 
 
 class CompileClient:
-    """A process that compiles for fake devices, started by the first request. Not for use by several threads at once."""
+    """Client of the process that compiles for fake devices; not thread-safe."""
 
     def __init__(self, *, timeout_s: float = _TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -69,7 +69,7 @@ class CompileClient:
         return self._compile(layouts, hosts, program=program, to=None)
 
     def compile_reshard(self, before: Layout, after: Layout, hosts: Mapping[int, str] | None = None) -> Report:
-        """Return a report of the collectives that would bring an array from one spec to another on its mesh.
+        """Return a report of the collectives that a reshard would need.
 
         Raises:
             InvalidRequest: it cannot be compiled, or the mesh is too large.

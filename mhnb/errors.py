@@ -1,4 +1,4 @@
-"""The hierarchy of exceptions that mhnb raises. The parts of each message are attributes.
+"""The hierarchy of mhnb's exceptions; the parts of a message are attributes.
 
     MhnbError
     ├── LaunchError            processes could not be started or reached
@@ -129,13 +129,13 @@ class MhnbError(Exception):
         return self.message
 
     def _render_traceback_(self) -> list[str]:
-        """Return the short form for IPython: class name, message, and the command for the help topic; no frames."""
+        """Return class name, message and help command for IPython, without frames."""
         help_line = self.help_line
         return [f"{type(self).__name__}: {self.message}", *([f"  Help: {help_line}"] if help_line else [])]
 
     @property
     def help_line(self) -> str:
-        """The command that explains the error, such as `%mhjax help order-mismatch`; empty if no command does."""
+        """The help command, such as `%mhjax help order-mismatch`, or an empty string."""
         return f"{self.help_command} {name_topic(type(self).__name__)}" if self.has_help and self.help_command else ""
 
 
@@ -144,7 +144,10 @@ class LaunchError(MhnbError):
 
 
 class HostUnreachable(LaunchError):
-    """A host, or the supervisor on it, does not respond. `host`, `kind` and `cause` hold the host and what failed, in its words."""
+    """A host, or its supervisor, does not respond.
+
+    `host` is its name, `kind` the kind of failure, and `cause` the reported reason.
+    """
 
     host: str
     kind: str
@@ -152,7 +155,10 @@ class HostUnreachable(LaunchError):
 
 
 class HostUnfit(LaunchError):
-    """A login to a host works, but what is to run there is missing or has ended. Its parts are those of HostUnreachable."""
+    """A host accepts logins, but a needed program is missing or ended.
+
+    The attributes are those of `HostUnreachable`.
+    """
 
     host: str
     kind: str
@@ -160,7 +166,10 @@ class HostUnfit(LaunchError):
 
 
 class EnginesMissing(LaunchError):
-    """A rank did not start. `rank`, `phase` and `cause` hold which rank, how far it came, and why it failed."""
+    """A rank did not start.
+
+    `rank` is its number, `phase` the last phase that it reached, and `cause` why it failed.
+    """
 
     rank: int
     phase: str | None
@@ -168,14 +177,14 @@ class EnginesMissing(LaunchError):
 
 
 class CoordinatorTimeout(LaunchError):
-    """`jax.distributed.initialize` did not finish in time. `rank` is the rank that is furthest behind."""
+    """`jax.distributed.initialize` timed out; `rank` is the furthest behind."""
 
     rank: int
     phase: str | None
 
 
 class PreflightFailed(LaunchError):
-    """A preflight check failed, before any rank was started. `report` holds the findings if hosts were checked."""
+    """A preflight check failed; `report` has the findings, if hosts were checked."""
 
     report: Any
 
@@ -193,38 +202,38 @@ class AlreadyStarted(ClusterError):
 
 
 class NotDriver(ClusterError):
-    """Another notebook owns the cluster. `driver` is the process id of that notebook, as text."""
+    """Another notebook owns the cluster; `driver` is its process id, as text."""
 
     driver: str
 
 
 class NotClean(ClusterError):
-    """A split, tainted or dead cluster accepts no cells. `state` is its state."""
+    """A cluster in `state` split, tainted or dead accepts no cells."""
 
     state: str
 
 
 class RanksLost(ClusterError):
-    """A rank or the hub was lost. `ranks` are the lost ranks in the order in which they died."""
+    """Ranks or the hub were lost; `ranks` is in order of death."""
 
     ranks: tuple[int, ...]
 
 
 class ReplayStopped(ClusterError):
-    """A replayed cell gave a different result than before, or could not run. `report` describes the replay up to that cell."""
+    """A replayed cell differed or could not run; `report` describes the replay."""
 
     report: Any
 
 
 class CellError(MhnbError):
-    """A cell did not succeed. `result` holds the results of all ranks, if there are any."""
+    """A cell did not succeed; `result` has the ranks' results, if any."""
 
     result: Any
     short_text = ""
     """Shown instead of the message where a report on the cell is already shown; may be empty."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return the short form for IPython, which repeats nothing that a report above it shows."""
+        """Return the lines for IPython, without what the report above shows."""
         if not self.short_text:
             return super()._render_traceback_()
         help_text = f" · {self.help_line}" if self.help_line else ""
@@ -232,7 +241,10 @@ class CellError(MhnbError):
 
 
 class CellFailed(CellError):
-    """The user's code raised on at least one rank. The exception is the user's own, so no help topic is named."""
+    """The user's code raised on at least one rank.
+
+    The exception is the user's own, so no help topic is named.
+    """
 
     has_help = False
 
@@ -254,11 +266,11 @@ class ProtocolError(MhnbError):
 
 
 class OutOfOrder(ProtocolError):
-    """A rank received a cell from another generation, or with a number that is not its next one."""
+    """A rank received a cell of another generation, or out of sequence."""
 
 
 class VersionMismatch(ProtocolError):
-    """The two ends use different versions of the protocol, or have different software installed."""
+    """The two ends differ in their protocol version or installed software."""
 
 
 class UnknownMessage(ProtocolError):
@@ -266,23 +278,26 @@ class UnknownMessage(ProtocolError):
 
 
 class ValueDiffers(MhnbError):
-    """A value is not the same on every rank. A name that is missing on some ranks raises the subclass `NameMissing`."""
+    """A value differs between ranks; a missing name raises `NameMissing`."""
 
 
 class NameMissing(ValueDiffers):
-    """A name does not exist on some rank, or on any rank. `name` is the name."""
+    """The variable `name` does not exist on one or more ranks."""
 
     name: str
 
 
 class CallFailed(MhnbError):
-    """A user's call that was only to be compiled raised during tracing or compilation. `ename` is the exception's name."""
+    """Tracing or compiling a user's call raised; `ename` names the exception."""
 
     ename: str
 
 
 class NotYet(MhnbError):
-    """An answer to an exercise is not correct yet. `exercise` is its name; `rank` is the rank, or None in the notebook."""
+    """An answer to the exercise `exercise` is not correct yet.
+
+    `rank` is the rank; None in the notebook.
+    """
 
     has_help = False
     exercise: str
@@ -294,25 +309,28 @@ class HloError(MhnbError):
 
 
 class UnknownForm(HloError):
-    """HLO syntax that mhnb does not know. It is an error because a guess could give a wrong number. `form` is the text."""
+    """HLO syntax that mhnb does not know; `form` is its text.
+
+    It is an error because a guess could give a wrong number.
+    """
 
     form: str
 
 
 class NoKeyboard(MhnbError, EOFError):
-    """Code on a rank asked for keyboard input, which ranks do not have. `what` is the function that was called."""
+    """Code on a rank asked for keyboard input, by calling `what`."""
 
 
 class BreakpointRefused(MhnbError):
-    """Code on a rank cannot be stopped for the debugger, or a command there would launch a program of several ranks."""
+    """The debugger cannot stop a rank, or launch a multi-rank program."""
 
 
 class LayoutDiffers(MhnbError, AssertionError):
-    """An array has another layout than `mhnb.expect` was given. The message draws both layouts."""
+    """`mhnb.expect` found another layout than expected; the message draws both."""
 
 
 class ShardingError(MhnbError, ValueError):
-    """An invalid sharding spec. `jax_says` is JAX's own reason, if JAX gives one."""
+    """An invalid sharding spec; `jax_says` is JAX's own reason, if any."""
 
     jax_says: str
 
@@ -324,7 +342,7 @@ class UnknownAxis(ShardingError):
 
 
 class AxisUsedTwice(ShardingError):
-    """An axis occurs twice in a spec, but it can partition only one dim. `axis` is its name."""
+    """A spec uses `axis` twice, but it can partition only one dim."""
 
     axis: str
 
@@ -334,7 +352,7 @@ class SpecTooLong(ShardingError):
 
 
 class Indivisible(ShardingError):
-    """The axes of a dim do not divide its size. `dim` and `size` identify the dim, and `ways` is the number of parts."""
+    """Dim `dim` of size `size` does not divide into `ways` parts."""
 
     dim: int
     size: int
@@ -342,4 +360,4 @@ class Indivisible(ShardingError):
 
 
 class InvalidRequest(MhnbError, ValueError):
-    """A request from the user is invalid: a bad rank, count, flag or name."""
+    """A user's request is invalid: a bad rank, count, flag or name."""

@@ -1,4 +1,4 @@
-"""`mhnb.layout`, `mhnb.reshard` and `mhnb.expect`: layouts of arrays that exist, and of arrays that do not.
+"""`mhnb.layout`, `mhnb.reshard` and `mhnb.expect`, also for arrays that do not exist.
 
 JAX is imported only for objects of JAX. No data is fetched and no program launched.
 """
@@ -25,7 +25,7 @@ from mhnb.view.reports.plan import build_reshard
 
 
 class _Displayable:
-    """Displays a value that is printed, or is the last expression of a cell."""
+    """A value that draws itself when printed or shown by IPython."""
 
     places: RankLocations | None = None
     """Hosts of the ranks that hold the value; None if it need not exist, and each rank is a host."""
@@ -128,7 +128,7 @@ def layout(
 
 
 def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
-    """Return a mesh from one of ours or of JAX's, from sizes by axis, or from a text like `data 4, model 2`.
+    """Convert a mesh, axis sizes, or text like `data 4, model 2`.
 
     Raises:
         InvalidRequest: it is of another type.
@@ -172,7 +172,7 @@ def _layout_of(x: Any, devices_per_host: int | None) -> DisplayableLayout | Disp
 
 
 def _find_places(of: Layout | MeshShape) -> RankLocations:
-    """Return the hosts of the ranks that hold a part of a JAX object."""
+    """Return the hosts of the ranks that hold a JAX object."""
     from mhnb.adapters.jax_arrays import host_label
 
     return RankLocations({device.rank: host_label(device.rank) for device in of.devices})
@@ -181,7 +181,7 @@ def _find_places(of: Layout | MeshShape) -> RankLocations:
 def reshard(
     x: Any, mesh: Any = None, spec: Any = None, *, to: Any, dtype: Any = "float32", devices_per_host: int | None = None
 ) -> DisplayableReshard:
-    """Return which shards would move between devices if an array changed from its spec to another. Nothing moves.
+    """Return which shards a reshard to another spec would move.
 
     `reshard(x, to=spec)` reads an array or a Layout; `reshard(shape, mesh, spec, to=...)` needs no cluster and no JAX.
 
@@ -198,7 +198,9 @@ def reshard(
 
 
 def expect(x: Any, spec: Any) -> None:
-    """Assert that an array is sharded as a spec says on its own mesh; another spelling of the same layout is fine.
+    """Assert that an array has a spec's layout on its mesh.
+
+    Any other spec with the same layout passes too.
 
     Raises:
         LayoutDiffers: it is not; the message draws both.
