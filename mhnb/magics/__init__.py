@@ -1,1 +1,1 @@
-"""IPython front end: the `%mhjax` and `%%mhjax` magics, their commands, completion, and the state of a shell."""
+"""IPython front end: magics, their commands, completion, and session state."""

@@ -1,4 +1,4 @@
-"""Find where the notebook shows the code that runs: the number beside its cell, and the number of its first line there."""
+"""Find the cell number and first line of the running code."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ class CellTracker:
         return NO_PLACE if first_line is None or count is None else CellPlace(count, first_line)
 
     def _find_number(self) -> int | None:
-        """Return the running cell's number: IPython 9 counts on before the cell runs, earlier and other shells after it."""
+        """Return the running cell's number.
+
+        IPython 9 increments its counter before the cell runs, earlier versions and other shells after it.
+        """
         count = self._shell.execution_count
         return next((number for number in (count, count - 1) if f"_i{number}" in self._shell.user_ns), None)

@@ -1,4 +1,4 @@
-"""Registry of all `%mhjax` commands, their parsers and help texts, and their dispatch.
+"""The table of `%mhjax` commands: parsers, help texts and dispatch.
 
 The help of `%mhjax`, the manual and the reference pages are all made of the table `COMMANDS`. None of it needs a shell.
 """
@@ -52,7 +52,7 @@ _HELP_WORDS = ("help", "--help", "-h")
 
 
 def find_command(name: str) -> Command | None:
-    """Return the command with this name or alias; None if it does not exist.
+    """Return the command with this name or alias, or None.
 
     >>> find_command("continue").name
     'accept'
@@ -61,7 +61,7 @@ def find_command(name: str) -> Command | None:
 
 
 def list_names() -> list[str]:
-    """Return the names of all commands that the help has, and `help`, sorted."""
+    """Return the sorted names of all commands in the help, and `help`."""
     return sorted([*(name for name, command in COMMANDS.items() if not command.is_hidden), "help"])
 
 
@@ -69,7 +69,7 @@ def list_names() -> list[str]:
 
 
 def strip_ipython_markup(text: str) -> str:
-    """Remove the markup that IPython adds to a help text for its own manual."""
+    """Remove the markup that IPython adds to a help text."""
     # What follows in the line stays in its column.
     return re.sub(r"<([{\[][^>]*[}\]])>(  )?", r"\1\2\2", text.removeprefix("::")).strip()
 
@@ -84,7 +84,7 @@ class _MagicParser(MagicArgumentParser):
 
 
 def command_parser(name: str) -> MagicArgumentParser | None:
-    """Build the parser of a command, by its name or alias; return None if the command does not exist."""
+    """Build a command's parser, by name or alias; None if unknown."""
     if (command := find_command(name)) is None:
         return None
     parser = _MagicParser(f"mhjax {name}", command.summary)
@@ -175,7 +175,7 @@ def _list_group(group: Group) -> Iterator[Command]:
 
 
 def format_manual() -> str:
-    """Return the manual that `%%mhjax?` shows: the flags of a cell, and every command with its arguments."""
+    """Return the manual that `%%mhjax?` shows: cell flags and all commands."""
     lines = [
         "Drive many JAX hosts from this notebook.",
         "",
@@ -192,7 +192,7 @@ def format_manual() -> str:
 
 
 def find_help(name: str) -> str:
-    """Return the help of a command, or a help topic as plain text.
+    """Return a command's help, or a help topic as plain text.
 
     Raises:
         InvalidRequest: nothing has that name, or the help topics do not come with this installation.
@@ -208,7 +208,7 @@ def find_help(name: str) -> str:
 
 
 def takes_code(line: str) -> bool:
-    """Return whether what follows the command on a `%mhjax` line is code, in which nothing may be replaced.
+    """Return whether a command's argument is code, which must not be expanded.
 
     >>> takes_code("eval f'{x}'"), takes_code("start -n {n}")
     (True, False)
@@ -279,13 +279,13 @@ def run_command(session: Session, line: str) -> Any:
 
 
 def _usage_error(error: Exception, name: str) -> UsageError:
-    """Return the error of a command as a usage error that ends with the help to read."""
+    """Convert a command's error to a usage error with a help line."""
     help_line = error.help_line if isinstance(error, NotStarted | ShardingError) else ""
     return UsageError(f"{error}\n  Help: {help_line or f'%mhjax help {name}'}")
 
 
 def _describe_unknown(name: str) -> str:
-    """Describe a command that does not exist, and where the closest one is found."""
+    """Return the message for an unknown command, with the closest one."""
     names = list_names()
     if name.startswith("-") and closest_match(name, names) is None:
         # A flag here is usually a flag of `%%mhjax`.

@@ -1,4 +1,4 @@
-"""IPython hooks that help while the user types: auto mode, Tab completion, `name?`, and hints for names defined on the ranks.
+"""IPython hooks: auto mode, Tab completion, `name?`, hints, and `%debug`.
 
 Everything uses IPython's own hooks and queries one rank, the first rank of the cell; `name?` queries all of them. A busy rank
 gives no answer and does not block typing. The completion of `%mhjax` and `%%mhjax` lines uses the text before the cursor and
@@ -48,7 +48,7 @@ NameProvider = Callable[[str], Iterable[str]]
 
 
 def is_magic_line(line: str, *, first: bool) -> bool:
-    """Return whether a line is a `%mhjax` line, or a `%%mhjax` line that is the first of its cell, and has arguments."""
+    """Return whether a line is a `%mhjax` or `%%mhjax` line to complete."""
     word = line.split()[:1]
     return (word == ["%mhjax"] or (first and word == ["%%mhjax"])) and line.lstrip() != word[0]
 
@@ -259,7 +259,7 @@ class ShellHooks:
         return [cluster.name for cluster in manager.all_clusters()] if argument in ("stop", "where", "detach") else []
 
     def _suggest_failed_ranks(self) -> list[str]:
-        """Return the ranks that `%mhjax debug` may name: each that failed alone, and all of them."""
+        """Return rank sets for `%mhjax debug`: single failed ranks, and all."""
         failure = self._session.failures.get(manager.current()) if manager.all_clusters() else None
         failed = [rank.rank for rank in failure.failed] if failure is not None else []
         return [*map(str, failed[:_MAX_OFFERED_RANKS]), *([format_ranks(failed)] if len(failed) > 1 else [])]
@@ -267,7 +267,7 @@ class ShellHooks:
     # -- ? and Shift-Tab
 
     def _make_pinfo(self, original: Callable[..., Any], detail: int) -> Callable[..., Any]:
-        """Wrap a magic that IPython makes of `name?` or `name??`: a name that only the ranks have is described there."""
+        """Wrap the magic for `name?` to describe names that only ranks have."""
 
         @functools.wraps(original)
         def pinfo(parameter_s: str = "", *args: Any, **kwargs: Any) -> Any:
@@ -306,7 +306,7 @@ class ShellHooks:
             raise
 
     def _request_inspection(self, name: str, detail: int, *, all_ranks: bool = False) -> dict[str, str]:
-        """Return a bundle that describes a name, and says which ranks have it; an empty one if none has.
+        """Return a bundle describing a name and its ranks; empty if unknown.
 
         While the user types one rank is enough, unless it does not have the name.
         """
@@ -340,7 +340,7 @@ class ShellHooks:
     # -- %debug after a %%mhjax cell
 
     def _debugger(self, force: bool = False) -> None:  # noqa: FBT001, FBT002  # IPython's own signature
-        """Do what `%mhjax debug` does after a `%%mhjax` cell that failed, because the frames in this process are all mhnb's own."""
+        """Debug the ranks after a failed `%%mhjax` cell, not mhnb's own frames."""
         if not _was_raised_by_ranks(getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)):
             self._original_debugger(force=force)
             return
@@ -357,11 +357,11 @@ class ShellHooks:
                 raise
 
     def _request_one(self, handler: str, *, rank: int = 0, **arguments: Any) -> Any:
-        """Send a request to one rank; return None if there is no cluster, or the rank is busy or lost."""
+        """Send a request to one rank; return None without an answer."""
         return self._request_all(handler, rank=rank, **arguments).get(rank)
 
     def _request_all(self, handler: str, *, rank: int | None = None, **arguments: Any) -> dict[int, Any]:
-        """Send a request to all ranks, or one, and return by rank the answers that arrive within `_ANSWER_TIMEOUT_S`.
+        """Ask all ranks, or one; return answers within `_ANSWER_TIMEOUT_S` by rank.
 
         Empty if there is no cluster or a cell is running.
         """
@@ -380,7 +380,7 @@ class ShellHooks:
 
 
 def _was_raised_by_ranks(error: BaseException | None, traceback: TracebackType | None) -> bool:
-    """Return whether an error is that of a cell that a magic sent to the ranks, or says why that one cannot be inspected."""
+    """Return whether a rank cell, or `debug_last_failure`, raised an error."""
     while error is not None:
         codes = [frame.f_code for frame, _ in walk_tb(traceback)]
         # Compare by identity: hashing a code object hashes its constants, which may be unhashable.
@@ -394,20 +394,20 @@ def _was_raised_by_ranks(error: BaseException | None, traceback: TracebackType |
 
 
 def _first_code_line(source: str) -> str:
-    """Return the first line that is neither blank nor a comment, without its indentation; empty if no line is."""
+    """Return the first line of code without indentation, or an empty string."""
     lines = source.split("\n")
     first = find_first_code(lines)
     return "" if first is None else lines[first].lstrip()
 
 
 def _first_rank(line: str) -> int:
-    """Return the first rank in a first line such as `%%mhjax --ranks 2-3`; 0 if the line names no rank."""
+    """Return the first rank of a line like `%%mhjax 2-3`, or 0."""
     named = _RANKS_FLAG.search(line) if line.lstrip().startswith("%%mhjax") else None
     return int(named[1]) if named else 0
 
 
 def _suggest_rank_sets(count: int) -> list[str]:
-    """Return some rank sets to offer: each of the first ranks alone, and all ranks."""
+    """Return rank sets to offer: the first ranks singly, and all."""
     return [*map(str, range(min(count, _MAX_OFFERED_RANKS))), *([f"0-{count - 1}"] if count > 1 else [])]
 
 
@@ -422,9 +422,9 @@ def _build_completions(words: Iterable[str], fragment: str, kind: str) -> Simple
 
 
 def _mark_misplaced_magic(lines: list[str]) -> list[str]:
-    """Give a cell with code above its `%%mhjax` line to the magic, which raises a usage error: a transformer cannot raise one.
+    """Pass a cell with code above its `%%mhjax` line to the magic.
 
-    Otherwise IPython would run the code above the line, and only then report that there is no such line magic.
+    The magic raises a usage error, which a transformer cannot. Otherwise IPython would first run the code above it.
     """
     misplaced = find_misplaced_magic(lines)
     return lines if misplaced is None else [f"%%mhjax {MISPLACED_FLAG} {misplaced}\n", *lines]
@@ -434,7 +434,7 @@ _mark_misplaced_magic.has_side_effects = True  # type: ignore[attr-defined]  # a
 
 
 def _add_empty_body(lines: list[str]) -> list[str]:
-    """Add an empty body to a `%%mhjax` line without one, because IPython would reject it and suggest the line magic."""
+    """Add an empty body to a lone `%%mhjax`, which IPython would reject."""
     if len(lines) == 1 and lines[0].split()[:1] == ["%%mhjax"]:
         return [lines[0].rstrip("\n") + "\n", "\n"]
     return lines
@@ -446,6 +446,6 @@ _add_empty_body.has_side_effects = True  # type: ignore[attr-defined]  # where I
 
 
 def _strip_local(lines: list[str]) -> list[str]:
-    """Remove the line `%%local`. A line with arguments stays, so that the magic can reject it."""
+    """Remove the line `%%local`, unless it has arguments, which the magic rejects."""
     first = next(index for index, line in enumerate(lines) if line.strip().startswith("%%local"))
     return lines if lines[first].strip() != "%%local" else lines[first + 1 :] or ["\n"]

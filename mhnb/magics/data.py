@@ -1,4 +1,4 @@
-"""The commands of `%mhjax` for variables and outputs: `pull`, `push`, `vars`, `check`, `show` and `export`.
+"""The commands of `%mhjax` for variables, outputs and scripts.
 
 `pull`, `push`, `vars` and `check` move variables between the notebook and the ranks, or inspect them. `show` shows outputs.
 `export FILE.py` writes the cells so far as one script that runs without mhnb.
@@ -108,7 +108,7 @@ def _check_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(session: Session, args: argparse.Namespace) -> None:
-    """Open the panel for the last result or an earlier one; `off` replaces it by the stored output.
+    """Open the panel for a result, or with `off` close it.
 
     Raises:
         UsageError: there is no result yet, or the cell does not exist.

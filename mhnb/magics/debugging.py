@@ -33,7 +33,7 @@ def _debug(session: Session, args: argparse.Namespace) -> None:
 
 
 def debug_last_failure(session: Session, ranks: str | None = None) -> None:
-    """Let the user inspect what the last failed cell left on a rank, at the place where it raised.
+    """Open the debugger where the last failed cell raised on its ranks.
 
     Args:
         session: of the notebook.
@@ -77,7 +77,9 @@ def _find_failure(session: Session, cluster: Cluster) -> CellResult:
 
 
 def _choose_ranks(result: CellResult, spec: str | None, process_count: int) -> tuple[int, ...]:
-    """Return the ranks to inspect: those that the user names, or else the first that raised, and not one that was stopped because of it.
+    """Return the ranks that the user names, or the first that raised.
+
+    By default, a rank that was only stopped because another raised is not inspected.
 
     Raises:
         InvalidRequest: a rank does not exist, or did not fail.

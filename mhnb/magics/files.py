@@ -36,7 +36,7 @@ def _sync(session: Session, args: argparse.Namespace) -> None:
 
 
 def format_sync_report(report: SyncReport) -> str:
-    """Format a sync report: a line per group of hosts with equal copies, and a line of imported modules that stay unchanged."""
+    """Format a sync report: groups of equal hosts, and stale imported modules."""
     groups: dict[tuple[str, tuple[str, ...], int], list[HostSync]] = {}
     for host in report.hosts:
         groups.setdefault((host.folder, host.paths, host.nbytes), []).append(host)

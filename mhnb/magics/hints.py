@@ -1,4 +1,4 @@
-"""Hints below a plain cell, from what IPython's events report about it: a misspelt magic, and the notebook's own JAX.
+"""Hints below a plain cell: a misspelt magic, the notebook's own JAX.
 
 IPython shows its error itself, so nothing of it is replaced. A hint follows in the same place.
 """
@@ -29,7 +29,7 @@ _LINE_WITHOUT_PERCENT = re.compile(r"^((?:\w+\s*=\s*)?)(mhjax(?:\s+[\w-].*)?)$")
 
 
 def hint_at_magic(error: BaseException | None) -> str:
-    """Return what a user may have meant by a magic that does not exist; an empty string if nothing is close.
+    """Return a hint about an unknown magic; empty if nothing is close.
 
     >>> hint_at_magic(UsageError("Cell magic `%%mhajx` not found."))
     'did you mean %%mhjax?'
@@ -92,7 +92,7 @@ class CellHints:
             show_document([Line(_describe_own_backend(), "quiet")])
 
     def _used_own_backend(self, info: Any) -> bool:
-        """Return whether a plain cell made this process's JAX backend, or asked it what users want to know of the ranks."""
+        """Return whether a plain cell created or queried the notebook's JAX backend."""
         if info is None or not backend_is_initialized() or self._is_auto_mode() or not manager.all_clusters():
             return False
         lines = info.raw_cell.splitlines()

@@ -25,7 +25,7 @@ def _history(session: Session, args: argparse.Namespace) -> None:
 
 
 def format_history(records: Iterable[Record], generation: int) -> str:
-    """Format the cells of a journal, oldest first: number, `In [n]`, state, seconds and first line.
+    """Format the cells of a journal as a table, oldest first.
 
     Args:
         records: of all generations.
@@ -52,7 +52,7 @@ def format_history(records: Iterable[Record], generation: int) -> str:
 
 
 def _describe_end(record: CellRecord) -> str:
-    """Describe how a cell ended, and the state of the cluster after it if the ranks were not in sync."""
+    """Describe how a cell ended, with the cluster's state unless clean."""
     errors = ", ".join(dict.fromkeys(record.errors.values()))
     bad = next((outcome for outcome in record.outcomes.values() if outcome not in ("ok", "skipped", "error")), "")
     end = record.how or errors or bad or "ok"

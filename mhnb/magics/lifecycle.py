@@ -1,4 +1,4 @@
-"""The commands of `%mhjax` for the lifecycle of clusters: start, list, restart, stop, attach, auto, and others."""
+"""The commands of `%mhjax` for the lifecycle of clusters, such as `start`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _start(session: Session, args: argparse.Namespace) -> None:
 
 
 def _apply_settings(request: StartRequest, arguments: dict[str, Any], settings: Mhjax) -> StartRequest:
-    """Return the request with the user's defaults for a shape and a guard that the line does not name.
+    """Return the request with missing shape and guard from the settings.
 
     What is compared with a running cluster stays what was typed.
     """
@@ -255,7 +255,7 @@ def _auto_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def interrupted_note(name: str, args: argparse.Namespace) -> str:
-    """Describe the state that an interrupted command left behind, if it is not obvious; otherwise an empty string."""
+    """Describe what an interrupted command left behind; empty if obvious."""
     if name == "start" and not any(cluster.name == args.name for cluster in manager.all_clusters()):
         return "; all processes that it had started were stopped"
     if name == "restart" and (stopped_cluster := manager.latest()).state == "stopped":

@@ -1,4 +1,4 @@
-"""The magics `%mhjax` and `%%mhjax`: parse, call, show, raise. All decisions are made in other modules."""
+"""The magics `%mhjax` and `%%mhjax`: parse, call, show, raise."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class MhjaxMagics(Magics):
 
     @cell_magic
     def local(self, line: str, cell: str) -> None:
-        """Run a cell in the notebook in auto mode. Without auto mode every plain cell runs there, so it changes nothing."""
+        """Run a cell in the notebook, also in auto mode."""
         if line.strip():
             raise UsageError(f"%%local takes no arguments; got {line.strip()!r}")
         self.session.shell.run_cell(cell)
@@ -146,7 +146,7 @@ def _misplaced_error(line: str, cell: str) -> UsageError:
 
 
 def _empty_cell_error(line: str) -> UsageError:
-    """Build the error for a cell without code: a command takes one % and its own line; code goes on the lines below."""
+    """Build the error for a cell without code."""
     words = line.split()
     if words and commands.find_command(words[0]) is not None:
         return _command_error(line)
@@ -164,7 +164,7 @@ def _command_error(line: str) -> UsageError:
 
 
 def _find_meant_command(line: str) -> str | None:
-    """Return the command that the first word of a `%%mhjax` line misspells; None if none is close."""
+    """Return the command that a `%%mhjax` line's first word misspells, or None."""
     word = line.split(maxsplit=1)[0]
     # Rather similar, because the word may be a variable of code that is in the wrong line, such as `rank`.
     return closest_match(word, commands.list_names(), similarity=0.7) if word.isidentifier() else None
@@ -178,7 +178,7 @@ def _raise_as_usage_error(check: Callable[[str], _Value], source: str) -> _Value
 
 
 def load(shell: Any) -> None:
-    """Register the magics, completion and the other IPython hooks. A second call does nothing.
+    """Register the magics and IPython hooks; a second call does nothing.
 
     Raises:
         InvalidRequest: the shell belongs to a rank.

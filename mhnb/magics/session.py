@@ -1,4 +1,4 @@
-"""The session of one notebook: send a parsed cell to the ranks, show its output, and raise its error if it failed.
+"""The session of one notebook: run cells, show outputs, raise errors.
 
 Also here: the conversion of a cluster's state to the values that views show, without any drawing; the report below a cell that
 ran with `--collectives`; and the test whether the code that called a magic uses its return value.
@@ -73,7 +73,7 @@ _UNUSED_OPCODES = frozenset(("POP_TOP", "PRINT_EXPR", "CALL_INTRINSIC_1"))
 
 
 def uses_result(namespace: Mapping[str, Any]) -> bool:
-    """Return whether the innermost caller with these globals assigns the result or computes with it."""
+    """Return whether the innermost caller with these globals uses the result."""
     frame = sys._getframe(1)  # noqa: SLF001  # the documented way to reach caller frames
     while frame.f_globals is not namespace:
         if frame.f_back is None:
@@ -90,7 +90,7 @@ def uses_result(namespace: Mapping[str, Any]) -> bool:
 
 
 def show_launched_collectives(cluster: Cluster, result: CellResult) -> None:
-    """Show the collectives that a cell launched. An error in the report is printed and does not fail the cell."""
+    """Show the collectives that a cell launched, or print the error."""
     ranks = [rank.rank for rank in result if rank.outcome not in ("died", "killed", "refused")]
     if not ranks:
         # No rank can answer, and the cell's own error has already reported that.
@@ -110,7 +110,7 @@ def _show_trace(report: TraceReport) -> None:
 
 
 def show_lesson_bar(result: CellResult) -> None:
-    """Show how far a lesson is, if the ranks answered one of its exercises."""
+    """Show a lesson's progress, if the cell answered one of its exercises."""
     errors = [rank.error for rank in result if rank.error is not None and rank.error.ename == NotYet.__name__]
     wrong = [Answer(parse_difference(error.evalue).title, is_right=False) for error in errors]
     shown = [answer for rank in result for output in rank.outputs if (answer := read_answer(output)) is not None]
@@ -122,7 +122,9 @@ def show_lesson_bar(result: CellResult) -> None:
 
 
 def check_result(result: CellResult) -> None:
-    """Raise the error of a cell that failed. If answers are only not right yet, the view has said so, and no traceback follows.
+    """Raise the error of a failed cell.
+
+    After an answer that is not right yet there is no traceback, because the view has shown it.
 
     Raises:
         CellError: the cell failed on a rank.
@@ -172,7 +174,7 @@ _ORDINARY = DebugRequest()
 
 
 def can_type(shell: Any) -> bool:
-    """Return whether the user can type a line for the code that runs now.
+    """Return whether the user can type a line for the running code.
 
     In a notebook that is for the front end to say, in the request that the kernel executes. A cell in a subshell has none of its own:
     the kernel asks for input in its main thread only.
@@ -193,7 +195,7 @@ def cannot_type_error(what: str) -> UsageError:
 
 
 class _TraceCollection:
-    """Shows a traced cell as ended, and a line while its trace is collected."""
+    """Shows a traced cell's end, then a line while collecting its trace."""
 
     def __init__(self, view: CellView, add_hints: Callable[[CellResult], CellResult]) -> None:
         self._view, self._add_hints = view, add_hints
@@ -246,7 +248,7 @@ class Session:
     _locations: tuple[tuple[str, int], RankLocations] | None = None
 
     def run_cell(self, source: str, flags: CellFlags) -> None:
-        """Run a cell on the ranks, show its output and bind its result.
+        """Run a cell on the ranks, show its output, bind its result.
 
         Raises:
             CellError: the cell failed on a rank; its output is already shown.
@@ -298,7 +300,7 @@ class Session:
         check_result(result)
 
     def wait_for_cluster(self) -> Cluster:
-        """Return the current cluster, once no other thread starts, restarts or replays it; a line says so meanwhile."""
+        """Wait until no other thread changes the current cluster; return it."""
         lines: list[WaitLine] = []
 
         def show(text: str) -> None:
@@ -314,7 +316,7 @@ class Session:
                 _call_safely(line.close)
 
     def _add_hints(self, result: CellResult) -> CellResult:
-        """Add a hint to each error about a name that the ranks lack but this notebook has."""
+        """Add hints about names that the notebook has and ranks lack."""
         if all(rank.error is None for rank in result):
             return result
         known = {name: value for name, value in self.shell.user_ns.items() if name not in self.shell.user_ns_hidden}
@@ -328,7 +330,7 @@ class Session:
     def _make_debug_request(
         self, source: str, flags: CellFlags, first_line: int, process_count: int
     ) -> DebugRequest | None:
-        """Return what a cell asks of the debugger; None if no line can be typed.
+        """Return a cell's debugger request; None if nothing can be typed.
 
         Raises:
             UsageError: the cell is to stop where it cannot.
@@ -366,10 +368,10 @@ class Session:
         return MAX_RESULTS
 
     def open_panel(self, cell: int | CellArgument | None, *, view: View = "fold") -> bool:
-        """Open the panel for a cell's result, or the last result if `cell` is None. Return False if that result is not available.
+        """Open the panel for a cell's result; return False without one.
 
-        A number is mhnb's own. If several clusters have a cell with that number, the cluster whose cell ran last is used.
-        The cell that runs is the last one. A panel on the last result stays live: it also shows the cells that run next.
+        None is the last result, which may be of a running cell. A number is mhnb's own: of several clusters with that
+        cell, the one used last is taken. A panel on the last result stays live, and also shows the cells that run next.
         """
         running = self._running
         found = self._find_result(cell, running)
@@ -382,7 +384,7 @@ class Session:
         return True
 
     def describe_results(self) -> str:
-        """Name the cells whose results a panel can show; empty if it can show no result."""
+        """Name the cells whose results a panel can show; may be empty."""
         return format_cell_names((result.seq, result.execution_count) for result, _ in self._results.copy().values())
 
     def _find_result(
@@ -404,7 +406,7 @@ class Session:
         return next((found for cluster, found in sorted(matching, key=lambda each: each[0] != known[0][0][0])), None)
 
     def close_panel(self) -> bool:
-        """Replace the panel by its stored output; return False if no panel is open."""
+        """Replace the open panel by its stored output, or return False."""
         panel, self._panel = self._panel, None
         if panel is not None:
             panel.close()
@@ -428,7 +430,7 @@ class Session:
             self._running = self._running_view = None
 
     def store_result(self, cluster: Cluster, result: CellResult) -> None:
-        """Make a result available to the panel, and update a panel that shows the last result.
+        """Store a result for panels, and update one that is live.
 
         The result of a replayed cell replaces the result from before the restart.
         """
@@ -471,7 +473,7 @@ class Session:
 
 
 def _call_safely(view_method: Callable[..., None], *arguments: Any) -> bool:
-    """Call a view that is independent of the cell. If it fails, print the traceback and return False."""
+    """Call a view; if it fails, print the traceback and return False."""
     try:
         view_method(*arguments)
     except Exception:  # noqa: BLE001  # a view never fails the cell
@@ -481,10 +483,10 @@ def _call_safely(view_method: Callable[..., None], *arguments: Any) -> bool:
 
 
 def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:
-    """Add a hint to a NameError about a name that the notebook has; return any other error unchanged.
+    """Add a hint to a NameError about a name in the notebook.
 
     Args:
-        error: an error that a rank raised.
+        error: an error that a rank raised; any other error is returned unchanged.
         known: the notebook's names with their values.
     """
     found = _UNDEFINED.match(error.evalue) if error.ename == "NameError" and error.hint is None else None
@@ -502,5 +504,5 @@ def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:
 
 
 def print_notice(text: str) -> None:
-    """Print a message between cells. It appears below the cell that ran last, where the user looks."""
+    """Print a message between cells, below the cell that ran last."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The user's defaults for `%mhjax`: traitlets, set in ipython_config.py as `c.Mhjax.view = "tabs"` or with `%config Mhjax`."""
+"""The user's defaults for `%mhjax`, set by `c.Mhjax` or `%config Mhjax`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VIEWS = ("fold", "tabs", "grid")
 
 
 class _GuardName(Enum[Any]):
-    """The name of a guard; an older name is read as the present one."""
+    """A guard's name; an older name is replaced by the present one."""
 
     def validate(self, obj: Any, value: Any) -> Any:
         return super().validate(obj, guard_argument(value) if isinstance(value, str) else value)
@@ -59,7 +59,7 @@ class Mhjax(Configurable):
 
     @property
     def start_shape(self) -> ShapeArgument | None:
-        """The shape of a start that names none; None for mhnb's own default."""
+        """The user's shape for a start; None for mhnb's own default."""
         return shape_argument(self.shape) if self.shape else None
 
 

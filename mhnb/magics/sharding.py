@@ -1,7 +1,4 @@
-"""The commands of `%mhjax` that show shardings and communication: `layout`, `plan` and `collectives`.
-
-`collectives f(args)` lists the collectives that the compiler puts into a program, without running it.
-"""
+"""The commands of `%mhjax` about shardings: `layout`, `plan` and `collectives`."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def _layout(session: Session, args: argparse.Namespace) -> None:
 
 
 def _single_layout(expression: str, views: Sequence[LayoutView], flag: str) -> Any:
-    """Return the layout that all ranks report, for a flag that needs a single one."""
+    """Return the single layout that all ranks report, which a flag needs."""
     if len(views) > 1:
         rank_sets = "; ".join(f"{describe_ranks(view.ranks)}" for view in views)
         raise UsageError(
@@ -72,7 +69,7 @@ def _reshard(expression: str, views: Sequence[LayoutView], to: str, places: Rank
 
 
 def _describe_chosen_collectives(before: Layout, after: Layout, places: RankLocations) -> str:
-    """Describe the collectives that the compiler chooses for a reshard, or the error if it cannot compile."""
+    """Describe the compiler's collectives for a reshard, or the compilation error."""
     try:
         rows = shared_compiler().compile_reshard(before, after, places.hosts).rows
     except MhnbError as error:
@@ -92,7 +89,7 @@ def _write_csv(expression: str, views: Sequence[LayoutView], path: Path) -> None
 def show_views(
     name: str, views: Sequence[LayoutView], places: RankLocations | None = None, screen: Screen | None = None
 ) -> None:
-    """Show the layout of a value: one drawing if all ranks agree, one per group of ranks if they differ."""
+    """Show a value's layout, once per group of ranks that agree."""
     sections = [Section(_build_view(name, view, places, several=len(views) > 1)) for view in views]
     if len(views) > 1:
         differing_ranks = ", ".join(describe_ranks(view.ranks) for view in views[1:])
@@ -156,7 +153,7 @@ def _plan(session: Session, args: argparse.Namespace) -> None:
 
 
 def find_source(namespace: Mapping[str, Any], name: str) -> str | None:
-    """Return the source of a function that the notebook defined; None if the name is not one."""
+    """Return the source of a notebook function; None for other names."""
     found = namespace.get(name)
     # The result of jax.jit keeps the function that it wraps.
     unwrapped = inspect.unwrap(found) if callable(found) else found
@@ -171,11 +168,11 @@ def find_source(namespace: Mapping[str, Any], name: str) -> str | None:
 
 
 def draw_plan(plan_input: PlanInput, compiler: CompileClient | None = None, *, source: str | None = None) -> Document:
-    """Draw a plan for any input, valid or not. The compiler is called only if a program is chosen.
+    """Draw a plan for any input, valid or not.
 
     Args:
         plan_input: the hosts, devices, mesh, arrays and program to plan for.
-        compiler: None for the shared compiler of this process.
+        compiler: None for the shared compiler of this process; called only if a program is chosen.
         source: source of the program, if it is a function that only the notebook defines.
     """
     try:
