@@ -1,1 +1,1 @@
-"""Services of the local machine: processes, private files, run directories, capacity, and packaged resources."""
+"""Services of the local machine, such as processes and private files."""

@@ -1,8 +1,7 @@
-"""Check that this machine can run a cluster: loopback, open files, file size and disk space.
+"""Check that this machine can run a cluster: loopback, limits, disk space.
 
-Soft limits are raised as far as the hard limits allow.
-Without these checks, each shortage would fail late with an obscure message, or only at the start's timeout.
-So they run before any process starts.
+Soft limits are raised as far as the hard limits allow. The checks run before any process starts, because a shortage
+would fail late, with an obscure message or only at the start's timeout.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _TEST_WRITE_NBYTES = 1 << 18
 
 
 def check_loopback() -> None:
-    """Raise if this machine cannot reach itself at 127.0.0.1, where the hub and the ranks of one machine connect.
+    """Raise if this machine cannot connect to itself at 127.0.0.1.
 
     Raises:
         PreflightFailed: the address is missing, or connections to it fail.
@@ -43,7 +42,7 @@ def check_loopback() -> None:
 
 
 def check_limits(ranks: int, devices: int) -> None:
-    """Raise if the limits of this process, which all others inherit, are too low for a cluster of this size.
+    """Raise if limits that the cluster's processes inherit are too low.
 
     Args:
         ranks: number of ranks on this machine.
@@ -68,17 +67,17 @@ def check_limits(ranks: int, devices: int) -> None:
 
 
 def has_memory_limit() -> bool:
-    """Return whether the address space of this process, and so of the processes that it starts, is limited."""
+    """Return whether this process and its children have limited address space."""
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _min_open_files(ranks: int, devices: int) -> int:
-    """Return slightly less than the measured number of files that the hub or a rank has open, whichever is larger."""
+    """Return slightly less than the measured open files of hub or rank."""
     return max(110 + 6 * ranks, 56 + 2 * ranks * devices)
 
 
 def raise_open_file_limit(ranks: int, devices: int) -> None:
-    """Raise the open-files limit of this process and its children to what the cluster can need, at most to the hard limit."""
+    """Raise the open-files limit for a cluster, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Each device of a rank may open a connection to every other device.
     wanted = 2 * (110 + 6 * ranks + (devices + 2) * ranks * devices)
@@ -89,7 +88,7 @@ def raise_open_file_limit(ranks: int, devices: int) -> None:
 
 
 def check_disk(folder: Path, ranks: int) -> None:
-    """Raise if the disk of a folder has no space for a cluster's files.
+    """Raise if a folder's disk has no space for a cluster.
 
     If the disk reports too little, the files are created to find out, because some disks do not count free space.
 

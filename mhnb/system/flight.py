@@ -1,6 +1,6 @@
-"""The files of the flight recorders: where they are, and how they are read, also while a rank writes or after it was killed.
+"""Locate, read and copy the files of the flight recorders.
 
-Their layout is in `core/flight.py`, and `rank/flight.py` writes them.
+They can be read while a rank writes, and after it was killed. Layout: `core/flight.py`; writer: `rank/flight.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def flight_path(run_dir: Path, rank: int) -> Path:
 
 
 def flight_copy_path(run_dir: Path, rank: int) -> Path:
-    """Return the notebook's copy of the file of a rank on another machine, which may share this folder."""
+    """Return the path of the notebook's copy of a remote rank's file.
+
+    Its name differs, because the other machine may share this folder.
+    """
     return flight_path(run_dir, rank).with_suffix(".copy")
 
 
@@ -43,11 +46,10 @@ def read_flight(path: Path, rank: int) -> RankFlight:
 
 
 def read_last_event(path: Path) -> FlightEvent | None:
-    """Return the newest event of a rank on this machine, without its participants, and without reading the others.
+    """Return a local rank's newest event, without its participants.
 
-    None if it has no event, or the file cannot be read.
-
-    The numbers in the ring rise by one from its first place to the newest event, so that a search by halves finds it.
+    None if it has no event, or the file cannot be read. The numbers in the ring rise by one from its first place to the
+    newest event, so that a search by halves finds it.
     """
     try:
         with path.open("rb") as file:

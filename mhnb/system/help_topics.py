@@ -1,4 +1,4 @@
-"""The help topics that come with mhnb: sections of the page on messages, which is also in an installed package."""
+"""The help topics of mhnb, which are sections of `MESSAGES_PAGE`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MESSAGES_PAGE = "reference/messages.md"
 
 
 def read_topic(name: str, *, docs: Path | None = None) -> str | None:
-    """Return a help topic as plain text; None if no section of the page has that name.
+    """Return a help topic as plain text, or None if unknown.
 
     Args:
         name: an anchor such as `order-mismatch`, or the name of an error class.
@@ -27,7 +27,7 @@ def read_topic(name: str, *, docs: Path | None = None) -> str | None:
 
 
 def list_topics(*, docs: Path | None = None) -> dict[str, str]:
-    """Return the title of every help topic by its name; empty if the page does not come with this installation."""
+    """Return the help topics' titles by name; empty without the page."""
     try:
         return list_sections(_read_page(docs))
     except InvalidRequest:

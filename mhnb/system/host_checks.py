@@ -1,4 +1,4 @@
-"""Checks of one host for preflight: facts about the machine, listening, and connecting to the other hosts.
+"""Preflight checks of one host: its facts, listening, and connecting.
 
 `python -m mhnb.system.host_checks` answers requests, one JSON line each, until its standard input ends. The supervisor of a host
 runs it as a child process before anything there imports JAX: a check may take seconds and uses threads, and the supervisor stays
@@ -81,7 +81,7 @@ def _read(path: str) -> str:
 
 
 def find_version(name: str) -> str | None:
-    """Return the installed version of a distribution; None if this Python has none."""
+    """Return the installed version of a distribution, or None."""
     if name == "mhnb" and (version := _read_source_version()) is not None:
         return version
     try:
@@ -91,7 +91,7 @@ def find_version(name: str) -> str | None:
 
 
 def _read_source_version() -> str | None:
-    """Return the version of mhnb from the source that a rank would import, also from a checkout that is not installed."""
+    """Return mhnb's version from the imported source, also without an installation."""
     spec = importlib.util.find_spec("mhnb")
     if spec is None or spec.origin is None:
         return None
@@ -100,7 +100,7 @@ def _read_source_version() -> str | None:
 
 
 def _resolve(name: str) -> tuple[tuple[str, ...], str]:
-    """Return the addresses of a name, and why it has no address; empty if it has one."""
+    """Return a name's addresses, and the error text if it has none."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -109,7 +109,7 @@ def _resolve(name: str) -> tuple[tuple[str, ...], str]:
 
 
 def _folders(*, is_notebooks: bool) -> dict[str, Path]:
-    """Return the folders that ranks write to: logs and run files, temporary files of programs, shared memory."""
+    """Return the folders that ranks write to, by purpose."""
     # On other machines, a rank's logs are on the local disk, because a home that hosts share may be slow.
     found = (
         {"logs": state_home(os.environ), "temporary files": _find_temporary_folder()}
@@ -122,7 +122,7 @@ def _folders(*, is_notebooks: bool) -> dict[str, Path]:
 
 
 def _find_temporary_folder() -> Path:
-    """Return the folder that tempfile would use, also if it finds none that is writable."""
+    """Return the folder that tempfile would use, even if not writable."""
     try:
         return Path(tempfile.gettempdir())
     except FileNotFoundError:
@@ -130,7 +130,7 @@ def _find_temporary_folder() -> Path:
 
 
 def _disk(purpose: str, folder: Path) -> Disk:
-    """Return the free space, and whether a megabyte can be written: nothing else detects a quota or a read-only disk."""
+    """Return free space, and a write's error, such as an exceeded quota."""
     existing = next((each for each in [folder, *folder.parents] if each.is_dir()), Path("/"))
     free_nbytes, why = 0, ""
     try:
@@ -150,7 +150,7 @@ def _environment() -> dict[str, str]:
 
 
 def _unknown_flags(flags: str) -> list[str]:
-    """Return the flags whose name is nowhere in jaxlib: XLA ends the process when it meets one."""
+    """Return the XLA flags that jaxlib lacks, which would end the process."""
     names = re.findall(r"--(xla_\w+)", flags)
     library = _find_jaxlib_library() if names else None
     if library is None:
@@ -170,7 +170,7 @@ def _find_jaxlib_library() -> Path | None:
 
 
 def _gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs listed by the vendor's tool, or else by their device files."""
+    """Return the GPUs from the vendor's tool, or from device files."""
     if (listed := query_gpus(os.environ)) is not None:
         return listed
     nvidia = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
@@ -182,7 +182,7 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 class Listener:
-    """Listens at one address, and sends a word to every peer that connects, so that the peer knows that it is this listener.
+    """Listens at an address, and sends each peer an identifying word.
 
     Args:
         address: of this machine.
@@ -296,7 +296,7 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 
 
 def _listen(sockets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Listen on sockets, each with `name`, `address`, `port` (0: any free one) and `word`, until this process ends."""
+    """Open a `Listener` for each of the sockets until this process ends."""
     answers: dict[str, Any] = {}
     for each in sockets:
         try:

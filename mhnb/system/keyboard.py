@@ -1,4 +1,4 @@
-"""Read a line that the user types, through `input()`: a kernel asks its front end, and a terminal edits the line.
+"""Read a line from the user's front end or terminal with `input()`.
 
 Another thread can end the read. Nothing but a signal ends a blocked `input()`, so that thread sends the signal of Ctrl-C, and the
 handler here knows which of the two it was.
@@ -22,7 +22,7 @@ class Cancelled(Exception):  # not an error: there is nothing left to type for
 
 
 def can_type() -> bool:
-    """Return whether a user can type lines in this thread, because this is the main thread of a plain program in a terminal.
+    """Return whether a user can type in this thread, through a terminal.
 
     In a kernel this is false: `input` is the kernel's there, and its front end may have no keyboard.
     """
@@ -46,7 +46,7 @@ class Keyboard:
         self._has_late_ctrl_c = False
 
     def cancel(self) -> None:
-        """End the read in progress, and every later one, from another thread; return when it has ended."""
+        """End the current read and prevent later ones; wait until it ends."""
         self._is_cancelled = True
         while True:
             with self._lock:
@@ -100,7 +100,7 @@ class Keyboard:
         return line
 
     def _end_read(self) -> None:
-        """End the read. After this no signal of `cancel` is on its way."""
+        """End the read, after which `cancel` has no signal in flight."""
         with self._lock:
             self._is_reading = False
         self._has_ended.set()
@@ -118,6 +118,6 @@ class Keyboard:
 
 
 def _enable_line_editing() -> None:
-    """Let `input()` in a terminal edit the line and recall earlier ones, if this Python can."""
+    """Enable line editing and history for `input()`, if this Python has them."""
     if "readline" not in sys.modules and importlib.util.find_spec("readline") is not None:
         importlib.import_module("readline")

@@ -1,6 +1,7 @@
-"""Folders and files of a single user: created with private modes whatever the umask, and checked on the open descriptor.
+"""Create and open folders and files of a single user.
 
-A cluster record names processes and holds a key. If another user could write it, this process would attach to that user's ranks.
+Modes do not depend on the umask, and are checked on the open descriptor. A cluster record names processes and holds
+a key: if another user could write it, this process would attach to that user's ranks.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _write_numbers = itertools.count()
 
 
 class NotPrivate(PermissionError):
-    """A folder or file is not trusted because another user owns it or can write to it."""
+    """An untrusted folder or file: another user owns or can write it."""
 
 
 def make_not_private_error(path: Path, reason: str, next_step: str) -> NotPrivate:
-    """Build the error for an untrusted path: what is wrong, why, and what to do next."""
+    """Build the error for an untrusted path, with reason and fix."""
     return NotPrivate(f"{path} {reason}, so mhnb does not trust its contents\n  Fix: {next_step}")
 
 
@@ -47,7 +48,7 @@ def _check_owner(path: Path, found: os.stat_result) -> None:
 
 
 def open_private_folder(path: Path) -> int:
-    """Open a folder of this user that no other user can write to. The caller closes the descriptor.
+    """Open a folder only this user can write; the caller closes it.
 
     Raises:
         NotPrivate: it is a symbolic link, belongs to another user, or is writable for others.
@@ -90,7 +91,7 @@ def _format_removal(path: Path) -> str:
 
 
 def is_shared_temp_folder(path: Path) -> bool:
-    """Return whether a path is a folder for temporary files that all users share.
+    """Return whether a path is a shared folder for temporary files.
 
     The mode and the owner do not decide it: root owns such folders, and a private disk can have the same mode.
     """
@@ -102,7 +103,7 @@ def is_shared_temp_folder(path: Path) -> bool:
 
 
 def is_own_folder(path: Path) -> bool:
-    """Return whether a path is a folder of this user, not a symbolic link to one."""
+    """Return whether a path is this user's folder, not a symbolic link."""
     try:
         found = path.lstat()
     except OSError:
@@ -134,7 +135,7 @@ def restrict_folder(path: Path) -> None:
 
 
 def make_private_folder(path: Path) -> Path:
-    """Create a folder with mode 0700, and its missing parents; restrict an existing one that belongs to this user.
+    """Create a folder and its parents, or restrict it to mode 0700.
 
     Raises:
         NotPrivate: the path is a symbolic link, or belongs to another user.
@@ -155,11 +156,10 @@ def make_private_folder(path: Path) -> Path:
 
 
 def check_ancestors(path: Path) -> None:
-    """Raise if any user can replace the path, because a parent is world-writable without the sticky bit.
+    """Raise if a world-writable parent lets any user replace the path.
 
-    The root of a mounted volume is allowed to be: container volumes are created that way, and a container's processes belong to one
-    user.
-    A path inside such a folder is still trusted only by its own owner and mode.
+    Such a parent has no sticky bit. The root of a mounted volume is allowed: container volumes are created that way,
+    and a container's processes belong to one user. A path inside is still trusted only by its own owner and mode.
 
     Raises:
         NotPrivate: there is such a parent folder.
@@ -175,7 +175,7 @@ def check_ancestors(path: Path) -> None:
 
 
 def open_private(path: str | Path, flags: int) -> int:
-    """Open a file of this user, and create it with mode 0600 if it is missing; an opener for `open`.
+    """Open this user's file and set mode 0600; an opener for `open`.
 
     Raises:
         NotPrivate: the path is a symbolic link, belongs to another user, or is not a regular file.
@@ -228,7 +228,7 @@ def _opened_folder(path: Path) -> Iterator[int]:
 
 
 def read_private(path: Path, *, limit_nbytes: int | None = _RECORD_LIMIT_NBYTES) -> bytes:
-    """Read a file of this user in a folder of this user. Both are checked on the descriptors that are used to read.
+    """Read a file that, like its folder, no other user can write.
 
     Raises:
         NotPrivate: other users could have written the file.
@@ -252,7 +252,7 @@ def read_private(path: Path, *, limit_nbytes: int | None = _RECORD_LIMIT_NBYTES)
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file with mode 0600 atomically, because others may read or write it at any time.
+    """Write a file with mode 0600 atomically, despite concurrent readers and writers.
 
     Raises:
         OSError: it cannot be written.

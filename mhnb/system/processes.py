@@ -1,4 +1,4 @@
-"""Processes, GPUs and file digests of this machine: inspect a process, wait for its end, kill process groups.
+"""Inspect and end processes, list GPUs, and compute file digests.
 
 A process is observed from outside (memory, state, exit status, start time), whatever it runs.
 GPUs are those in the output of nvidia-smi that CUDA_VISIBLE_DEVICES allows.
@@ -42,7 +42,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def resident_nbytes(pid: int) -> int | None:
-    """Return a process's resident memory in bytes, including shared pages; None if it has ended or belongs to another user.
+    """Return a process's resident bytes with shared pages; None if unreadable.
 
     >>> import os
     >>> (resident_nbytes(os.getpid()) or 0) > 1_000_000
@@ -55,7 +55,7 @@ def resident_nbytes(pid: int) -> int | None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped, by a signal such as SIGSTOP or by a debugger, and waits to be continued.
+    """Return whether a process is stopped by a signal or a debugger.
 
     >>> import os
     >>> is_stopped(os.getpid())
@@ -68,7 +68,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def find_exit_status(pid: int) -> tuple[int | None, int | None] | None:
-    """Return exit code and signal of a process that has ended and was not reaped by its parent; None for any other process.
+    """Return exit code and signal of a zombie; None for other processes.
 
     Both are None if the system does not show them.
 
@@ -90,9 +90,10 @@ def find_exit_status(pid: int) -> tuple[int | None, int | None] | None:
 
 
 def find_start_time_s(pid: int) -> float | None:
-    """Return when a process started, in seconds after boot, which clock changes do not affect.
+    """Return when a process started, in seconds after boot.
 
-    None if it has ended. Also None on macOS, which stores only the time of day: the process id alone has to suffice there.
+    Clock changes do not affect it. None if the process has ended, and on macOS, which stores only the time of day: the
+    process id alone has to suffice there.
 
     >>> import os
     >>> find_start_time_s(os.getpid()) == find_start_time_s(os.getpid())
@@ -109,7 +110,7 @@ def find_start_time_s(pid: int) -> float | None:
 
 
 def is_same_process(pid: int, start_time_s: float | None) -> bool:
-    """Return whether a process still lives that had this id and start time, because the system reuses ids for any process.
+    """Return whether the process with this id and start time lives.
 
     Args:
         pid: the process id.
@@ -132,7 +133,10 @@ def is_same_process(pid: int, start_time_s: float | None) -> bool:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when its parent ends, even by SIGKILL. Linux only; elsewhere the rank checks its parent itself."""
+    """End this process when its parent ends, even by SIGKILL.
+
+    Linux only; elsewhere the rank checks its parent itself.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -146,7 +150,7 @@ _QUERY_TIMEOUT_S = 30.0
 
 
 def query_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...] | None:
-    """Return the GPUs that this process may use; None if nvidia-smi is missing or lists none."""
+    """Return this process's GPUs; None if nvidia-smi is missing or lists none."""
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None:
         return None
@@ -164,7 +168,7 @@ def query_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...] | None:
 
 
 def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs that this process may use; empty if nvidia-smi is missing or fails."""
+    """Return the UUIDs of the GPUs that this process may use."""
     return tuple(gpu.uuid for gpu in query_gpus(environment) or ())
 
 
@@ -200,7 +204,7 @@ _KILL_WAIT_S = 2.0
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Return whether it runs; a process that has ended but was not reaped by its parent does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except PROCESS_ENDED:
@@ -208,7 +212,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def wait_until_ended(processes: Sequence[psutil.Process], limit_s: float = _KILL_WAIT_S) -> bool:
-    """Wait until all have ended; return False if some have not within the limit."""
+    """Wait until all have ended; return False after the limit."""
     return wait_until(lambda: not any(map(is_running, processes)), limit_s, _POLL_S)
 
 

@@ -1,6 +1,6 @@
-"""Locate the packaged documentation, notebooks and profiles: beside the package in a checkout, inside it in an installed wheel.
+"""Locate the packaged documentation, notebooks and profiles.
 
-Independent of what the files contain.
+In a checkout they are beside the package, in an installed wheel inside it. Their content does not matter here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def docs_dir(*, package: Path = _PACKAGE) -> Path:
 
 
 def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
-    """Return the folder of a profile that comes with mhnb, such as `local`.
+    """Return the folder of a packaged profile, such as `local`.
 
     Raises:
         InvalidRequest: unknown profile; the message lists the known ones.
@@ -39,12 +39,12 @@ def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
 
 
 def default_settings_dir(*, package: Path = _PACKAGE) -> Path:
-    """Return the folder with the default settings files of the hub and the engines, for profiles without their own."""
+    """Return the folder of the hub's and engines' default settings files."""
     return _find("profiles", package)
 
 
 def read_profile_files(profile: Path, *, package: Path = _PACKAGE) -> dict[str, bytes]:
-    """Return the settings files of a profile by name: its own, and the defaults for missing ones.
+    """Return a profile's settings files by name, with defaults for missing ones.
 
     Only these: a profile in use has a history, logs, and connection files of other hubs.
     """
@@ -58,7 +58,7 @@ def list_profiles(*, package: Path = _PACKAGE) -> list[str]:
 
 
 def copy_notebooks(folder: Path) -> Path:
-    """Copy the notebooks, and the table of what they cover, into a folder of the user; return that folder.
+    """Copy the notebooks and their table into a folder; return it.
 
     A notebook that is already there is not overwritten, because it contains the user's own changes.
     """
@@ -70,7 +70,7 @@ def copy_notebooks(folder: Path) -> Path:
 
 
 def find_lesson(number: str, folder: Path) -> Path:
-    """Return the notebook in a folder whose name begins with this number, such as `03` or `3`.
+    """Return the notebook with this number, such as `03` or `3`.
 
     Raises:
         InvalidRequest: unknown lesson; the message lists existing ones.
@@ -83,7 +83,7 @@ def find_lesson(number: str, folder: Path) -> Path:
 
 
 def _find(folder: str, package: Path) -> Path:
-    """Return the folder, preferring the checkout: an editable install may hold an older copy inside the package's folder."""
+    """Return the folder, preferring the checkout to an older installed copy."""
     candidates = (package.parent / folder, package / folder)
     in_checkout = (package.parent / "pyproject.toml").exists()
     found = [place for place in candidates[0 if in_checkout else 1 :] if place.is_dir()]

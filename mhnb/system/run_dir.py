@@ -1,4 +1,4 @@
-"""Run directory of a running cluster (its logs and a copy of the packaged IPython profile), and the list of running clusters."""
+"""Run directories (logs and IPython profile) and the list of running clusters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Pid: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
 
 
 def parse_full_name(run_dir: Path) -> str:
-    """Return a cluster's name and the id of the process that started this generation, from its run directory.
+    """Return a cluster's full name: its name and its starter's process id.
 
     >>> parse_full_name(Path("mhnb/kept.317.2"))
     'kept.317'
@@ -69,7 +69,7 @@ def parse_full_name(run_dir: Path) -> str:
 
 
 class _RunFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of the file of a cluster's processes, in its order. Fields with a default were not written by older versions."""
+    """Contents of `cluster.json`; older versions omit fields with a default."""
 
     name: str
     machine: str = ""
@@ -92,7 +92,7 @@ class RunRecord(_RunFile, frozen=True, kw_only=True):
 
     @property
     def full_name(self) -> str:
-        """The name that distinguishes it from other clusters of the same name, as in `%mhjax attach`."""
+        """The name that is unique among clusters of the same name."""
         return parse_full_name(Path(self.run_dir))
 
 
@@ -116,7 +116,7 @@ class _SupervisorMark(NamedTuple):
 
 
 def state_home(environment: Mapping[str, str]) -> Path:
-    """Return the folder for what clusters leave on disk: MHNB_HOME, or the system's folder for user state."""
+    """Return the folder for clusters' files: MHNB_HOME, or the user's state folder."""
     chosen = environment.get("MHNB_HOME")
     # Absolute: the notebook may change its working directory while the cluster runs.
     return Path(chosen).expanduser().absolute() if chosen else user_state_path("mhnb")
@@ -124,7 +124,7 @@ def state_home(environment: Mapping[str, str]) -> Path:
 
 @contextlib.contextmanager
 def report_home_errors(environment: Mapping[str, str]) -> Iterator[None]:
-    """Turn errors of the block into a LaunchError that names the folder of `state_home` and a fix.
+    """Turn the block's errors into a LaunchError with folder and fix.
 
     Raises:
         LaunchError: a file or folder could not be created there.
@@ -157,7 +157,7 @@ def make_home(environment: Mapping[str, str]) -> Path:
 
 
 def _check_home(home: Path) -> None:
-    """Restrict the folder to mode 0700 if it holds only mhnb's files; raise if others can write to it.
+    """Restrict the folder to mode 0700, if it has only mhnb's files.
 
     Raises:
         NotPrivate: it belongs to another user, or holds other files and is writable for others.
@@ -201,7 +201,7 @@ def check_name(name: str) -> str:
 
 
 def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], profile: Path) -> Path:
-    """Create the run directory, readable only by its owner, and remove the oldest ones.
+    """Create a run directory for this user only, and prune old ones.
 
     Args:
         name: the cluster's name, a plain word.
@@ -226,7 +226,7 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
 
 
 def fill_run_dir(run_dir: Path, settings: Mapping[str, bytes]) -> None:
-    """Create the folders of a run directory, and the profile's settings files by name.
+    """Create the folders and settings files of a run directory.
 
     IPython creates missing profile folders itself, but with the modes of the umask.
     """
@@ -238,7 +238,7 @@ def fill_run_dir(run_dir: Path, settings: Mapping[str, bytes]) -> None:
 
 
 def configure_hub(run_dir: Path, address: str, *, encrypt: bool) -> None:
-    """Make the hub listen on the one address that other machines reach, and set whether it encrypts its messages.
+    """Set the hub's address for other machines, and its encryption.
 
     The lines are appended to the run's own copy of the profile, where they can be read.
     """
@@ -254,7 +254,7 @@ def configure_hub(run_dir: Path, address: str, *, encrypt: bool) -> None:
 
 
 def prune_run_dirs(environment: Mapping[str, str]) -> None:
-    """Remove the oldest directories of runs that have ended; the most recent ones stay because of their logs."""
+    """Remove directories of ended runs; the most recent keep their logs."""
     home = state_home(environment)
     with report_home_errors(environment):
         if not home.is_dir():
@@ -276,7 +276,7 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
 
 
 def list_run_dirs(environment: Mapping[str, str]) -> list[Path]:
-    """Return the run directories of this user, also of clusters that have ended."""
+    """Return this user's run directories, including those of ended clusters."""
     home = state_home(environment)
     return [path for path in home.iterdir() if _is_run_dir(path)] if home.is_dir() else []
 
@@ -329,13 +329,13 @@ def remove_keys(run_dir: Path) -> None:
 
 
 def _is_run_dir(path: Path) -> bool:
-    """Return whether a directory was made by mhnb: the user may keep other things in MHNB_HOME."""
+    """Return whether this is a run directory, not the user's own folder."""
     named = _RUN_NAME.fullmatch(path.name) is not None and is_own_folder(path)
     return named and (path / "log").is_dir() and (path / "profile").is_dir()
 
 
 def _is_run_dir_of_this_machine(path: Path) -> bool:
-    """Return whether its processes run on this machine: machines may share a home, and process ids are valid on one only."""
+    """Return whether a run's process ids are valid on this machine."""
     record, _ = _try_read_run_record(path / _FILE)
     return record is None or _is_record_of_this_machine(record)
 
@@ -345,9 +345,10 @@ def _is_record_of_this_machine(record: RunRecord) -> bool:
 
 
 def lock_as_alive(run_dir: Path) -> int:
-    """Lock a directory as in use while this process, or one that it has forked, has the descriptor open.
+    """Lock a directory as in use while the descriptor is open.
 
-    The process id in its name is not enough: a container that shares this folder has other process ids.
+    A forked process has it open too. The process id in the directory's name is not enough: a container that shares this
+    folder has other process ids.
     """
     fd = open_private(run_dir / _ALIVE_FILE, os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_SH)
@@ -355,16 +356,17 @@ def lock_as_alive(run_dir: Path) -> int:
 
 
 def format_supervisor_mark(run_dir: Path) -> str:
-    """Return the value of `SUPERVISOR_MARK` for the processes of this supervisor: its process, its parent, and its directory.
+    """Return the value of `SUPERVISOR_MARK` for this supervisor's processes.
 
-    The parent is the notebook, or its representative on another machine. Each process is given by its id and start time.
+    It has the run directory, and id and start time of the supervisor and of its parent: the notebook, or its
+    representative on another machine.
     """
     processes = tuple(_Process(pid, find_start_time_s(pid)) for pid in (os.getpid(), os.getppid()))
     return encode_json(_SupervisorMark(processes, str(run_dir)))
 
 
 def is_abandoned_mark(mark: str) -> bool:
-    """Return whether the supervisor that wrote a mark has ended, its parent too, and no rank of its cluster lives.
+    """Return whether a mark's supervisor, its parent and all ranks have ended.
 
     False if the text is not a mark.
     """
@@ -378,7 +380,7 @@ def is_abandoned_mark(mark: str) -> bool:
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether any process, in any container or on any machine, has locked a file; False if the file is missing."""
+    """Return whether a process of any container or machine locks a file."""
     try:
         # Also for writing: some disks can lock no other way.
         with file.open("r+b") as opened:
@@ -392,12 +394,15 @@ def is_locked(file: Path) -> bool:
 
 
 def is_in_use(lock: Path, pid: int | None) -> bool:
-    """Return whether a folder's lock is held, or the process with the id in its name lives; None if that id is another's by now."""
+    """Return whether a folder's lock is held or its process lives.
+
+    `pid` is the id in the folder's name; None if another process may have it now.
+    """
     return is_locked(lock) or (pid is not None and psutil.pid_exists(pid))
 
 
 def _has_ended(path: Path) -> bool:
-    """Return whether the run of a directory has ended. Its notebook may live, and run a later generation."""
+    """Return whether a run has ended; its notebook may still live."""
     record, _ = _try_read_run_record(path / _FILE)
     if record is not None:
         return not (is_locked(path / _ALIVE_FILE) or _has_live_supervisor(record))
@@ -414,7 +419,7 @@ def write_run_record(
     is_detachable: bool,
     location: str = "",
 ) -> None:
-    """Record the processes of a cluster and where they run, so that a shell can list and stop it."""
+    """Record a cluster's processes and location for `mhnb list` and `mhnb stop`."""
     record = _RunFile(
         name=name,
         machine=socket.gethostname(),
@@ -430,12 +435,12 @@ def write_run_record(
 
 
 def write_supervisor_record(run_dir: Path, *, is_detachable: bool) -> None:
-    """Record this supervisor of a notebook on another machine, so that a shell here can tell whether it outlives that notebook."""
+    """Record whether this supervisor outlives its notebook on another machine."""
     write_private(run_dir / _SUPERVISOR_FILE, encode_json(SupervisorRecord(os.getpid(), is_detachable)))
 
 
 def read_supervisor_records(home: Path) -> list[SupervisorRecord]:
-    """Return the records of the supervisors whose run directories are in a folder."""
+    """Return the supervisor records in a folder of run directories."""
     read = [_try_read_supervisor_record(path) for path in home.glob(f"*/{_SUPERVISOR_FILE}")]
     return [record for record in read if record is not None]
 
@@ -460,7 +465,7 @@ def _read_run_record(path: Path) -> RunRecord:
 
 
 def _try_read_run_record(path: Path) -> tuple[RunRecord | None, str]:
-    """Return the record of a cluster's processes, or why it cannot be read; neither if there is no record."""
+    """Return a cluster's record, or why it is unreadable; neither if missing."""
     try:
         return _read_run_record(path), ""
     except (FileNotFoundError, NotADirectoryError):
@@ -475,7 +480,7 @@ def _try_read_run_record(path: Path) -> tuple[RunRecord | None, str]:
 
 
 def list_running_clusters(environment: Mapping[str, str]) -> tuple[list[RunRecord], list[str]]:
-    """Return the clusters of this user on this machine whose supervisor lives, and why other records were left out.
+    """Return this user's running clusters here, and why records were left out.
 
     Raises:
         LaunchError: the folder of the records is not readable, or is writable for others.
@@ -503,7 +508,7 @@ def read_running_clusters(environment: Mapping[str, str]) -> list[RunRecord]:
 
 
 def find_clusters_named(environment: Mapping[str, str], name: str) -> list[RunRecord]:
-    """Return the clusters of this user on this machine whose name or full name matches."""
+    """Return the running clusters with this name or full name."""
     return [record for record in read_running_clusters(environment) if name in (record.name, record.full_name)]
 
 

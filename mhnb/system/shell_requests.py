@@ -1,4 +1,4 @@
-"""Requests that a shell leaves in the run directory of a cluster, for the process of its notebook, and the answers.
+"""Requests of a shell to a notebook's process, through the run directory.
 
 The notebook's main thread may hang, so its event loop looks for requests. Each has files of its own, named after its id, so a shell
 that is stopped blocks no other, and a late answer is never taken for that to another request. The files are private, and are
@@ -39,7 +39,7 @@ class ShellRequest(msgspec.Struct, frozen=True):
 
 
 class ShellAnswer(msgspec.Struct, frozen=True):
-    """What the notebook's process answers; `accepted` if the work takes longer, and another answer follows."""
+    """An answer of the notebook's process; another one follows `accepted`."""
 
     outcome: Literal["accepted", "done", "failed"]
     text: str = ""
@@ -64,9 +64,9 @@ class PendingRequest:
     def wait(
         self, limit_s: float, *, until_done: bool = True, on_progress: Callable[[str], None] | None = None
     ) -> ShellAnswer | None:
-        """Return the answer; None if the limit is reached before. With `until_done`, `accepted` is not the answer but progress.
+        """Return the answer, or None after `limit_s` seconds.
 
-        `on_progress` is called each time the text of the progress has changed.
+        With `until_done`, `accepted` is only progress; `on_progress` is called each time its text has changed.
         """
 
         def poll() -> ShellAnswer | None:
@@ -98,7 +98,7 @@ class Clocks:
 def sent_request(
     run_dir: Path, action: str, limit_s: float, clocks: Clocks, arguments: Mapping[str, Any] | None = None
 ) -> Iterator[PendingRequest]:
-    """Send a request to the notebook's process; at the end of the block it is withdrawn.
+    """Send a request to the notebook's process; withdraw it at the end.
 
     Args:
         run_dir: of the cluster.
@@ -136,7 +136,7 @@ def find_requests(run_dir: Path) -> list[str]:
 
 
 def take_request(run_dir: Path, request_id: str, now_s: float) -> ShellRequest | None:
-    """Return a request, and remove it; None if its shell no longer waits.
+    """Remove and return a request; None if its shell stopped waiting.
 
     Args:
         run_dir: of the cluster.

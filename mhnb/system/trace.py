@@ -46,7 +46,7 @@ def make_trace_folder(folder: Path, *, is_private: bool) -> None:
 
 
 def find_free_name(folder: Path, seq: int) -> str:
-    """Return a name for a cell's trace that no other trace in the folder has: `cell7`, else `cell7-2`."""
+    """Return an unused name for a cell's trace: `cell7`, else `cell7-2`."""
     names = itertools.chain([f"cell{seq}"], (f"cell{seq}-{number}" for number in itertools.count(2)))
     return next(name for name in names if not timeline_path(folder, name).exists())
 
@@ -62,7 +62,7 @@ def profile_path(folder: Path, name: str, rank: int) -> Path:
 
 
 def write_timeline(path: Path, events: Iterable[Mapping[str, Any]]) -> None:
-    """Write a timeline, readable by its user only. A part of one is not left.
+    """Write a timeline for this user only; remove it on errors.
 
     Raises:
         OSError: it cannot be written.
@@ -87,7 +87,7 @@ def _write_events(raw: BinaryIO, events: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write_page(timeline: str, make_page: Callable[[bytes], str]) -> Path:
-    """Write a page that shows a timeline beside it, readable by its user only, and return its path.
+    """Write a private page beside its timeline, and return its path.
 
     Args:
         timeline: the timeline's file.
@@ -130,7 +130,7 @@ def append_to_profile(path: Path, data: bytes, *, is_first: bool) -> None:
 
 
 def read_summaries(run_dir: Path) -> list[TraceReport]:
-    """Read the summaries of the traces in a run directory, in the order of the cells; those that cannot be read are left out."""
+    """Read the readable trace summaries of a run, in cell order."""
     found = default_trace_folder(run_dir).glob(f"cell*{_SUMMARY}")
     ordered = sorted(found, key=lambda path: [int(number) for number in _NUMBERS.findall(path.name)])
     return [report for path in ordered if (report := _read_summary(path)) is not None]

@@ -1,4 +1,7 @@
-"""Wait by polling, where nothing wakes the waiting thread. Loops that vary their pauses, or catch errors, have code of their own."""
+"""Wait by polling, where nothing wakes the waiting thread.
+
+Loops that vary their pauses, or catch errors, have code of their own.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ def wait_until(
     pause: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> _T:
-    """Poll until the result is true, or the limit is reached. Poll at least once, and once more after the last pause.
+    """Poll until the result is true or the limit is reached.
 
     Args:
         poll: returns something true once the wait is over.
-        limit_s: how long to wait.
+        limit_s: how long to wait; there is at least one poll, and one after the last pause.
         pause_s: the time between two polls.
         pause: waits that long; for instance the `wait` of an event, of which `poll` then checks that it is not set.
         clock: rising, in seconds.
@@ -40,6 +43,6 @@ def wait_until(
 
 
 def read_whole_json(path: Path) -> str:
-    """Return the text of a JSON object that another program writes; empty string if it is missing, or not complete yet."""
+    """Return the text of a JSON object; empty if missing or incomplete."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return text if text.rstrip().endswith("}") else ""
