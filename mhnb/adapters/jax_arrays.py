@@ -43,7 +43,7 @@ def check_readable(array: jax.Array) -> None:
     """Check that an array has bytes to send.
 
     Raises:
-        Unpullable: the array is a tracer, is deleted, or has a dtype that NumPy does not have.
+        TransferError: the array is a tracer, is deleted, or has a dtype that NumPy does not have.
     """
     if isinstance(array, jax.core.Tracer):
         raise TransferError(

@@ -346,7 +346,7 @@ class Cluster:
 
     @property
     def refused_messages(self) -> int:
-        """Number of messages and connections that were dropped: without this cluster's signature, or invalid."""
+        """Number of dropped messages and connections: unsigned or invalid."""
         return self._resources.transport.rejected_count
 
     @property

@@ -18,6 +18,7 @@ from tests.support.source import PACKAGE, ROOT, Function, Module, functions, par
 
 FUNCTION_LINES = 60
 PARAMETERS = 6
+SUMMARY_WORDS = 12
 LONG_SIGNATURES = {"mhnb.cluster.manager.start"}
 """Each option that a user can give to `start` is a documented parameter, so that help, completion and mypy know it."""
 
@@ -103,6 +104,14 @@ def is_documented(module: Module) -> Iterator[str]:
             yield f"{name}: no docstring"
 
 
+def is_summarised(module: Module) -> Iterator[str]:
+    """The first line of a docstring has at most 12 words."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Module | ast.ClassDef | Function) and (text := ast.get_docstring(node)):
+            if len(text.splitlines()[0].split()) > SUMMARY_WORDS:
+                yield f"{module.name}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
+
+
 def _public(body: Iterable[ast.stmt], prefix: str) -> Iterator[tuple[str, Function | ast.ClassDef]]:
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
@@ -149,6 +158,7 @@ def _reports_error(handler: ast.ExceptHandler) -> bool:
 
 RULES: tuple[Rule, ...] = (
     is_documented,
+    is_summarised,
     is_short,
     lists_sorted_names,
     handles_errors,
@@ -168,6 +178,8 @@ def test_every_module_follows_the_rule(rule: Rule) -> None:
         (is_documented, "x = 1"),
         (is_documented, '"""M."""\ndef f(): ...'),
         (is_documented, '"""M."""\nclass C:\n    """C."""\n    def f(self): ...'),
+        (is_summarised, f'"""{"word " * SUMMARY_WORDS}more."""'),
+        (is_summarised, f'"""M."""\ndef _f():\n    """{"word " * SUMMARY_WORDS}more.\n\n    Why."""'),
         (is_short, "def f():\n" + "    x = 1\n" * FUNCTION_LINES),
         (is_short, "def f(self, a, b, *, c, d, e, f, g): ..."),
         (lists_sorted_names, "__all__ = ['b', 'a']\na = b = 1"),

@@ -459,7 +459,10 @@ class CellDebugger(pdb.Pdb):
     do_pp = do_p
 
     def do_interact(self, arg: str) -> None:
-        """Start an interpreter whose names are those of the current frame; exit() ends it. A new name is not kept."""
+        """Start an interpreter in the current frame; exit() ends it.
+
+        A new name is not kept.
+        """
         del arg
         console = code.InteractiveConsole({**self.curframe.f_globals, **self.curframe.f_locals})  # type: ignore[union-attr]
         console.raw_input = self._read_for_console  # type: ignore[method-assign]
@@ -487,7 +490,7 @@ class CellDebugger(pdb.Pdb):
         self.terminal.write(data)
 
     def do_skip_hidden(self, arg: str) -> None:
-        """Hide the frames of JAX, IPython and mhnb (skip_hidden on), or show them (skip_hidden off)."""
+        """skip_hidden on|off: hide the frames of JAX, IPython and mhnb."""
         wanted = {"on": True, "true": True, "off": False, "false": False}.get(arg.strip().lower())
         if wanted is None:
             self.error(f"skip_hidden {arg}: expected on or off".replace("  ", " "))

@@ -89,7 +89,7 @@ def read_tags(inputs: Iterable[object]) -> list[Tag]:
 
 
 def read_content(array: object) -> Any:
-    """Return the `HostArray` of an array that is still computed, or else its tag value."""
+    """Return the `HostArray` of a pending array, or else its tag value."""
     # In this order: a thread that finds it computed sets the tag before it removes the other attribute.
     pending = getattr(array, PENDING, None)
     return read_tags([array])[0][0] if pending is None else pending
