@@ -107,9 +107,10 @@ def is_documented(module: Module) -> Iterator[str]:
 def is_summarised(module: Module) -> Iterator[str]:
     """The first line of a docstring has at most 12 words."""
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Module | ast.ClassDef | Function) and (text := ast.get_docstring(node)):
-            if len(text.splitlines()[0].split()) > SUMMARY_WORDS:
-                yield f"{module.name}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
+        if isinstance(node, ast.Module | ast.ClassDef | Function):
+            summary = (ast.get_docstring(node) or "").partition("\n")[0]
+            if len(summary.split()) > SUMMARY_WORDS:
+                yield f"{module.name}:{getattr(node, 'lineno', 1)}: {summary}"
 
 
 def _public(body: Iterable[ast.stmt], prefix: str) -> Iterator[tuple[str, Function | ast.ClassDef]]:
