@@ -54,7 +54,7 @@ from mhnb.core.state.events import (
     RunPreflight,
     StopRequested,
 )
-from mhnb.core.stragglers import Lateness
+from mhnb.core.stragglers import Stragglers
 from mhnb.core.variables import VariableRow
 from mhnb.errors import InvalidRequest, MhnbError, NameMissing, ReplayStopped
 from mhnb.launchers.profiles import Profile
@@ -468,7 +468,7 @@ class Cluster:
             front_end.get("place", NO_PLACE).first_line,
             lambda: self.ranks,
             partial(self._host_monitor.read_flights, self._state_machine.registry),
-            self._state_machine.added_parts.stragglers.align_clocks,
+            self._state_machine.added_parts.arrivals.align_clocks,
         )
         return replace(result, added=(*result.added, collect_trace(self, cell, self._resources.run_dir, folder)))
 
@@ -556,12 +556,12 @@ class Cluster:
         """
         return build_report(self.name, self._host_monitor.read_flights(self._state_machine.registry))
 
-    def stragglers(self) -> Lateness | None:
+    def stragglers(self) -> Stragglers | None:
         """Return how late each rank came to the last cell's launches.
 
         That is the last cell with launches under lockstep; None if no cell had any.
         """
-        return self._state_machine.added_parts.stragglers.measure()
+        return self._state_machine.added_parts.arrivals.measure()
 
     def memory(self, *, ranks: str | Sequence[int] | None = None) -> MemoryReport:
         """Return the devices' bytes in use, and their live arrays by name.

@@ -192,10 +192,10 @@ def _build_flight(report: FlightReport, ranks: str | None, json: str | None) -> 
 
 
 def _report_stragglers(cluster: Cluster, **flags: bool) -> Report:
-    lateness = cluster.flight().lateness if flags["all"] else cluster.stragglers()
-    if lateness is None:
+    stragglers = cluster.flight().stragglers if flags["all"] else cluster.stragglers()
+    if stragglers is None:
         return Report(note="no launch of several ranks under lockstep is recorded")
-    return Report(build_stragglers(lateness))
+    return Report(build_stragglers(stragglers))
 
 
 def _report_trace(cluster: Cluster, what: Sequence[str]) -> Report:

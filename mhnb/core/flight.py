@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from mhnb.core.ranks import group_ranks, parse_ranks
-from mhnb.core.stragglers import Arrival, Lateness, lateness_values, measure_lateness
+from mhnb.core.stragglers import Arrival, Stragglers, list_stragglers, measure_stragglers
 from mhnb.core.typed_json import decode_json, encode_json, to_json_types
 
 EventKind: TypeAlias = Literal["cell", "proposal", "agreement", "refusal", "launch", "compilation", "interrupt", "end"]
@@ -397,12 +397,17 @@ class FlightReport(Struct, frozen=True):
     """Of each rank, in rank order."""
     divergences: tuple[Divergence, ...]
     """Of each cell with a difference, the first one, in the order of the cells."""
-    lateness: Lateness | None
+    stragglers: Stragglers | None
     """Of all launches that the ranks agreed on and still hold; None without one."""
     cell_names: Mapping[int, str]
     """By its number in the order of execution, how the notebook shows a cell, such as `In [7]`."""
     unguarded_cells: tuple[int, ...]
     """Cells of `--guard off`, whose launches were not recorded."""
+
+    @property
+    def lateness(self) -> Stragglers | None:
+        """The older name of `stragglers`."""
+        return self.stragglers
 
     @property
     def divergence(self) -> Divergence | None:
@@ -435,7 +440,7 @@ def build_report(name: str, flights: Sequence[RankFlight]) -> FlightReport:
         name,
         tuple(flights),
         find_divergences(flights),
-        measure_lateness(arrivals, clocks, hosts),
+        measure_stragglers(arrivals, clocks, hosts),
         {cell: f"{text.partition(']')[0]}]" for cell, text in begins.items() if text.startswith("In [")},
         tuple(sorted(cell for cell, text in begins.items() if text.split()[-1:] == ["off"])),
     )
@@ -467,7 +472,7 @@ def report_values(report: FlightReport) -> dict[str, Any]:
     return {
         "name": report.name,
         "divergences": [to_json_types(divergence) for divergence in report.divergences],
-        "lateness": None if report.lateness is None else lateness_values(report.lateness),
+        "lateness": None if report.stragglers is None else list_stragglers(report.stragglers),
         "unguarded_cells": list(report.unguarded_cells),
         "ranks": [
             {

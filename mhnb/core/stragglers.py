@@ -99,16 +99,16 @@ class CellArrivals(Struct, frozen=True):
 
     def measure(
         self, clocks: Mapping[int, str], hosts: Mapping[int, str], bounds: ClockBounds | None = None
-    ) -> Lateness | None:
+    ) -> Stragglers | None:
         """Measure how late ranks were, from their clocks, hosts and clock bounds."""
         dropped = max(log.dropped_count for log in self.logs.values())
-        return measure_lateness(self._unpack(), clocks, hosts, bounds=bounds, dropped_count=dropped)
+        return measure_stragglers(self._unpack(), clocks, hosts, bounds=bounds, dropped_count=dropped)
 
     def _unpack(self) -> dict[int, list[Arrival]]:
         return {rank: list(unpack_arrivals(log, self.cell)) for rank, log in self.logs.items()}
 
 
-class RankLateness(Struct, frozen=True):
+class RankDelays(Struct, frozen=True):
     """How late one rank was."""
 
     rank: int
@@ -125,13 +125,13 @@ class RankLateness(Struct, frozen=True):
     """The longest of those waits."""
 
 
-class Lateness(Struct, frozen=True):
-    """The lateness of the ranks over the launches of a cell."""
+class Stragglers(Struct, frozen=True):
+    """How late the ranks came to the launches of a cell."""
 
     agreement_count: int
     span_s: float
     """From the first arrival to the last decision; the longest, if ranks of different hosts never launch together."""
-    ranks: tuple[RankLateness, ...]
+    ranks: tuple[RankDelays, ...]
     """The rank first that the others waited for longest."""
     named: tuple[int, ...] = ()
     """The rank that stands out, or the ranks of the host that does; empty if none does."""
@@ -254,17 +254,17 @@ def align_clocks(bounds: ClockBounds, clocks: Mapping[int, str]) -> ClockOffsets
     return ClockOffsets(offsets, groups, max(errors.values(), default=0))
 
 
-# -- lateness
+# -- stragglers
 
 
-def measure_lateness(
+def measure_stragglers(
     arrivals: Mapping[int, Iterable[Arrival]],
     clocks: Mapping[int, str],
     hosts: Mapping[int, str],
     *,
     bounds: ClockBounds | None = None,
     dropped_count: int = 0,
-) -> Lateness | None:
+) -> Stragglers | None:
     """Measure how late ranks came to launches; None without a shared launch.
 
     Args:
@@ -294,7 +294,7 @@ def measure_lateness(
     spans_s = {rank: ends[own] - begins[own] for rank, own in group.items() if own in begins}
     error_s = offsets.error_ns * _NS
     rows = _measure_ranks(came, spans_s, error_s)
-    return Lateness(
+    return Stragglers(
         len(came),
         max(spans_s.values()),
         rows,
@@ -327,7 +327,7 @@ _Arrivals = Sequence[Mapping[int, float]]
 """Of each launch, when each rank came to it, in seconds."""
 
 
-def _measure_ranks(arrivals: _Arrivals, spans_s: Mapping[int, float], error_s: float) -> tuple[RankLateness, ...]:
+def _measure_ranks(arrivals: _Arrivals, spans_s: Mapping[int, float], error_s: float) -> tuple[RankDelays, ...]:
     waits: dict[int, list[float]] = {rank: [] for each in arrivals for rank in each}
     late_counts = dict.fromkeys(waits, 0)
     counts = dict.fromkeys(waits, 0)
@@ -339,7 +339,7 @@ def _measure_ranks(arrivals: _Arrivals, spans_s: Mapping[int, float], error_s: f
         waits[last].append(each[last] - sum(others) / len(others))
         late_counts[last] += each[last] - max(others) >= _LATE_S + error_s
     rows = [
-        RankLateness(
+        RankDelays(
             rank,
             counts[rank],
             len(own),
@@ -355,7 +355,7 @@ def _measure_ranks(arrivals: _Arrivals, spans_s: Mapping[int, float], error_s: f
 
 def _find_standing_out(
     arrivals: _Arrivals,
-    rows: Sequence[RankLateness],
+    rows: Sequence[RankDelays],
     spans_s: Mapping[int, float],
     hosts: Mapping[int, str],
     error_s: float,
@@ -387,7 +387,7 @@ def _find_standing_out(
     return tuple(sorted(list(by_host.values())[host_rows[0].rank]))
 
 
-def stands_out(rows: Sequence[RankLateness]) -> bool:
+def stands_out(rows: Sequence[RankDelays]) -> bool:
     """Return whether the first row stands out by frequency, share and cost."""
     if not rows:
         return False
@@ -405,15 +405,15 @@ def _list_delays(arrivals: _Arrivals, ranks: Sequence[int]) -> dict[int, tuple[f
     }
 
 
-def lateness_values(lateness: Lateness) -> dict[str, Any]:
-    """Convert a `Lateness` to JSON values, without the delays of each launch."""
+def list_stragglers(stragglers: Stragglers) -> dict[str, Any]:
+    """Convert a `Stragglers` to JSON values, without the delays of each launch."""
     return {
-        "cell": lateness.cell_name,
-        "launches": lateness.agreement_count,
-        "span_s": lateness.span_s,
-        "stands_out": list(lateness.named),
-        "clock_error_s": lateness.clock_error_s,
-        "dropped": lateness.dropped_count,
+        "cell": stragglers.cell_name,
+        "launches": stragglers.agreement_count,
+        "span_s": stragglers.span_s,
+        "stands_out": list(stragglers.named),
+        "clock_error_s": stragglers.clock_error_s,
+        "dropped": stragglers.dropped_count,
         "ranks": [
             {
                 "rank": row.rank,
@@ -424,7 +424,7 @@ def lateness_values(lateness: Lateness) -> dict[str, Any]:
                 "share": row.share,
                 "worst_s": row.worst_s,
             }
-            for row in lateness.ranks
+            for row in stragglers.ranks
         ],
     }
 
@@ -432,16 +432,16 @@ def lateness_values(lateness: Lateness) -> dict[str, Any]:
 # -- texts
 
 
-def describe_standing_out(lateness: Lateness) -> str:
+def describe_standing_out(stragglers: Stragglers) -> str:
     """Describe the straggling rank, or a host's ranks; empty without stragglers."""
-    if not lateness.named:
+    if not stragglers.named:
         return ""
-    rows = [row for row in lateness.ranks if row.rank in lateness.named]
+    rows = [row for row in stragglers.ranks if row.rank in stragglers.named]
     last, share = sum(row.last_count for row in rows), sum(row.share for row in rows)
     waited_s = sum(row.waited_s for row in rows)
-    of = f"the last {lateness.agreement_count}" if lateness.dropped_count else str(lateness.agreement_count)
+    of = f"the last {stragglers.agreement_count}" if stragglers.dropped_count else str(stragglers.agreement_count)
     waited = f"{waited_s:.2g}" if waited_s < 1 else f"{waited_s:.1f}"
     return (
-        f"{describe_ranks(lateness.named)} came last at {last} of {of} launches; "
+        f"{describe_ranks(stragglers.named)} came last at {last} of {of} launches; "
         f"the others waited {waited} s, {share:.0%} of the time"
     )

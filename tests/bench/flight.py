@@ -78,11 +78,11 @@ def count_named(ranks: int, runs: int) -> tuple[int, int]:
         for _ in range(runs):
             late = chance.randrange(ranks)
             cluster.run(STEPS.format(late=late)).check()
-            lateness = cluster.stragglers()
-            right += lateness is not None and lateness.named == (late,)
+            stragglers = cluster.stragglers()
+            right += stragglers is not None and stragglers.named == (late,)
             cluster.run(STEPS.format(late=NO_RANK)).check()
-            lateness = cluster.stragglers()
-            silent += lateness is not None and lateness.named == ()
+            stragglers = cluster.stragglers()
+            silent += stragglers is not None and stragglers.named == ()
     return right, silent
 
 

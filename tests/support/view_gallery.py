@@ -17,7 +17,7 @@ from mhnb.core.memory import ArrayMemory, DeviceMemory, MemoryReport, RankMemory
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
 from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
-from mhnb.core.stragglers import Arrival, Lateness, measure_lateness
+from mhnb.core.stragglers import Arrival, Stragglers, measure_stragglers
 from mhnb.core.trace import EventKind as EventKindOfTrace
 from mhnb.core.trace import (
     RankTrace,
@@ -230,7 +230,7 @@ def reports(count: int) -> dict[str, Document]:
         "flight recorder": build_flight(_recorded(count)) if count > 1 else [],
         "events of a rank": build_flights(_recorded(count), (0,)) if count > 1 else [],
         "memory": build_memory(_memory(count)),
-        "stragglers": build_stragglers(_lateness(count)) if count > 1 else [],
+        "stragglers": build_stragglers(_stragglers(count)) if count > 1 else [],
         "trace": build_trace(_traced(count)) if count > 1 else [],
         "metrics of all cells": build_metrics(training_cell(count).metrics),
     }
@@ -300,8 +300,8 @@ def _memory(count: int) -> MemoryReport:
     return MemoryReport("demo", ranks)
 
 
-def _lateness(count: int) -> Lateness:
-    """Return the lateness of ranks of which one comes 50 ms late to each of 20 launches, and the others with some noise."""
+def _stragglers(count: int) -> Stragglers:
+    """Return stragglers: one rank comes 50 ms late to each of 20 launches, the others with some noise."""
     chance, late = random.Random(1), count // 2  # noqa: S311  # not for secrets
     everyone = format_ranks(tuple(range(count)))
     arrivals: dict[int, list[Arrival]] = {rank: [] for rank in range(count)}
@@ -313,9 +313,9 @@ def _lateness(count: int) -> Lateness:
             decided_ms = max(came_ms.values()) + 0.2
             arrivals[rank].append(Arrival(everyone, (1, launch), round(ms * 1e6), round(decided_ms * 1e6)))
     hosts = {rank: f"host{rank}" for rank in range(count)}
-    lateness = measure_lateness(arrivals, dict.fromkeys(range(count), "clock"), hosts)
-    assert lateness is not None
-    return structs.replace(lateness, cell_name=f"In [{EXECUTION_COUNT}]")
+    stragglers = measure_stragglers(arrivals, dict.fromkeys(range(count), "clock"), hosts)
+    assert stragglers is not None
+    return structs.replace(stragglers, cell_name=f"In [{EXECUTION_COUNT}]")
 
 
 def _recorded(count: int) -> FlightReport:

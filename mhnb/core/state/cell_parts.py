@@ -31,7 +31,7 @@ from mhnb.core.stragglers import (
     CellArrivals,
     ClockBounds,
     ClockOffsets,
-    Lateness,
+    Stragglers,
     align_clocks,
     describe_standing_out,
 )
@@ -49,14 +49,14 @@ class ClusterParts:
         self._generation = generation
         self.metrics = MetricStore()
         """What the cells have logged."""
-        self.stragglers = Stragglers(registry)
+        self.arrivals = ClusterArrivals(registry)
 
     def begin_cell(self, cell: Cell) -> Sequence[CellPart]:
         """Return the parts that features add to a cell."""
         return (
             _MetricPart(cell, self.metrics, self._generation),
             _AllocationPart(),
-            _ArrivalPart(self.stragglers),
+            _ArrivalPart(self.arrivals),
             DebuggerPart(),
         )
 
@@ -102,7 +102,7 @@ class _AllocationPart(CellPart):
         return FailedAllocations(self._found) or None
 
 
-class Stragglers:
+class ClusterArrivals:
     """Arrivals at launches, written by the event loop, readable by any thread.
 
     Args:
@@ -132,31 +132,31 @@ class Stragglers:
     def _identify_clocks(self) -> dict[int, str]:
         return {entry.rank: str(entry.facts.get("clock", entry.host)) for entry in self._registry.entries}
 
-    def measure(self) -> Lateness | None:
+    def measure(self) -> Stragglers | None:
         """Measure how late ranks reached the launches of the last recorded cell."""
         last, bounds = self._last, self._clock_bounds
         if last is None:
             return None
         arrivals, cell_name = last
         hosts = {entry.rank: str(entry.facts.get("hostname", entry.host)) for entry in self._registry.entries}
-        lateness = arrivals.measure(self._identify_clocks(), hosts, bounds)
-        return None if lateness is None else replace(lateness, cell_name=cell_name)
+        stragglers = arrivals.measure(self._identify_clocks(), hosts, bounds)
+        return None if stragglers is None else replace(stragglers, cell_name=cell_name)
 
 
 class _ArrivalPart(CellPart):
     """Arrivals of ranks at a cell's launches, with a note on stragglers."""
 
-    def __init__(self, stragglers: Stragglers) -> None:
-        self._stragglers = stragglers
+    def __init__(self, arrivals: ClusterArrivals) -> None:
+        self._arrivals = arrivals
 
     def end(self, cell: Cell, /) -> Sequence[str]:
         logs = {rank: part.report.arrivals for rank, part in cell.parts.items() if part.report.arrivals.packed}
         if not logs:
             return ()
         arrivals = CellArrivals(cell.seq, logs)
-        self._stragglers.add(arrivals, cell.name)
-        lateness = self._stragglers.measure() if arrivals.may_stand_out() else None
-        text = "" if lateness is None else describe_standing_out(lateness)
+        self._arrivals.add(arrivals, cell.name)
+        stragglers = self._arrivals.measure() if arrivals.may_stand_out() else None
+        text = "" if stragglers is None else describe_standing_out(stragglers)
         return (f"{text} · %mhjax flight",) if text else ()
 
 

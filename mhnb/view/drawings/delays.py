@@ -10,22 +10,22 @@ from collections.abc import Sequence
 from html import escape
 
 from mhnb.core.ranks import pluralize
-from mhnb.core.stragglers import Lateness
+from mhnb.core.stragglers import Stragglers
 from mhnb.view.html import format_delay
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 420, 96, 48, 16
 _MAX_POINTS = 200
 
 
-def draw_delays(lateness: Lateness) -> str:
+def draw_delays(stragglers: Stragglers) -> str:
     """Draw each rank's delays as a line, and color the stragglers."""
-    most = max((delay for own in lateness.delays_s.values() for delay in own if delay == delay), default=0.0)  # noqa: PLR0124
+    most = max((delay for own in stragglers.delays_s.values() for delay in own if delay == delay), default=0.0)  # noqa: PLR0124
     if most <= 0:
         return ""
-    count = lateness.agreement_count
-    ordered = sorted(lateness.delays_s, key=lambda rank: rank in lateness.named)
+    count = stragglers.agreement_count
+    ordered = sorted(stragglers.delays_s, key=lambda rank: rank in stragglers.named)
     lines = "".join(
-        _draw_line(lateness.delays_s[rank], most, rank=rank, is_named=rank in lateness.named) for rank in ordered
+        _draw_line(stragglers.delays_s[rank], most, rank=rank, is_named=rank in stragglers.named) for rank in ordered
     )
     label = f"Delay of each rank at {pluralize(count, 'launch')}, from 0 to {format_delay(most)}. The table above has the sums."
     axis = (

@@ -16,7 +16,7 @@ from mhnb.core.flight import (
     wall_time_s,
 )
 from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
-from mhnb.core.stragglers import Lateness, RankLateness, describe_standing_out
+from mhnb.core.stragglers import RankDelays, Stragglers, describe_standing_out
 from mhnb.view.document import Document, Drawing, Drawn, InText, Line, Section, Table, Tone
 from mhnb.view.drawings.delays import draw_delays
 from mhnb.view.html import format_delay, format_seconds
@@ -31,16 +31,16 @@ _SHOWN_EVENTS = 40
 
 def build_flight(report: FlightReport) -> Document:
     """Build the report of all ranks: differences, last events, stragglers."""
-    lateness: Document = []
-    if report.lateness is not None:
-        lateness = [InText([Line("")]), Section(build_stragglers(report.lateness))]
+    stragglers: Document = []
+    if report.stragglers is not None:
+        stragglers = [InText([Line("")]), Section(build_stragglers(report.stragglers))]
     return [
         Line(_format_heading(report), "heading"),
         *_list_divergences(report),
         *map(Line, _format_notes(report)),
         Line("last event of each rank", "caption"),
         _last_events(report),
-        *lateness,
+        *stragglers,
     ]
 
 
@@ -134,39 +134,39 @@ def build_rank_flight(flight: RankFlight, name_cell: NameCell) -> Document:
     return [Line(heading, "heading"), Table(_EVENT_HEADER, rows)]
 
 
-# -- lateness
+# -- stragglers
 
 
-_LATENESS_HEADER = ("rank", "came last", "others waited", "share", "longest")
+_STRAGGLERS_HEADER = ("rank", "came last", "others waited", "share", "longest")
 
 
-def build_stragglers(lateness: Lateness) -> Document:
+def build_stragglers(stragglers: Stragglers) -> Document:
     """Build the stragglers' report: a table, and bars or a chart."""
-    rows = [_lateness_cells(row) for row in lateness.ranks]
-    bars = [(*cells, _format_bar(row.share)) for cells, row in zip(rows, lateness.ranks, strict=True)]
+    rows = [_straggler_cells(row) for row in stragglers.ranks]
+    bars = [(*cells, _format_bar(row.share)) for cells, row in zip(rows, stragglers.ranks, strict=True)]
     return [
-        Line(_describe_launches(lateness), "heading"),
-        *map(Line, _lateness_notes(lateness)),
-        InText([Table((*_LATENESS_HEADER, ""), bars)]),
-        Drawn(lambda: [Table(_LATENESS_HEADER, rows), Drawing(draw_delays(lateness))]),
+        Line(_describe_launches(stragglers), "heading"),
+        *map(Line, _straggler_notes(stragglers)),
+        InText([Table((*_STRAGGLERS_HEADER, ""), bars)]),
+        Drawn(lambda: [Table(_STRAGGLERS_HEADER, rows), Drawing(draw_delays(stragglers))]),
     ]
 
 
-def _describe_launches(lateness: Lateness) -> str:
-    what = lateness.cell_name or "what the flight recorders hold"
-    return f"{what} · {pluralize(lateness.agreement_count, 'launch')} of several ranks in {format_seconds(lateness.span_s)}"
+def _describe_launches(stragglers: Stragglers) -> str:
+    what = stragglers.cell_name or "what the flight recorders hold"
+    return f"{what} · {pluralize(stragglers.agreement_count, 'launch')} of several ranks in {format_seconds(stragglers.span_s)}"
 
 
-def _lateness_notes(lateness: Lateness) -> list[str]:
-    notes = [describe_standing_out(lateness) or "no rank stands out"]
-    if lateness.clock_error_s:
-        notes.append(f"times of different hosts may be wrong by {format_delay(lateness.clock_error_s)}")
-    if lateness.dropped_count:
-        notes.append(f"{lateness.dropped_count} earlier launches are left out")
+def _straggler_notes(stragglers: Stragglers) -> list[str]:
+    notes = [describe_standing_out(stragglers) or "no rank stands out"]
+    if stragglers.clock_error_s:
+        notes.append(f"times of different hosts may be wrong by {format_delay(stragglers.clock_error_s)}")
+    if stragglers.dropped_count:
+        notes.append(f"{stragglers.dropped_count} earlier launches are left out")
     return notes
 
 
-def _lateness_cells(row: RankLateness) -> tuple[str, ...]:
+def _straggler_cells(row: RankDelays) -> tuple[str, ...]:
     return (
         str(row.rank),
         f"{row.last_count} of {row.agreement_count}",

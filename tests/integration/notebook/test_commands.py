@@ -465,11 +465,11 @@ def test_stragglers_has_a_row_for_each_rank(nb: Session, cluster: Cluster) -> No
     nb.run(TOTAL)
     output = nb.run("%mhjax stragglers").out
     assert f"In [{nb.shell.execution_count - 2}]" in output
-    lateness, total = cluster.stragglers(), cluster.flight().lateness
-    assert lateness is not None
+    stragglers, total = cluster.stragglers(), cluster.flight().stragglers
+    assert stragglers is not None
     assert total is not None
-    assert sorted(row.rank for row in lateness.ranks) == [0, 1]
-    assert sum(row.last_count for row in lateness.ranks) == lateness.agreement_count == 4
+    assert sorted(row.rank for row in stragglers.ranks) == [0, 1]
+    assert sum(row.last_count for row in stragglers.ranks) == stragglers.agreement_count == 4
     nb.run(TOTAL)
     assert f"{total.agreement_count + 4} launches" in nb.run("%mhjax stragglers --all").out
 

@@ -1,4 +1,4 @@
-"""The flight recorder and the lateness of ranks, on real ranks: what is recorded, compared, quoted and kept."""
+"""The flight recorder and stragglers, on real ranks: what is recorded, compared, quoted and kept."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_every_step_of_a_cell_is_recorded(ready: Cluster) -> None:
 
 
 def test_launches_of_some_ranks_are_recorded_and_measured(ready: Cluster) -> None:
-    """A program of ranks that are not next to each other, rank 0 not among them, has its own numbers and its own lateness."""
+    """A program of ranks that are not next to each other, rank 0 not among them, has its own numbers and its own stragglers."""
     result = ready.run(SUBSET).check()
     assert any(note.startswith("rank 3 came last at ") for note in result.notes), result.notes
     events = events_of(ready.flight(), 3, result)
@@ -247,7 +247,7 @@ def test_rank_without_a_recorder_runs(fresh: Callable[..., Cluster], monkeypatch
     assert all("Not a directory" in flight.problem for flight in cluster.flight().flights), cluster.flight().flights
 
 
-# -- lateness
+# -- stragglers
 
 
 def test_late_rank_is_named_on_its_cell(ready: Cluster) -> None:
@@ -256,12 +256,12 @@ def test_late_rank_is_named_on_its_cell(ready: Cluster) -> None:
     assert any(
         note.startswith("rank 2 came last at ") and note.endswith(" · %mhjax flight") for note in result.notes
     ), result.notes
-    lateness = ready.stragglers()
-    assert lateness is not None
-    assert (lateness.named, lateness.ranks[0].rank, lateness.agreement_count) == ((2,), 2, 20)
-    assert lateness.ranks[0].waited_s > 0.5
-    assert lateness.clock_error_s == 0
-    every = ready.flight().lateness
+    stragglers = ready.stragglers()
+    assert stragglers is not None
+    assert (stragglers.named, stragglers.ranks[0].rank, stragglers.agreement_count) == ((2,), 2, 20)
+    assert stragglers.ranks[0].waited_s > 0.5
+    assert stragglers.clock_error_s == 0
+    every = ready.flight().stragglers
     assert every is not None
     assert every.agreement_count > 20
 
@@ -270,18 +270,18 @@ def test_no_rank_is_named_without_a_delay(ready: Cluster) -> None:
     """Without a delay the cell has no note, and the table is there all the same."""
     result = ready.run(LATE_STEPS.replace("rank == 2", "True")).check()
     assert not any("came last" in note for note in result.notes)
-    lateness = ready.stragglers()
-    assert lateness is not None
-    assert lateness.named == ()
+    stragglers = ready.stragglers()
+    assert stragglers is not None
+    assert stragglers.named == ()
 
 
 def test_cell_without_a_launch_keeps_the_table(ready: Cluster) -> None:
     """A cell without launches of several ranks does not replace the last table."""
     ready.run(LATE_STEPS).check()
     ready.run("1 + 1").check()
-    lateness = ready.stragglers()
-    assert lateness is not None
-    assert lateness.agreement_count == 20
+    stragglers = ready.stragglers()
+    assert stragglers is not None
+    assert stragglers.agreement_count == 20
 
 
 def test_hang_report_quotes_what_a_missing_rank_did_last(ready: Cluster) -> None:

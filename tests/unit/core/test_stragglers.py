@@ -1,4 +1,4 @@
-"""Lateness from arrival times: who came last, how long the others waited, who stands out, and how clocks are aligned."""
+"""Stragglers from arrival times: who came last, how long the others waited, who stands out, and how clocks are aligned."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mhnb.core.stragglers import (
     CellArrivals,
     ClockBound,
     ClockBounds,
-    Lateness,
+    Stragglers,
     align_clocks,
     bound_offsets,
     describe_standing_out,
-    lateness_values,
-    measure_lateness,
+    list_stragglers,
+    measure_stragglers,
     merge_bounds,
 )
 
@@ -61,19 +61,19 @@ def make_steps(
     ]
 
 
-def measure(steps: Iterable[Mapping[int, float]]) -> Lateness:
+def measure(steps: Iterable[Mapping[int, float]]) -> Stragglers:
     """Measure ranks of one machine."""
-    lateness = measure_lateness(arrive(steps), HERE, dict.fromkeys(range(8), "host"))
-    assert lateness is not None
-    return lateness
+    stragglers = measure_stragglers(arrive(steps), HERE, dict.fromkeys(range(8), "host"))
+    assert stragglers is not None
+    return stragglers
 
 
 def test_last_rank_and_the_wait_for_it_are_measured() -> None:
     """Rank 1 comes last twice, 30 and 10 ms after the others' mean; rank 0 once."""
-    lateness = measure([{0: 0.0, 1: 30.0}, {0: 100.0, 1: 110.0}, {0: 220.0, 1: 215.0}])
-    assert lateness.agreement_count == 3
-    assert lateness.span_s == pytest.approx(0.2202)
-    first, second = lateness.ranks
+    stragglers = measure([{0: 0.0, 1: 30.0}, {0: 100.0, 1: 110.0}, {0: 220.0, 1: 215.0}])
+    assert stragglers.agreement_count == 3
+    assert stragglers.span_s == pytest.approx(0.2202)
+    first, second = stragglers.ranks
     assert (first.rank, first.last_count, first.late_count) == (1, 2, 2)
     assert [first.waited_s, first.worst_s] == pytest.approx([0.040, 0.030])
     assert first.share == pytest.approx(0.040 / 0.2202)
@@ -86,18 +86,18 @@ def test_last_rank_and_the_wait_for_it_are_measured() -> None:
 def test_rank_that_is_50_ms_late_is_named(seed: int, noise_ms: float) -> None:
     """50 ms more on one of 8 ranks in each of 20 steps: that rank is named."""
     late = seed % 8
-    lateness = measure(make_steps({late: 50.0}, noise_ms=noise_ms, seed=seed))
-    assert (lateness.named, lateness.ranks[0].rank) == ((late,), late)
-    assert describe_standing_out(lateness).startswith(f"rank {late} came last at ")
+    stragglers = measure(make_steps({late: 50.0}, noise_ms=noise_ms, seed=seed))
+    assert (stragglers.named, stragglers.ranks[0].rank) == ((late,), late)
+    assert describe_standing_out(stragglers).startswith(f"rank {late} came last at ")
 
 
 @pytest.mark.parametrize("seed", range(50))
 @pytest.mark.parametrize("noise_ms", [0.5, 2.0, 6.0])
 def test_no_rank_is_named_without_a_delay(seed: int, noise_ms: float) -> None:
     """Some rank always comes last most often. That alone is no reason to name it."""
-    lateness = measure(make_steps({}, noise_ms=noise_ms, seed=seed))
-    assert lateness.named == ()
-    assert describe_standing_out(lateness) == ""
+    stragglers = measure(make_steps({}, noise_ms=noise_ms, seed=seed))
+    assert stragglers.named == ()
+    assert describe_standing_out(stragglers) == ""
 
 
 @pytest.mark.parametrize(
@@ -118,17 +118,17 @@ def test_host_whose_ranks_are_all_late_is_named() -> None:
     """If both ranks of a machine are late, neither is later than the other: the ranks of the machine are named."""
     hosts = {rank: f"host{rank // 2}" for rank in range(8)}
     late = {4: 50.0, 5: 50.0}
-    lateness = measure_lateness(arrive(make_steps(late)), HERE, hosts)
-    assert lateness is not None
-    assert lateness.named == (4, 5)
-    assert describe_standing_out(lateness).startswith("ranks 4-5 came last at 20 of 20 launches")
+    stragglers = measure_stragglers(arrive(make_steps(late)), HERE, hosts)
+    assert stragglers is not None
+    assert stragglers.named == (4, 5)
+    assert describe_standing_out(stragglers).startswith("ranks 4-5 came last at 20 of 20 launches")
 
 
-def test_one_rank_alone_has_no_lateness() -> None:
+def test_one_rank_alone_has_no_stragglers() -> None:
     """There is nothing to measure without a launch that all its participants have noted."""
-    assert measure_lateness({}, {}, {}) is None
+    assert measure_stragglers({}, {}, {}) is None
     noted = arrive([{0: 0.0, 1: 1.0}])
-    assert measure_lateness({0: noted[0]}, HERE, ALONE) is None
+    assert measure_stragglers({0: noted[0]}, HERE, ALONE) is None
 
 
 # -- clocks
@@ -154,13 +154,13 @@ def test_late_rank_of_another_host_is_named_in_spite_of_its_clock() -> None:
     offsets_ms = {rank: 3.6e6 * (rank // 2) for rank in range(8)}
     clocks = {rank: f"clock{rank // 2}" for rank in range(8)}
     for late in (1, 6):
-        # Where one host alone is ever late, its clock cannot be told from its lateness: the others vary too.
+        # Where one host alone is ever late, a clock that is ahead looks like a late rank, so the others vary too.
         steps = make_steps({late: 50.0}, noise_ms=3.0, count=40)
         steps += make_steps({rank: 8.0 for rank in range(8) if rank != late}, noise_ms=3.0, count=8, seed=1)
-        lateness = measure_lateness(arrive(steps, offsets_ms), clocks, ALONE)
-        assert lateness is not None
-        assert lateness.named == (late,)
-        assert 0 < lateness.clock_error_s < 0.01
+        stragglers = measure_stragglers(arrive(steps, offsets_ms), clocks, ALONE)
+        assert stragglers is not None
+        assert stragglers.named == (late,)
+        assert 0 < stragglers.clock_error_s < 0.01
 
 
 @pytest.mark.parametrize("others", [1, 3])
@@ -171,7 +171,7 @@ def test_constant_delay_of_a_host_is_found_by_earlier_launches(others: int) -> N
     ranks = len(clocks)
     before = arrive(make_steps({}, ranks=ranks, count=5, noise_ms=3.0, seed=1), offsets_ms)
     noted = arrive(make_steps({1: 50.0}, ranks=ranks), offsets_ms)
-    alone = measure_lateness(noted, clocks, ALONE)
+    alone = measure_stragglers(noted, clocks, ALONE)
     assert alone is not None
     assert alone.named == ()
     assert alone.clock_error_s > 0.02
@@ -179,10 +179,10 @@ def test_constant_delay_of_a_host_is_found_by_earlier_launches(others: int) -> N
     for cell, own in enumerate((before, noted), 1):
         arrivals = CellArrivals(cell, {rank: make_log(each) for rank, each in own.items()})
         bounds = arrivals.bound_clocks(clocks, bounds)
-    lateness = arrivals.measure(clocks, ALONE, bounds)
-    assert lateness is not None
-    assert (lateness.named, lateness.ranks[0].late_count) == ((1,), 20)
-    assert 0 < lateness.clock_error_s < 0.01
+    stragglers = arrivals.measure(clocks, ALONE, bounds)
+    assert stragglers is not None
+    assert (stragglers.named, stragglers.ranks[0].late_count) == ((1,), 20)
+    assert 0 < stragglers.clock_error_s < 0.01
 
 
 def test_earlier_bounds_are_widened_by_drift() -> None:
@@ -202,25 +202,25 @@ def test_hosts_without_a_common_launch_are_measured_each_for_itself(rank: int) -
         other + 2: [each._replace(participants="2-3") for each in own]
         for other, own in arrive(make_steps({0: late.get(2, 0.0)}, ranks=2), {0: 3.6e6, 1: 3.6e6}).items()
     }
-    lateness = measure_lateness(noted, {0: "a", 1: "a", 2: "b", 3: "b"}, ALONE)
-    assert lateness is not None
-    assert (lateness.named, lateness.agreement_count, lateness.clock_error_s) == ((rank,), 40, 0)
-    assert lateness.span_s < 2
+    stragglers = measure_stragglers(noted, {0: "a", 1: "a", 2: "b", 3: "b"}, ALONE)
+    assert stragglers is not None
+    assert (stragglers.named, stragglers.agreement_count, stragglers.clock_error_s) == ((rank,), 40, 0)
+    assert stragglers.span_s < 2
 
 
 def test_launches_without_rank_0_are_measured() -> None:
-    """A cell whose launches are all of ranks on other hosts has its lateness."""
+    """A cell whose launches are all of ranks on other hosts has its stragglers."""
     noted = {rank + 1: own for rank, own in arrive(make_steps({1: 50.0}, ranks=2)).items()}
     noted = {rank: [each._replace(participants="1-2") for each in own] for rank, own in noted.items()}
-    lateness = measure_lateness(noted, {0: "a", 1: "b", 2: "b"}, ALONE)
-    assert lateness is not None
-    assert lateness.named == (2,)
+    stragglers = measure_stragglers(noted, {0: "a", 1: "b", 2: "b"}, ALONE)
+    assert stragglers is not None
+    assert stragglers.named == (2,)
 
 
 def test_launch_of_ranks_that_do_not_exist_is_never_complete() -> None:
     """A damaged set of ranks is not measured."""
     noted = {rank: [Arrival("0-999999", (1, 1), 1, 2)] for rank in (0, 1)}
-    assert measure_lateness(noted, HERE, ALONE) is None
+    assert measure_stragglers(noted, HERE, ALONE) is None
 
 
 # -- what a rank sends
@@ -237,9 +237,9 @@ def test_cell_is_measured_from_its_logs() -> None:
     noted = arrive(make_steps({2: 50.0}))
     cell = CellArrivals(7, {rank: make_log(own) for rank, own in noted.items()})
     assert cell.may_stand_out()
-    lateness = cell.measure(HERE, ALONE)
-    assert lateness is not None
-    assert lateness.named == (2,)
+    stragglers = cell.measure(HERE, ALONE)
+    assert stragglers is not None
+    assert stragglers.named == (2,)
 
 
 def test_quick_look_never_misses_a_rank_that_stands_out() -> None:
@@ -270,13 +270,13 @@ def test_launches_that_were_dropped_are_mentioned() -> None:
     noted = arrive(make_steps({2: 50.0}))
     logs = {rank: make_log(own) for rank, own in noted.items()}
     cell = CellArrivals(7, {rank: ArrivalLog(log.participants, log.packed, 5) for rank, log in logs.items()})
-    lateness = cell.measure(HERE, ALONE)
-    assert lateness is not None
-    assert lateness.dropped_count == 5
-    assert "came last at 20 of the last 20 launches" in describe_standing_out(lateness)
+    stragglers = cell.measure(HERE, ALONE)
+    assert stragglers is not None
+    assert stragglers.dropped_count == 5
+    assert "came last at 20 of the last 20 launches" in describe_standing_out(stragglers)
 
 
 def test_values_are_json() -> None:
     """The values have what the table shows."""
-    values = lateness_values(measure(make_steps({2: 50.0})))
+    values = list_stragglers(measure(make_steps({2: 50.0})))
     assert (values["stands_out"], values["launches"], values["ranks"][0]["rank"]) == ([2], 20, 2)

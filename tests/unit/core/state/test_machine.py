@@ -598,9 +598,9 @@ def test_cell_names_the_rank_that_the_others_wait_for(late_ms: float) -> None:
     notes = finished(driver(*(ended(rank, arrivals=log) for rank, log in logs.items()))).result.notes
     expected = ("rank 1 came last at 10 of 10 launches; the others waited 0.5 s, 53% of the time · %mhjax flight",)
     assert notes == (expected if late_ms == 50.0 else ())
-    lateness = driver.machine.added_parts.stragglers.measure()
-    assert lateness is not None
-    assert (lateness.cell_name, lateness.agreement_count, lateness.named) == ("cell 1", 10, (1,) if notes else ())
+    stragglers = driver.machine.added_parts.arrivals.measure()
+    assert stragglers is not None
+    assert (stragglers.cell_name, stragglers.agreement_count, stragglers.named) == ("cell 1", 10, (1,) if notes else ())
 
 
 def test_late_host_is_named_by_the_launches_of_earlier_cells() -> None:
@@ -616,23 +616,23 @@ def test_late_host_is_named_by_the_launches_of_earlier_cells() -> None:
         ]
         notes = finished(driver(*(ended(rank, cell, arrivals=log) for rank, log in enumerate(logs)))).result.notes
         assert [note.split(";")[0] for note in notes] == (["rank 1 came last at 10 of 10 launches"] if late_ms else [])
-    lateness = driver.machine.added_parts.stragglers.measure()
-    assert lateness is not None
-    assert 0 < lateness.clock_error_s < 0.005
+    stragglers = driver.machine.added_parts.arrivals.measure()
+    assert stragglers is not None
+    assert 0 < stragglers.clock_error_s < 0.005
 
 
-def test_lateness_is_of_the_last_cell_with_launches(driver: Driver) -> None:
+def test_stragglers_are_of_the_last_cell_with_launches(driver: Driver) -> None:
     """A later cell without launches leaves it; before the first cell with launches there is none."""
     driver.submit()
     driver(ended(0), ended(1))
-    assert driver.machine.added_parts.stragglers.measure() is None
+    assert driver.machine.added_parts.arrivals.measure() is None
     driver.submit(2)
     driver(*(ended(rank, 2, arrivals=arrive(0.0)) for rank in (0, 1)))
     driver.submit(3)
     driver(ended(0, 3), ended(1, 3))
-    lateness = driver.machine.added_parts.stragglers.measure()
-    assert lateness is not None
-    assert lateness.cell_name == "cell 2"
+    stragglers = driver.machine.added_parts.arrivals.measure()
+    assert stragglers is not None
+    assert stragglers.cell_name == "cell 2"
 
 
 def test_duplicate_process_id_is_explained(driver: Driver) -> None:

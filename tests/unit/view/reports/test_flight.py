@@ -1,4 +1,4 @@
-"""The flight recorder's report and the lateness of ranks, and its chart."""
+"""The flight recorder's report and stragglers, and their chart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from mhnb.core.flight import FlightEvent, FlightHeader, FlightReport, RankFlight, build_report
-from mhnb.core.stragglers import Lateness, RankLateness
+from mhnb.core.stragglers import RankDelays, Stragglers
 from mhnb.view.document import Line
 from mhnb.view.drawings.delays import draw_delays
 from mhnb.view.print_text import print_text
@@ -112,19 +112,19 @@ def test_events_of_one_rank_are_listed() -> None:
     assert print_text(build_flights(report, [1])) == "rank 1: lost"
 
 
-# -- lateness
+# -- stragglers
 
 
-def make_lateness(named: tuple[int, ...] = (1,)) -> Lateness:
+def make_stragglers(named: tuple[int, ...] = (1,)) -> Stragglers:
     """Three launches of two ranks, at two of which rank 1 came 50 ms later."""
-    rows = (RankLateness(1, 3, 2, 2, 0.1, 0.5, 0.05), RankLateness(0, 3, 1, 0, 0.001, 0.005, 0.001))
+    rows = (RankDelays(1, 3, 2, 2, 0.1, 0.5, 0.05), RankDelays(0, 3, 1, 0, 0.001, 0.005, 0.001))
     delays = {0: (0.0, 0.0, 0.001), 1: (0.05, 0.05, 0.0)}
-    return Lateness(3, 0.2, rows, named, delays, cell_name="In [5]")
+    return Stragglers(3, 0.2, rows, named, delays, cell_name="In [5]")
 
 
 def test_stragglers_as_text() -> None:
     """The rank that stands out has a sentence, and every rank a row with a bar of its share."""
-    assert print_text(build_stragglers(make_lateness())).splitlines() == [
+    assert print_text(build_stragglers(make_stragglers())).splitlines() == [
         "In [5] · 3 launches of several ranks in 0.20 s",
         "rank 1 came last at 2 of 3 launches; the others waited 0.1 s, 50% of the time",
         "rank  came last  others waited  share  longest",
@@ -135,13 +135,13 @@ def test_stragglers_as_text() -> None:
 
 def test_no_rank_stands_out() -> None:
     """Then the sentence says so, and nothing is marked."""
-    assert print_text(build_stragglers(make_lateness(()))).splitlines()[1] == "no rank stands out"
-    assert 'class="mhnb-bad"' not in draw_delays(make_lateness(()))
+    assert print_text(build_stragglers(make_stragglers(()))).splitlines()[1] == "no rank stands out"
+    assert 'class="mhnb-bad"' not in draw_delays(make_stragglers(()))
 
 
 def test_chart_is_accessible_and_marks_the_late_rank() -> None:
     """The chart is well-formed, has a text for those who do not see it, and a title on each line."""
-    chart = ET.fromstring(draw_delays(make_lateness()))  # noqa: S314  # our own text
+    chart = ET.fromstring(draw_delays(make_stragglers()))  # noqa: S314  # our own text
     assert chart.get("role") == "img"
     assert chart.get("aria-label") == "Delay of each rank at 3 launches, from 0 to 50 ms. The table above has the sums."
     lines = {line[0].text: line for line in chart.iter() if line.tag == "polyline"}
@@ -155,7 +155,7 @@ def test_chart_is_accessible_and_marks_the_late_rank() -> None:
 def test_long_cells_are_drawn_with_their_worst_delays(count: int) -> None:
     """However many launches there are, at most 200 points are drawn, and none of the longest delays is lost."""
     delays = {0: (0.0,) * count, 1: tuple(1.0 if number == count // 2 else 0.0 for number in range(count))}
-    chart = draw_delays(Lateness(count, 1.0, (), (), delays))
+    chart = draw_delays(Stragglers(count, 1.0, (), (), delays))
     points = re.findall(r'points="([^"]*)"', chart)
     assert all(len(line.split()) <= 200 for line in points)
     assert any(pair.endswith(",2.0") for pair in points[1].split())
@@ -164,9 +164,9 @@ def test_long_cells_are_drawn_with_their_worst_delays(count: int) -> None:
 def test_ranks_that_took_no_part_have_gaps() -> None:
     """A launch without a rank has no point in its line, and no delay at all draws nothing."""
     nan = float("nan")
-    chart = draw_delays(Lateness(2, 1.0, (), (), {0: (0.0, nan), 1: (0.5, 0.0)}))
+    chart = draw_delays(Stragglers(2, 1.0, (), (), {0: (0.0, nan), 1: (0.5, 0.0)}))
     assert [len(line.split()) for line in re.findall(r'points="([^"]*)"', chart)] == [1, 2]
-    assert draw_delays(Lateness(1, 1.0, (), (), {0: (0.0,), 1: (0.0,)})) == ""
+    assert draw_delays(Stragglers(1, 1.0, (), (), {0: (0.0,), 1: (0.0,)})) == ""
 
 
 def test_left_out_launches_and_errors_are_mentioned() -> None:
@@ -174,12 +174,12 @@ def test_left_out_launches_and_errors_are_mentioned() -> None:
 
     @dataclass
     class _Case:
-        lateness: Lateness
+        stragglers: Stragglers
         said: str
 
-    base = make_lateness()
+    base = make_stragglers()
     for case in (
-        _Case(Lateness(3, 0.2, base.ranks, clock_error_s=0.0021), "times of different hosts may be wrong by 2.1 ms"),
-        _Case(Lateness(3, 0.2, base.ranks, dropped_count=7), "7 earlier launches are left out"),
+        _Case(Stragglers(3, 0.2, base.ranks, clock_error_s=0.0021), "times of different hosts may be wrong by 2.1 ms"),
+        _Case(Stragglers(3, 0.2, base.ranks, dropped_count=7), "7 earlier launches are left out"),
     ):
-        assert case.said in print_text(build_stragglers(case.lateness))
+        assert case.said in print_text(build_stragglers(case.stragglers))
