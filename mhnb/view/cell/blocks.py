@@ -30,7 +30,7 @@ from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, find_unit, split_n
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.drawings.curves import find_odd
+from mhnb.view.drawings.curves import find_outliers
 
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Placeholders in a line's text for a rank's own number and for a slot. Unicode reserves them for use inside a program."""
@@ -43,8 +43,8 @@ _OMITTED_LINE = re.compile(
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
 _FOLD_NBYTES, _NOTE_NBYTES = 600, 120
 """What a fold takes beside its lines, three elements and a label; and the note that stands for one in text."""
-MAX_ODD_VALUES = 6
-"""Maximum number of odd values on top of a block; the others are marked where they are."""
+MAX_OUTLIER_VALUES = 6
+"""Maximum number of outlier values on top of a block; the others are marked where they are."""
 _MAX_LISTED_RANKS = 16
 """For more ranks, minimum, median and maximum are shown before the values."""
 
@@ -318,7 +318,7 @@ def format_values(slot: Slot, ranks: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class OddValue:
+class OutlierValue:
     """A number in which a few ranks differ from most others."""
 
     ranks: tuple[int, ...]
@@ -329,7 +329,7 @@ class OddValue:
     """The value of most other ranks; the range of the others if they all differ."""
 
 
-def find_odd_values(items: Sequence[BlockItem], ranks: Sequence[int]) -> list[OddValue]:
+def find_outlier_values(items: Sequence[BlockItem], ranks: Sequence[int]) -> list[OutlierValue]:
     """Return the numbers in which few ranks differ from most others.
 
     Few means one rank, or at most a quarter. Durations always differ, so they are ignored. Of many lines of one form
@@ -337,28 +337,30 @@ def find_odd_values(items: Sequence[BlockItem], ranks: Sequence[int]) -> list[Od
     others, for half of the lines or at the end.
 
     >>> line = BlockLine("stdout", f"loss {SLOT_MARK}", (Slot(("0.3", "0.3", "0.7", "0.3")),))
-    >>> [(odd.ranks, odd.before, odd.value, odd.elsewhere) for odd in find_odd_values([line], range(4))]
+    >>> [(one.ranks, one.before, one.value, one.elsewhere) for one in find_outlier_values([line], range(4))]
     [((2,), 'loss ', '0.7', '0.3')]
     """
-    found: list[OddValue] = []
+    found: list[OutlierValue] = []
     for same in _split_by_form(items):
         lines = [item for item in same if isinstance(item, BlockLine) and not item.bar_texts]
-        odd = [one for line in lines for at in range(len(line.slots)) for one in _odd_values_of(line, at, ranks)]
-        if len(lines) >= _MIN_LINES and len({rank for one in odd for rank in one.ranks}) > max(1, len(ranks) // 4):
-            odd = []
-        named = {rank for one in odd for rank in one.ranks}
-        far = _odd_values_over(lines, ranks) if len(lines) > MAX_SHOWN_LINES else ()
-        found += [one for one in far if not named.issuperset(one.ranks)] + odd
+        outliers = [
+            one for line in lines for at in range(len(line.slots)) for one in _outlier_values_of(line, at, ranks)
+        ]
+        if len(lines) >= _MIN_LINES and len({rank for one in outliers for rank in one.ranks}) > max(1, len(ranks) // 4):
+            outliers = []
+        named = {rank for one in outliers for rank in one.ranks}
+        far = _outlier_values_over(lines, ranks) if len(lines) > MAX_SHOWN_LINES else ()
+        found += [one for one in far if not named.issuperset(one.ranks)] + outliers
     return found
 
 
-def _odd_values_of(line: BlockLine, at: int, ranks: Sequence[int]) -> Iterator[OddValue]:
+def _outlier_values_of(line: BlockLine, at: int, ranks: Sequence[int]) -> Iterator[OutlierValue]:
     outliers = line.slots[at].outliers
     if 0 < len(outliers) <= max(1, len(ranks) // 4):
-        yield from _build_odd_values(line, at, ranks, outliers)
+        yield from _build_outlier_values(line, at, ranks, outliers)
 
 
-def _odd_values_over(lines: Sequence[BlockLine], ranks: Sequence[int]) -> Iterator[OddValue]:
+def _outlier_values_over(lines: Sequence[BlockLine], ranks: Sequence[int]) -> Iterator[OutlierValue]:
     """Yield the last numbers of a loop's outlier ranks.
 
     The other ranks' numbers may differ a little. Numbers without a point, such as those of processes and ports, may be
@@ -373,10 +375,12 @@ def _odd_values_over(lines: Sequence[BlockLine], ranks: Sequence[int]) -> Iterat
             rows = [
                 [value if value is not None and math.isfinite(value) else None for value in s.numbers] for s in slots
             ]
-            yield from _build_odd_values(alike[-1], at, ranks, frozenset(find_odd(rows, texts)))
+            yield from _build_outlier_values(alike[-1], at, ranks, frozenset(find_outliers(rows, texts)))
 
 
-def _build_odd_values(line: BlockLine, at: int, ranks: Sequence[int], outliers: frozenset[int]) -> Iterator[OddValue]:
+def _build_outlier_values(
+    line: BlockLine, at: int, ranks: Sequence[int], outliers: frozenset[int]
+) -> Iterator[OutlierValue]:
     slot = line.slots[at]
     pieces = strip_ansi(line.text).split(SLOT_MARK)
     is_time = find_unit(pieces[at], f" {slot.values[0].strip()}", pieces[at + 1])[0] == "time"
@@ -395,7 +399,7 @@ def _build_odd_values(line: BlockLine, at: int, ranks: Sequence[int], outliers: 
         texts = [_shared_text([one.values[place] for place in places]) for one in line.slots[:at]]
         own = str(ranks[places[0]]) if len(places) == 1 else RANK_PLACEHOLDER
         before = _join_literals(pieces[: at + 1], texts).replace(OWN_MARK, own)
-        yield OddValue(
+        yield OutlierValue(
             tuple(ranks[place] for place in places),
             _end_of(before.lstrip()),
             value.strip(),
@@ -407,10 +411,10 @@ def _shared_text(values: Sequence[str]) -> str:
     return values[0] if len(set(values)) == 1 else "…"
 
 
-def format_more_odd_values(more: Sequence[OddValue]) -> str:
+def format_more_outlier_values(more: Sequence[OutlierValue]) -> str:
     """Format a line that counts the outlier values not on top.
 
-    >>> format_more_odd_values([OddValue((2,), "loss ", "0.7", "0.3")])
+    >>> format_more_outlier_values([OutlierValue((2,), "loss ", "0.7", "0.3")])
     '… and 1 more number of rank 2, marked ≠'
     """
     ranks = sorted({rank for one in more for rank in one.ranks})
@@ -444,7 +448,7 @@ def _iter_values(slot: Slot, ranks: Sequence[int]) -> Iterator[str]:
 
 
 _MIN_LINES = 3
-"""Fewer lines of one form are no loop in which a rank is odd by chance."""
+"""Fewer lines of one form are no loop in which a rank is an outlier by chance."""
 _MAX_LINES_PER_VARYING = 4
 """If fewer than one in this many lines has numbers that differ by rank, those that do are not folded with the others."""
 _MAX_LISTED_LINES = 40

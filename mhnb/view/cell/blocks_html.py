@@ -30,8 +30,8 @@ from mhnb.view.cell.blocks import (
     slot_letter,
     summarise_slot,
 )
-from mhnb.view.cell.differences import arrange_differences, format_odd_values
-from mhnb.view.cell.summary import Block, list_odd_values
+from mhnb.view.cell.differences import arrange_differences, format_outlier_values
+from mhnb.view.cell.summary import Block, list_outlier_values
 from mhnb.view.document import Drawing
 from mhnb.view.html import (
     CHANGED_STYLE,
@@ -138,8 +138,8 @@ def block_to_html(
                 head, folded, tail = map(writer.write, (item.head, item.folded, item.tail))
                 parts += [head, format_fold(f"… {item.folded_count} more lines{hint}", folded), tail]
                 hint = ""
-    odd = [] if brief else list(format_odd_values(list_odd_values(block), _PAINTER))
-    return (_pre_lines("stdout", odd) if odd else "") + "".join(parts) + writer.format_values()
+    outliers = [] if brief else list(format_outlier_values(list_outlier_values(block), _PAINTER))
+    return (_pre_lines("stdout", outliers) if outliers else "") + "".join(parts) + writer.format_values()
 
 
 @dataclass(slots=True)

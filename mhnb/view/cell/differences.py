@@ -16,15 +16,15 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.view.cell.blocks import (
     HEAD_LINES,
     LINE_NBYTES,
-    MAX_ODD_VALUES,
+    MAX_OUTLIER_VALUES,
     MAX_SHOWN_LINES,
     TAIL_LINES,
-    OddValue,
+    OutlierValue,
     clip_unchanged,
     comparable_lines,
     count_fitting,
     find_form,
-    format_more_odd_values,
+    format_more_outlier_values,
     format_omitted_line,
     keep_ends,
 )
@@ -229,11 +229,11 @@ def _format_changed(row: DiffRow, painter: Painter, indent: str) -> Iterator[str
         yield painter.quiet(f"{indent}← {painter.plain(there)} elsewhere")
 
 
-def format_odd_values(odd: Sequence[OddValue], painter: Painter) -> Iterator[str]:
+def format_outlier_values(outliers: Sequence[OutlierValue], painter: Painter) -> Iterator[str]:
     """Format outliers, as `rank 2 ≠ loss 0.731 ← 0.312 elsewhere`."""
-    for one in odd[:MAX_ODD_VALUES]:
+    for one in outliers[:MAX_OUTLIER_VALUES]:
         label, elsewhere = painter.strong(describe_ranks(one.ranks)), f"← {painter.plain(one.elsewhere)} elsewhere"
         value = painter.changed(painter.plain(one.value))
         yield f"{label} ≠ {painter.plain(one.before)}{value} {painter.quiet(elsewhere)}"
-    if more := odd[MAX_ODD_VALUES:]:
-        yield painter.quiet(format_more_odd_values(more))
+    if more := outliers[MAX_OUTLIER_VALUES:]:
+        yield painter.quiet(format_more_outlier_values(more))

@@ -28,7 +28,7 @@ from mhnb.view.cell.summary import (
     Block,
     CellSummary,
     clip_outputs,
-    find_odd_ranks,
+    find_outlier_ranks,
     summarise_cell,
     without_errors,
 )
@@ -359,13 +359,16 @@ def _format_pictures(cell_summary: CellSummary, locations: RankLocations, pictur
         if isinstance(part, RichPart)
         for variant in part.variants
     ]
-    odd = [ranks[0] in cell_summary.marked_outliers for ranks, _ in variants]
+    are_outliers = [ranks[0] in cell_summary.marked_outliers for ranks, _ in variants]
     return format_strip(
         [
             StripItem(
-                ranks, output, format_ranks_html(ranks, locations) + " ≠" * is_odd, "mhnb-block" + " mhnb-odd" * is_odd
+                ranks,
+                output,
+                format_ranks_html(ranks, locations) + " ≠" * is_outlier,
+                "mhnb-block" + " mhnb-outlier" * is_outlier,
             )
-            for (ranks, output), is_odd in zip(variants, odd, strict=True)
+            for (ranks, output), is_outlier in zip(variants, are_outliers, strict=True)
         ],
         pictures,
     )
@@ -395,11 +398,11 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
             for b, body in zip(blocks, bodies, strict=True)
         )
         return _format_heading(cell_summary) + "".join(rows)
-    odd = [block.ranks[0] in cell_summary.marked_outliers for block in blocks]
-    opened = _open_indexes(blocks, has_majority=any(odd))
+    are_outliers = [block.ranks[0] in cell_summary.marked_outliers for block in blocks]
+    opened = _open_indexes(blocks, has_majority=any(are_outliers))
     long_count = sum(not (_is_short(blocks[at]) or _has_figures_only(blocks[at])) for at in opened)
     widest = max(len(describe_many_ranks(b.ranks) + format_hosts_of(locations, b.ranks)) for b in blocks)
-    layout = _FoldLayout(long_count, min(_MAX_FOLD_LABEL_EM, 1.5 + 0.55 * widest + 1.2 * any(odd)))
+    layout = _FoldLayout(long_count, min(_MAX_FOLD_LABEL_EM, 1.5 + 0.55 * widest + 1.2 * any(are_outliers)))
     folds = [
         _format_collapsible(
             block,
@@ -407,7 +410,7 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
             locations,
             layout,
             is_open=at in opened,
-            is_outlier=odd[at],
+            is_outlier=are_outliers[at],
         )
         for at, (block, body) in enumerate(zip(blocks, bodies, strict=True))
     ]
@@ -478,7 +481,7 @@ def _format_block_row(block: Block, body: str, locations: RankLocations, *, is_o
     mark = " ≠" if is_outlier else ""
     beside = f"flex:0 0 {width_em:.1f}em;padding-right:.8em;overflow-wrap:anywhere"
     return (
-        f'<div class="mhnb-block{" mhnb-odd" if is_outlier else ""}" style="display:flex;align-items:baseline;{bar};margin:1px 0;'
+        f'<div class="mhnb-block{" mhnb-outlier" if is_outlier else ""}" style="display:flex;align-items:baseline;{bar};margin:1px 0;'
         f'padding-left:8px"><div style="{beside}">{format_ranks_html(block.ranks, locations)}{mark}</div>'
         f'<div style="flex:1;min-width:0">{body}</div></div>'
     )
@@ -503,7 +506,7 @@ def _format_collapsible(
     from their beginning, because their end does not say most.
     """
     mark = " ≠" if is_outlier else ""
-    name = f"mhnb-block{' mhnb-odd' if mark else ''}"
+    name = f"mhnb-block{' mhnb-outlier' if mark else ''}"
     is_text = not block.rows and all(isinstance(part, TextPart) for part in block.output_group.parts)
     # The lines of a loop are folded already.
     is_text = is_text and LOG_HINT not in body
@@ -617,7 +620,7 @@ def _initial_rank(result: CellResult, cell_summary: CellSummary) -> int:
 def _format_tab(
     rank: RankResult, body: str, cell_summary: CellSummary, locations: RankLocations, uid: str, *, is_open: bool
 ) -> str:
-    name = "mhnb-block mhnb-odd" if rank.rank in cell_summary.marked_outliers else "mhnb-block"
+    name = "mhnb-block mhnb-outlier" if rank.rank in cell_summary.marked_outliers else "mhnb-block"
     return (
         f'<details class="{name}" name="{uid}"{" open" if is_open else ""} style="margin:3px 0">'
         f'<summary style="cursor:pointer">{format_ranks_html((rank.rank,), locations)}{_format_mark(rank, cell_summary)}</summary>'
@@ -633,10 +636,10 @@ def _format_grid(
     # Lines of text are wrapped in columns of equal width. Tables and figures are as wide as they need.
     is_sized = has_images or any(map(_is_table, outputs))
     size = f";box-sizing:border-box;{format_strip_item_style(is_image=has_images)}" if is_sized else ""
-    odd = find_odd_ranks(cell_summary)
-    groups = _group_grid_cells(result, cell_summary, odd)
+    outliers = find_outlier_ranks(cell_summary)
+    groups = _group_grid_cells(result, cell_summary, outliers)
     # Ranks that failed come first, then those that differ.
-    marked = cell_summary.marked_outliers | odd.keys()
+    marked = cell_summary.marked_outliers | outliers.keys()
     groups.sort(key=lambda same: (same[0].failure is None, same[0].rank not in marked))
     limit = max(1024, MAX_CELL_NBYTES // len(groups))
     bodies = [
@@ -651,19 +654,21 @@ def _format_grid(
         for same in groups
     ]
     cells = [
-        _format_grid_cell(same, body, cell_summary, locations, difference=odd.get(same[0].rank, ""), size=size)
+        _format_grid_cell(same, body, cell_summary, locations, difference=outliers.get(same[0].rank, ""), size=size)
         for same, body in zip(groups, bodies, strict=True)
     ]
     name = f' class="{STRIP_CLASS} {STRIP_CLASS}{min(max(len(cells), 2), 4)}"' if has_images else ""
     return f'<div{name} style="{STRIP_STYLE + ";margin-top:3px" if is_sized else GRID_STYLE}">{"".join(cells)}</div>'
 
 
-def _group_grid_cells(result: CellResult, cell_summary: CellSummary, odd: Mapping[int, str]) -> list[list[RankResult]]:
+def _group_grid_cells(
+    result: CellResult, cell_summary: CellSummary, outliers: Mapping[int, str]
+) -> list[list[RankResult]]:
     """Group ranks whose grid cells are equal, ordered by first rank."""
     place = {rank: at for at, same in enumerate(group_by_outputs(map(without_errors, result))) for rank in same.ranks}
     groups: dict[tuple[object, ...], list[RankResult]] = {}
     for rank in result:
-        told = (_format_mark(rank, cell_summary), _format_failure_line(rank, cell_summary), odd.get(rank.rank, ""))
+        told = (_format_mark(rank, cell_summary), _format_failure_line(rank, cell_summary), outliers.get(rank.rank, ""))
         groups.setdefault((place[rank.rank], *told), []).append(rank)
     return list(groups.values())
 
@@ -690,7 +695,7 @@ def _format_grid_cell(
     `size` is the style of a cell that is as wide as it needs, and empty for one of equal width.
     """
     rank, ranks = same[0], [one.rank for one in same]
-    name = "mhnb-block mhnb-odd" if difference or rank.rank in cell_summary.marked_outliers else "mhnb-block"
+    name = "mhnb-block mhnb-outlier" if difference or rank.rank in cell_summary.marked_outliers else "mhnb-block"
     top = f"border-top:3px solid {host_color(locations, ranks)}"
     mark = _format_mark(rank, cell_summary) or (" ≠" if difference else "")
     line = (

@@ -24,11 +24,11 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
 from mhnb.view.cell.blocks import (
-    OddValue,
+    OutlierValue,
     block_items,
     clip_unchanged,
     comparable_lines,
-    find_odd_values,
+    find_outlier_values,
     format_omitted_line,
     keep_ends,
     shorten_line,
@@ -52,7 +52,7 @@ MAX_COMPARED_NBYTES = 192 * 1024
 _MAX_LINE_NBYTES = MAX_COMPARED_NBYTES // 8
 _MIN_EQUAL_SHARE = 0.3
 _MAX_TOOLTIP_LINES, _MAX_TOOLTIP_CHARS = 4, 160
-_MAX_ODD_FIELDS = 3
+_MAX_OUTLIER_FIELDS = 3
 """Maximum number of fields that the status line names."""
 _WORDS = re.compile(r"([^\W\d][\w/.-]*(?: [^\W\d][\w/.-]*)?)[^\w]*$")
 """Matches the last word before a number, and the one before it: `val loss`."""
@@ -69,7 +69,7 @@ class Block:
     """The majority's ranks, if `rows` is set."""
     omitted_nbytes: int = 0
     """Bytes that the notebook never received; only the log file has them."""
-    odd_values: tuple[OddValue, ...] | None = None
+    outlier_values: tuple[OutlierValue, ...] | None = None
     """Numbers in which few ranks differ; None if nobody has looked for them."""
 
     @property
@@ -111,7 +111,7 @@ class CellSummary:
     """What the memory held on ranks on which an allocation failed."""
     carried: CarriedNote | None = None
     """What the cell before left behind."""
-    has_odd_numbers: bool = False
+    has_outlier_numbers: bool = False
     """Whether few ranks differ in numbers of a block that all ranks share; `difference` names them."""
     noise: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks, and what C++ libraries printed on them."""
@@ -161,7 +161,7 @@ class CellSummary:
     @property
     def has_named_ranks(self) -> bool:
         """Return whether `difference` names ranks that differ from most others."""
-        return bool(self.difference) and (self.has_odd_numbers or bool(self.marked_outliers))
+        return bool(self.difference) and (self.has_outlier_numbers or bool(self.marked_outliers))
 
     @property
     def is_literal(self) -> bool:
@@ -185,14 +185,14 @@ def summarise_cell(result: CellResult) -> CellSummary:
         r.rank for r in result.ranks if r.failure is not None and not (without_errors(r).outputs or r.omitted_nbytes)
     }
     loss = find_loss(result, failures)
-    odd = _describe_odd(blocks)
+    described = _describe_outliers(blocks)
     failed = frozenset(rank for failure in failures for rank in failure.ranks)
     return CellSummary(
         heading=format_heading(result),
-        difference=_format_difference(blocks, sorted(outliers), odd, failed) if has_output else "",
+        difference=_format_difference(blocks, sorted(outliers), described, failed) if has_output else "",
         blocks=blocks if has_output else (),
         outliers=frozenset(outliers),
-        has_odd_numbers=bool(odd),
+        has_outlier_numbers=bool(described),
         failures=failures,
         failure_heading=format_failure_heading(result, failures) if loss is None else loss.heading,
         notes=result.notes if loss is None else (),
@@ -300,7 +300,7 @@ def _build_block(
     # A figure has no lines to compare, and a template has no single text to compare.
     is_comparable = all(isinstance(part, TextPart) for part in folded.parts) and not folded.has_differences
     if majority is None or folded is majority or not is_comparable or not folded.parts or not majority_lines:
-        return _look_for_odd_values(Block(folded, omitted_nbytes=omitted_nbytes))
+        return _look_for_outlier_values(Block(folded, omitted_nbytes=omitted_nbytes))
     lines = ignore_bars(comparable_lines(folded), majority_lines)
     rows = compare_lines(lines, majority_lines)
     if len(folded.ranks) == 1:
@@ -312,7 +312,7 @@ def _build_block(
     rows = show_tables_in_full(rows, lines)
     equal_count = sum(row.count for row in rows if row.kind in ("same", "changed"))
     if equal_count < _MIN_EQUAL_SHARE * len(lines):
-        return _look_for_odd_values(Block(folded, omitted_nbytes=omitted_nbytes))
+        return _look_for_outlier_values(Block(folded, omitted_nbytes=omitted_nbytes))
     return Block(folded, rows, majority.ranks, omitted_nbytes)
 
 
@@ -378,7 +378,7 @@ def _error_as_text(output: Output) -> Output:
     return {"output_type": "stream", "name": "stderr", "text": "\n".join(output["traceback"]) + "\n"}
 
 
-def _format_difference(blocks: Sequence[Block], outliers: Sequence[int], odd: str, failed: frozenset[int]) -> str:
+def _format_difference(blocks: Sequence[Block], outliers: Sequence[int], described: str, failed: frozenset[int]) -> str:
     not_finite = _ranks_not_finite(blocks)
     suffix = f" · not a finite number on {describe_ranks(not_finite)}" if not_finite else ""
     if not outliers:
@@ -388,7 +388,7 @@ def _format_difference(blocks: Sequence[Block], outliers: Sequence[int], odd: st
         if len(blocks) > 1:
             return f"{len(blocks)} different outputs{suffix}"
         return (
-            f"{odd or _describe_variation(blocks[0].output_group)}{suffix}"
+            f"{described or _describe_variation(blocks[0].output_group)}{suffix}"
             if blocks and blocks[0].output_group.has_differences
             else ""
         )
@@ -407,35 +407,35 @@ def _say_differ(ranks: Sequence[int]) -> str:
     return f"{describe_ranks(ranks)} {'differs' if len(ranks) == 1 else 'differ'}"
 
 
-def _describe_odd(blocks: Sequence[Block]) -> str:
+def _describe_outliers(blocks: Sequence[Block]) -> str:
     """Describe the few ranks whose numbers differ, as `rank 2 differs: loss`."""
     if len(blocks) != 1 or not _has_differing_numbers(blocks[0].output_group):
         return ""
-    odd = list(_iter_odd(blocks[0]))
-    ranks = sorted({rank for one in odd for rank in one.ranks})
+    found = list(_iter_outliers(blocks[0]))
+    ranks = sorted({rank for one in found for rank in one.ranks})
     if not 0 < len(ranks) <= max(1, len(blocks[0].ranks) // 4):
         return ""
-    fields = list(dict.fromkeys(one.field for one in odd))
-    named = f": {', '.join(fields)}" if all(fields) and len(fields) <= _MAX_ODD_FIELDS else ""
+    fields = list(dict.fromkeys(one.field for one in found))
+    named = f": {', '.join(fields)}" if all(fields) and len(fields) <= _MAX_OUTLIER_FIELDS else ""
     return f"{_say_differ(ranks)}{named}"
 
 
-def find_odd_ranks(cell_summary: CellSummary) -> dict[int, str]:
+def find_outlier_ranks(cell_summary: CellSummary) -> dict[int, str]:
     """Return each outlier rank's first difference, as `loss 0.731 ← 0.312 elsewhere`."""
     found: dict[int, str] = {}
     for block in cell_summary.blocks:
-        for one in _iter_odd(block):
+        for one in _iter_outliers(block):
             for rank in one.ranks:
                 found.setdefault(rank, one.text)
     return found
 
 
-def _look_for_odd_values(block: Block) -> Block:
+def _look_for_outlier_values(block: Block) -> Block:
     """Look once, for the status line and for each form."""
-    return replace(block, odd_values=tuple(list_odd_values(block)))
+    return replace(block, outlier_values=tuple(list_outlier_values(block)))
 
 
-class _Odd(NamedTuple):
+class _Outlier(NamedTuple):
     ranks: Sequence[int]
     field: str
     """The words that name the number; may be empty, also if no number differs."""
@@ -443,20 +443,20 @@ class _Odd(NamedTuple):
     """As `loss 0.731 ← 0.312 elsewhere`."""
 
 
-def _iter_odd(block: Block) -> Iterator[_Odd]:
+def _iter_outliers(block: Block) -> Iterator[_Outlier]:
     if block.rows:
         changed = [row for row in block.rows if row.kind != "same"]
-        yield from (_Odd(block.ranks, "", _format_first_difference(row)) for row in changed[:1])
+        yield from (_Outlier(block.ranks, "", _format_first_difference(row)) for row in changed[:1])
         return
-    for odd in list_odd_values(block):
-        text = f"{odd.before}{odd.value} ← {odd.elsewhere} elsewhere"
-        yield _Odd(odd.ranks, _name_number(odd.before), text)
+    for one in list_outlier_values(block):
+        text = f"{one.before}{one.value} ← {one.elsewhere} elsewhere"
+        yield _Outlier(one.ranks, _name_number(one.before), text)
 
 
-def list_odd_values(block: Block) -> Sequence[OddValue]:
+def list_outlier_values(block: Block) -> Sequence[OutlierValue]:
     """Return the numbers in which few ranks differ."""
-    known = block.odd_values
-    return find_odd_values(block_items(block.output_group), block.ranks) if known is None else known
+    known = block.outlier_values
+    return find_outlier_values(block_items(block.output_group), block.ranks) if known is None else known
 
 
 def _name_number(before: str) -> str:

@@ -25,7 +25,7 @@ from mhnb.view.cell.blocks import (
     slot_letter,
     summarise_slot,
 )
-from mhnb.view.cell.differences import arrange_differences, format_odd_values
+from mhnb.view.cell.differences import arrange_differences, format_outlier_values
 from mhnb.view.cell.failures import (
     ORDER_MISMATCH,
     Failure,
@@ -36,7 +36,7 @@ from mhnb.view.cell.failures import (
     has_extra_information,
     trim_traceback,
 )
-from mhnb.view.cell.summary import Block, CellSummary, list_odd_values, summarise_cell
+from mhnb.view.cell.summary import Block, CellSummary, list_outlier_values, summarise_cell
 from mhnb.view.html import RankLocations, join_words
 from mhnb.view.mime import output_to_text
 from mhnb.view.print_text import print_lines
@@ -264,7 +264,7 @@ def _format_block(block: Block, block_count: int, painter: _Colorizer, locations
         where = log or "the log file"
         items = arrange_items(block_items(block.output_group), limit, where=where, shows_folded=False)
         lines = [
-            *format_odd_values(list_odd_values(block), painter),
+            *format_outlier_values(list_outlier_values(block), painter),
             *_format_items(items, block.ranks, painter, where),
         ]
     return lines or [painter(_DIM, "(no output)")]

@@ -26,18 +26,18 @@ _MAX_POINTS = 64
 Where ranks differ, the point's band has the lowest and the highest of these steps. Where all agree there is no band: the line goes
 through the value that is farthest from the others, so that a peak is still seen.
 """
-_MAX_ODD = 2
-"""Maximum number of odd ranks with a curve of their own."""
-_ODD_FACTOR = 4.0
-"""How many times further from the median than any other rank an odd rank is."""
-_ODD_SHARE = 0.02
-"""The smallest distance of an odd rank, as a share of the curve's height: less cannot be seen."""
+_MAX_OUTLIERS = 2
+"""Maximum number of outliers with a curve of their own."""
+_OUTLIER_FACTOR = 4.0
+"""How many times further from the median than any other rank an outlier is."""
+_OUTLIER_SHARE = 0.02
+"""The smallest distance of an outlier, as a share of the curve's height: less cannot be seen."""
 
 _Series: TypeAlias = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class OddRank:
+class OutlierRank:
     """A rank that is far from the others."""
 
     rank: int
@@ -92,7 +92,7 @@ class Curve:
     end: str
     differs: bool
     """Whether the ranks have different values."""
-    odd: tuple[OddRank, ...]
+    outliers: tuple[OutlierRank, ...]
     positions: tuple[float, ...]
     """Where the points are, from 0 to 1."""
     unit: str = "steps"
@@ -120,8 +120,9 @@ def build_curve(samples: Samples) -> Curve | None:
     low, high = min(known), max(known)
     medians = [(row, line) for row, line in zip(rows, texts, strict=True) if any(value is not None for value in row)]
     shared = tuple(zip(*rows, strict=True))
-    odd = tuple(
-        OddRank(ranks[at], thin(shared[at]), _last_text([line[at] for line in texts])) for at in find_odd(rows, texts)
+    outliers = tuple(
+        OutlierRank(ranks[at], thin(shared[at]), _last_text([line[at] for line in texts]))
+        for at in find_outliers(rows, texts)
     )
     cuts = list(pairwise(_cuts(len(rows), min(len(rows), _MAX_POINTS))))
     lows, middles, highs = zip(*(_build_point(rows[slice(*ends)]) for ends in cuts), strict=True)
@@ -141,7 +142,7 @@ def build_curve(samples: Samples) -> Curve | None:
         begin=samples.ends[0],
         end=samples.ends[1],
         differs=any(len(set(line)) > 1 for line in texts),
-        odd=odd,
+        outliers=outliers,
         positions=tuple(_mean(samples.positions[slice(*ends)]) for ends in cuts),
     )
 
@@ -222,7 +223,7 @@ def _cuts(count: int, parts: int) -> list[int]:
     return [0, *(1 + (count - 2) * at // (parts - 2) for at in range(parts - 1)), count]
 
 
-def find_odd(rows: Sequence[Sequence[float | None]], texts: Sequence[Sequence[str]]) -> list[int]:
+def find_outliers(rows: Sequence[Sequence[float | None]], texts: Sequence[Sequence[str]]) -> list[int]:
     """Return the positions of the few ranks far from the median.
 
     All others are near it. A rank counts as far if it is for half of all steps, or for half of the last quarter. A rank
@@ -244,16 +245,16 @@ def find_odd(rows: Sequence[Sequence[float | None]], texts: Sequence[Sequence[st
         for at in range(width)
         if any(row[at] is None and line[at] for row, line in zip(ends, texts[last_quarter:], strict=True))
     ]
-    if 0 < len(not_finite) <= min(_MAX_ODD, (width - 1) // 2):
+    if 0 < len(not_finite) <= min(_MAX_OUTLIERS, (width - 1) // 2):
         return not_finite
     middles = [_middle_or_none(row) for row in rows]
     far = [[_distance(row[at], middle) for row, middle in zip(rows, middles, strict=True)] for at in range(width)]
     distances = sorted(
         ((max(_typical(values), _typical(values[last_quarter:])), at) for at, values in enumerate(far)), reverse=True
     )
-    for count in range(min(_MAX_ODD, (width - 1) // 2), 0, -1):
+    for count in range(min(_MAX_OUTLIERS, (width - 1) // 2), 0, -1):
         nearest, farthest_other = distances[count - 1][0], distances[count][0]
-        if nearest > _ODD_FACTOR * farthest_other and nearest > 2 * _ODD_SHARE * half_span:
+        if nearest > _OUTLIER_FACTOR * farthest_other and nearest > 2 * _OUTLIER_SHARE * half_span:
             return sorted(at for _, at in distances[:count])
     return []
 
@@ -301,11 +302,9 @@ def format_curve_text(curve: Curve) -> str:
     """Format a curve in one line, with end values and outliers."""
     low, high = curve.bounds
     where = f", {describe_ranks(curve.ranks)}" if len(curve.ranks) > 1 else ""
-    odd = "".join(f"; rank {one.rank} {one.last} at the end" for one in curve.odd)
+    outliers = "".join(f"; rank {one.rank} {one.last} at the end" for one in curve.outliers)
     drawn = draw_braille(curve.medians, low, high)
-    return (
-        f"{curve.title}  {curve.first} {drawn} {curve.last}   {curve.word}over {curve.count} {curve.unit}{where}{odd}"
-    )
+    return f"{curve.title}  {curve.first} {drawn} {curve.last}   {curve.word}over {curve.count} {curve.unit}{where}{outliers}"
 
 
 # -- as a picture
@@ -317,7 +316,7 @@ _SCALE = 2
 _MARGIN = 4
 _LABEL_PX = 14
 _LINE_COLOR = "#4a86d8"
-_ODD_COLORS = ("#d55e00", "#b565b5")
+_OUTLIER_COLORS = ("#d55e00", "#b565b5")
 
 
 def format_curve_html(curve: Curve) -> str:
@@ -352,7 +351,7 @@ def _format_ends(curve: Curve) -> str:
     """Format the last values, each near the end of its line."""
     low, high = curve.bounds
     ends = [(_last(curve.medians), f"{curve.word if curve.differs else ''}{curve.last}", f"2px solid {_LINE_COLOR}")]
-    for one, color in zip(curve.odd, _ODD_COLORS, strict=False):
+    for one, color in zip(curve.outliers, _OUTLIER_COLORS, strict=False):
         # A value that is not finite is above all others, as it is drawn.
         is_finite = _finite(one.last) is not None
         ends.append((_last(one.values) if is_finite else high, f"rank {one.rank} {one.last}", f"2px dashed {color}"))
@@ -374,11 +373,11 @@ def _last(values: _Series) -> float:
 def describe_curve(curve: Curve) -> str:
     """Describe a curve in a sentence, for readers without the picture."""
     of = f"{curve.word}of {describe_ranks(curve.ranks)} " if len(curve.ranks) > 1 else ""
-    odd = "".join(f"; rank {one.rank} ends at {one.last}" for one in curve.odd)
+    outliers = "".join(f"; rank {one.rank} ends at {one.last}" for one in curve.outliers)
     scale = ", on a logarithmic scale" if curve.is_logarithmic else ""
     return (
         f"{curve.title} over {curve.count} {curve.unit}, {curve.axis} {curve.begin} to {curve.end}: {of}"
-        f"from {curve.first} to {curve.last}, lowest {curve.low}, highest {curve.high}{odd}{scale}"
+        f"from {curve.first} to {curve.last}, lowest {curve.low}, highest {curve.high}{outliers}{scale}"
     )
 
 
@@ -390,7 +389,7 @@ def draw_svg(curve: Curve) -> str:
         parts.append(f'<path fill="{_LINE_COLOR}" fill-opacity=".3" d="{_draw_band(curve, low, high)}"/>')
     median = _points(curve.medians, curve.positions, low, high)
     lines: list[tuple[Sequence[tuple[int, int] | None], str, str]] = [(median, _LINE_COLOR, "")]
-    for one, color in zip(curve.odd, _ODD_COLORS, strict=False):
+    for one, color in zip(curve.outliers, _OUTLIER_COLORS, strict=False):
         # Joined, because a rank that has few of the points would be dots otherwise.
         points = [point for point in _points(one.values, curve.positions, low, high) if point is not None]
         lines.append((points, color, ' stroke-dasharray="8 4"'))

@@ -386,10 +386,10 @@ class Panel {
   drawTabs(ranks) {
     const open = ranks.find((one) => one.rank === this.chosen);
     // Until the user picks a tab, open that of a rank that differs.
-    if (!open || (!this.picked && !open.odd)) this.chosen = (ranks.find((one) => one.odd) ?? open ?? ranks[0]).rank;
+    if (!open || (!this.picked && !open.differs)) this.chosen = (ranks.find((one) => one.differs) ?? open ?? ranks[0]).rank;
     const focused = this.tabs.contains(document.activeElement);
     this.tabs.replaceChildren(...ranks.map((one) => make("button", {
-      type: "button", role: "tab", class: one.odd ? "mhnb-tab mhnb-odd" : "mhnb-tab", id: `${this.id}-${one.rank}`, "data-rank": one.rank,
+      type: "button", role: "tab", class: one.differs ? "mhnb-tab mhnb-outlier" : "mhnb-tab", id: `${this.id}-${one.rank}`, "data-rank": one.rank,
       "aria-selected": String(one.rank === this.chosen), "aria-controls": this.id, tabindex: one.rank === this.chosen ? 0 : -1,
       onclick: () => this.choose(one.rank),
     }, `rank ${one.rank}${one.mark}`)));
@@ -406,11 +406,11 @@ class Panel {
     this.show("");
     this.body.className = "mhnb-shown mhnb-grid";
     // What users look for comes first.
-    const ordered = [...ranks.filter((one) => one.odd), ...ranks.filter((one) => !one.odd)];
+    const ordered = [...ranks.filter((one) => one.differs), ...ranks.filter((one) => !one.differs)];
     this.body.append(...ordered.map((one) => {
       const inner = make("div", { class: "mhnb-scroll", tabindex: "0" });
       inner.innerHTML = this.bodies.get(one.rank) ?? "…";
-      const card = make("div", { class: one.odd ? "mhnb-card mhnb-odd" : "mhnb-card" },
+      const card = make("div", { class: one.differs ? "mhnb-card mhnb-outlier" : "mhnb-card" },
         make("div", {}, make("b", {}, `rank ${one.rank}`), ` ${one.host}${one.mark}`),
         one.difference ? make("div", { class: "mhnb-difference" }, one.difference) : null, inner);
       card.style.borderTopColor = one.color;
@@ -459,15 +459,15 @@ class Panel {
 
   jump(by) {
     if (this.view === "tabs") {
-      const odd = this.ranks().filter((one) => one.odd).map((one) => one.rank);
-      if (!odd.length) return this.tell("no difference");
-      const next = by > 0 ? odd.find((rank) => rank > this.chosen) ?? odd[0] : odd.findLast((rank) => rank < this.chosen) ?? odd.at(-1);
+      const marked = this.ranks().filter((one) => one.differs).map((one) => one.rank);
+      if (!marked.length) return this.tell("no difference");
+      const next = by > 0 ? marked.find((rank) => rank > this.chosen) ?? marked[0] : marked.findLast((rank) => rank < this.chosen) ?? marked.at(-1);
       return this.choose(next);
     }
-    const odd = [...this.body.querySelectorAll(".mhnb-odd")];
-    if (!odd.length) return this.tell("no difference");
-    const at = odd.indexOf(document.activeElement?.closest(".mhnb-odd"));
-    const next = odd[((at < 0 && by < 0 ? 0 : at) + by + odd.length) % odd.length];
+    const marked = [...this.body.querySelectorAll(".mhnb-outlier")];
+    if (!marked.length) return this.tell("no difference");
+    const at = marked.indexOf(document.activeElement?.closest(".mhnb-outlier"));
+    const next = marked[((at < 0 && by < 0 ? 0 : at) + by + marked.length) % marked.length];
     next.closest("details")?.setAttribute("open", "");
     next.tabIndex = -1;
     next.focus({ preventScroll: true });

@@ -11,7 +11,7 @@ from typing import Any
 
 from mhnb.core.output.results import CellResult
 from mhnb.view.cell.html import View, format_cell_html, format_rank_body
-from mhnb.view.cell.summary import find_odd_ranks, summarise_cell, without_errors
+from mhnb.view.cell.summary import find_outlier_ranks, summarise_cell, without_errors
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations, host_color, new_uid
 from mhnb.view.live.frame import ByteBudget, build_frame, frame_to_html
@@ -138,14 +138,14 @@ def build_panel_state(
             format_cell_html(result, uid=uid, locations=locations, cell_summary=replace(cell_summary, heading=""))
             or "(no output)"
         )
-    differences = find_odd_ranks(cell_summary)
-    odd = cell_summary.marked_outliers | differences.keys()
+    differences = find_outlier_ranks(cell_summary)
+    outliers = cell_summary.marked_outliers | differences.keys()
     ranks = [
         {
             "rank": one.rank,
             "host": locations.hosts.get(one.rank, ""),
-            "mark": " ✗" if one.failure else " ≠" if one.rank in odd else "",
-            "odd": one.failure is not None or one.rank in odd,
+            "mark": " ✗" if one.failure else " ≠" if one.rank in outliers else "",
+            "differs": one.failure is not None or one.rank in outliers,
             "difference": differences.get(one.rank, ""),
             "color": host_color(locations, (one.rank,)),
         }

@@ -92,7 +92,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 def _frames(result: CellResult, counts: range) -> list[dict[str, str]]:
-    """Return the parts of the live view after so many lines; odd ranks are one line behind."""
+    """Return the parts of the live view after so many lines; outliers are one line behind."""
     frames = []
     for count in counts:
         ranks = [
@@ -189,4 +189,4 @@ def test_panel_grid_begins_with_the_odd_rank(page: Page) -> None:
         "rank 1\none",
         "rank 3\nthree",
     ]
-    assert page.locator(".mhnb-odd").count() == 1
+    assert page.locator(".mhnb-outlier").count() == 1

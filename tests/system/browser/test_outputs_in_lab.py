@@ -236,7 +236,7 @@ def test_the_panel_finds_the_next_difference(ran: RunNotebook) -> None:
     panel.get_by_role("tabpanel").get_by_text("loss 0.731").wait_for()
     panel.get_by_role("radio", name="Fold").click()
     ran.page.page.keyboard.press("n")
-    assert ran.page.page.evaluate("() => document.activeElement.classList.contains('mhnb-odd')")
+    assert ran.page.page.evaluate("() => document.activeElement.classList.contains('mhnb-outlier')")
 
 
 def test_the_panel_filters_and_searches(ran: RunNotebook) -> None:
@@ -334,7 +334,7 @@ def test_forced_colours_leave_a_second_cue(ran: RunNotebook) -> None:
     style = "(e, name) => getComputedStyle(e)[name]"
     page.emulate_media(forced_colors="active")
     try:
-        odd = ran.area(ODD).locator(".mhnb-odd").first
+        odd = ran.area(ODD).locator(".mhnb-outlier").first
         assert (odd.evaluate(style, "borderLeftStyle"), odd.evaluate(style, "borderLeftWidth")) == ("double", "3px")
         assert "≠" in odd.inner_text()
         assert odd.locator("b", has_text="0.731").evaluate(style, "textDecorationLine") == "underline"

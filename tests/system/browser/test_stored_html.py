@@ -229,12 +229,12 @@ PANEL = """async (source) => {
   const heard = {};
   const values = {
     kind: "result", view: "fold", number: 1, head: "cell 1", runs: false, page: "<details id='fold'><summary>ranks</summary>all</details>",
-    ranks: [0, 1].map((rank) => ({ rank, host: "host", mark: "", odd: false, color: "" })),
+    ranks: [0, 1].map((rank) => ({ rank, host: "host", mark: "", differs: false, color: "" })),
   };
   const model = { get: (name) => values[name], on: (name, act) => { heard[name] = act; }, off: () => {}, send: () => {} };
   (await import(url)).default.render({ model, el: document.body });
-  window.differ = (odd) => {
-    values.ranks = values.ranks.map((one) => ({ ...one, odd: one.rank === odd }));
+  window.differ = (rank) => {
+    values.ranks = values.ranks.map((one) => ({ ...one, differs: one.rank === rank }));
     heard["change:number"]();
   };
   window.run = (runs) => {
@@ -428,7 +428,7 @@ FIGURES_IN_PANEL = """async (source) => {
   const heard = {};
   const values = {
     mode: "panel", view: "grid", number: 1, head: "cell 1", runs: false, page: html,
-    ranks: [0, 1, 2, 3].map((rank) => ({ rank, host: "", mark: "", odd: false, color: "" })),
+    ranks: [0, 1, 2, 3].map((rank) => ({ rank, host: "", mark: "", differs: false, color: "" })),
   };
   const model = { get: (name) => values[name], on: (name, act) => { heard[name] = act; }, off: () => {}, send: () => {} };
   (await import(url)).default.render({ model, el: document.body });

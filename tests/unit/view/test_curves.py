@@ -1,4 +1,4 @@
-"""A curve has the median, the band and the odd ranks of many steps, and its drawing is small and well-formed."""
+"""A curve has the median, the band and the outliers of many steps, and its drawing is small and well-formed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_band_keeps_a_single_peak() -> None:
     curve = _curve(rows)
     assert max(value for value in curve.highs if value is not None) == 99.5
     assert curve.high == "99.5"
-    assert curve.odd == ()
+    assert curve.outliers == ()
 
 
 def test_line_of_agreeing_ranks_has_both_ends_and_every_peak() -> None:
@@ -49,21 +49,21 @@ def test_line_of_agreeing_ranks_has_both_ends_and_every_peak() -> None:
 
 
 def test_odd_ranks_are_far_from_all_others() -> None:
-    """A rank that leaves the others is odd, ranks that are spread evenly are not, and of two ranks neither is."""
+    """A rank that leaves the others is an outlier, ranks that are spread evenly are not, and of two ranks neither is."""
     left = _curve([[1 / (1 + at) + rank / 1000 + (rank == 3 and at > 9) for rank in range(4)] for at in range(20)])
-    assert [one.rank for one in left.odd] == [3]
+    assert [one.rank for one in left.outliers] == [3]
     assert len(minidom.parseString(draw_svg(left)).getElementsByTagName("path")) == 3  # noqa: S318  # our own
-    assert _curve([[at / 7 + 1.01 * rank for rank in range(5)] for at in range(20)]).odd == ()
-    assert _curve([[at + 0.1, at + 5.1] for at in range(20)]).odd == ()
+    assert _curve([[at / 7 + 1.01 * rank for rank in range(5)] for at in range(20)]).outliers == ()
+    assert _curve([[at + 0.1, at + 5.1] for at in range(20)]).outliers == ()
     two = _curve([[10.1 - at / 3, 10.2 - at / 3, 10.1 - at / 3, 11.5, 12.5] for at in range(20)])
-    assert [one.rank for one in two.odd] == [3, 4]
+    assert [one.rank for one in two.outliers] == [3, 4]
 
 
 def test_rank_without_finite_values_is_odd() -> None:
     """A rank whose loss became nan is named, its curve ends where its numbers do, and the others keep their scale."""
     curve = _curve([[1.5 + at, 1.6 + at, None if at > 12 else 1.4 + at] for at in range(20)])
-    assert [(one.rank, one.last) for one in curve.odd] == [(2, "nan")]
-    assert curve.odd[0].values[12:14] == (13.4, None)
+    assert [(one.rank, one.last) for one in curve.outliers] == [(2, "nan")]
+    assert curve.outliers[0].values[12:14] == (13.4, None)
     assert "rank 2 nan at the end" in format_curve_text(curve)
     assert "nan" not in draw_svg(curve)
 

@@ -16,7 +16,7 @@ from tests.support.view_samples import StrictPage, cell, loop_with_odd_rank, out
 
 
 def _split(result: CellResult) -> list[tuple[int, bool]]:
-    """Return the number of rows of each part of the odd block, and whether it is a loop's."""
+    """Return the number of rows of each part of the outlier's block, and whether it is a loop's."""
     return [(len(part.rows), part.is_loop) for part in split_differences(summarise_cell(result).blocks[0])]
 
 

@@ -24,7 +24,7 @@ from mhnb.view.cell.blocks import (
     list_lines,
 )
 from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
-from mhnb.view.cell.summary import find_odd_ranks, summarise_cell
+from mhnb.view.cell.summary import find_outlier_ranks, summarise_cell
 from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
 from tests.support.view_samples import StrictPage, cell, equal_loop, figure, loop, out
 
@@ -126,7 +126,7 @@ def test_rank_that_leaves_a_loop_is_named() -> None:
     ]
     summary = summarise_cell(_cell(texts))
     assert summary.difference == "rank 2 differs: loss"
-    assert find_odd_ranks(summary).keys() == {2}
+    assert find_outlier_ranks(summary).keys() == {2}
     page = StrictPage(format_cell_html(_cell(texts)))
     assert "rank 2 ≠ rank 2 at 10.29 loss 1.5 ← 0.5 elsewhere" in page.visible
     assert "… and 24 more numbers of rank 2, marked ≠" in page.visible
@@ -198,7 +198,7 @@ def test_gap_in_a_loop_is_in_its_count(limit: int, shows_folded: bool) -> None: 
 def test_chance_does_not_make_a_rank_odd() -> None:
     """Where each rank differs from the others on some lines of a loop, none is named: each is marked where it differs."""
     texts = [[f"at {at + rank / 7:.2f} acc {0.9 if at % 4 == rank else 0.8}" for at in range(40)] for rank in range(4)]
-    assert find_odd_ranks(summarise_cell(_cell(texts))) == {}
+    assert find_outlier_ranks(summarise_cell(_cell(texts))) == {}
     text = format_cell_text(_cell(texts))
     assert "elsewhere" not in text
     assert "0.9 ≠ rank 3 · 0.8 ranks 0-2" in text

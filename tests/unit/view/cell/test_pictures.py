@@ -69,7 +69,7 @@ def test_grid_has_one_cell_for_ranks_with_the_same_output() -> None:
 
 
 def test_of_many_tables_the_first_ones_are_seen() -> None:
-    """A strip of tables shows eight, the odd one first, and has the others in a fold; a strip of figures shows all."""
+    """A strip of tables shows eight, the outlier first, and has the others in a fold; a strip of figures shows all."""
     table = [[shown(text__html=f"<table><tr><td>only on {rank}</td></tr></table>")] for rank in range(12)]
     page = StrictPage(format_cell_html(cell(*table)))
     assert page.visible.count("only on") == 8
@@ -84,7 +84,7 @@ def test_figure_that_differs_is_in_the_strip_and_marked() -> None:
     """Where one rank's figure differs it stands first, marked, beside the others', with hosts where they are known."""
     html = format_cell_html(PICTURE_SAMPLES["a figure that differs"], locations=RankLocations({2: "host1"}))
     assert StrictPage(html).visible == "ranks 0-3 · 0.21 s · rank 2 differsrank 2 host1 ≠ranks 0-1,3"
-    assert html.count("mhnb-odd") == 1
+    assert html.count("mhnb-outlier") == 1
     assert html.count("flex-wrap:wrap") == 1
 
 

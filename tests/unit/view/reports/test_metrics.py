@@ -1,4 +1,4 @@
-"""Charts of metrics: median, band, odd ranks, each rank on demand, and words for what a picture does not show."""
+"""Charts of metrics: median, band, outliers, each rank on demand, and words for what a picture does not show."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _with_metrics(metrics: Metrics, *, ranks: int = 4, done: bool = True) -> Cel
 
 
 def test_text_has_a_line_per_metric() -> None:
-    """A line has the first and the last median, a curve, the odd rank, and how far the ranks are apart."""
+    """A line has the first and the last median, a curve, the outlier, and how far the ranks are apart."""
     lines = format_cell_text(training_cell(4)).splitlines()
     assert lines[0] == "ranks 0-3 · 21 s"
     assert re.fullmatch(
@@ -126,7 +126,7 @@ def test_step_is_of_the_ranks_that_have_logged_it() -> None:
     assert curve is not None
     assert curve.highs == tuple(1.0 if step % 10 else 2.0 for step in range(40))
     assert set(curve.medians) == {1.0}
-    assert [(one.rank, one.last) for one in curve.odd] == [(3, "2")]
+    assert [(one.rank, one.last) for one in curve.outliers] == [(3, "2")]
     dashed = minidom.parseString(draw_svg(curve)).getElementsByTagName("path")[-1]  # noqa: S318  # our own picture
     assert dashed.getAttribute("stroke-dasharray")
     assert dashed.getAttribute("d").count("M") == 1
@@ -217,7 +217,7 @@ def test_odd_rank_is_drawn_and_named() -> None:
     """A rank that is far from the others has its own dashed line, and its last value."""
     chart = _chart(log_curve([[1.0 + at / 100 + (rank == 1) for at in range(50)] for rank in range(4)]))
     assert chart.curve is not None
-    assert [one.rank for one in chart.curve.odd] == [1]
+    assert [one.rank for one in chart.curve.outliers] == [1]
     assert (
         "rank 1 2.49"
         in StrictPage(

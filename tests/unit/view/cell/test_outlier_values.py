@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mhnb.view.cell.html import format_cell_html
-from mhnb.view.cell.summary import find_odd_ranks, summarise_cell
+from mhnb.view.cell.summary import find_outlier_ranks, summarise_cell
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations
 from mhnb.view.live.results_panel import build_panel_state
@@ -38,7 +38,7 @@ def test_field_is_named_by_the_words_before_it() -> None:
 
 
 def test_ranks_with_one_odd_value_share_a_line() -> None:
-    """Ranks with the same odd value are named together, and what differs between them in that line is left out."""
+    """Ranks with the same outlier value are named together, and what differs between them in that line is left out."""
     said = [[out(f"rank {rank} acc 0.{rank + 10} loss {0.5 if rank in (3, 9) else 0.25}\n")] for rank in range(16)]
     assert format_cell_text(cell(*said)).splitlines()[1] == "  ranks 3,9 ≠ rank ‹rank› acc … loss 0.5 ← 0.25 elsewhere"
 
@@ -56,7 +56,7 @@ def test_number_that_is_not_finite_is_odd_among_numbers_that_all_differ() -> Non
 
 
 def test_many_odd_numbers_are_counted() -> None:
-    """After six odd numbers the rest is one line; all of them are marked where they are."""
+    """After six outliers the rest is one line; all of them are marked where they are."""
     lines = "".join(f"{name} {{0}}.5 then {name} {{1}}.5\n" for name in "abcdefghi")
     said = [[out(lines.format(7 if rank == 2 else 5, rank))] for rank in range(4)]
     text = format_cell_text(cell(*said)).splitlines()
@@ -66,26 +66,26 @@ def test_many_odd_numbers_are_counted() -> None:
 
 
 def test_each_odd_rank_has_its_first_difference() -> None:
-    """A rank is described by its odd number, or by its first line that differs."""
-    assert find_odd_ranks(summarise_cell(odd_number())) == {2: "loss 0.731 ← 0.312 elsewhere"}
+    """A rank is described by its outlier, or by its first line that differs."""
+    assert find_outlier_ranks(summarise_cell(odd_number())) == {2: "loss 0.731 ← 0.312 elsewhere"}
     lines = [f"line {word}" for word in ("one", "two", "three", "four")]
     said = [[out("\n".join([*lines, "end odd" if rank == 1 else "end same"]))] for rank in range(4)]
-    assert find_odd_ranks(summarise_cell(cell(*said))) == {1: "end odd ← same elsewhere"}
+    assert find_outlier_ranks(summarise_cell(cell(*said))) == {1: "end odd ← same elsewhere"}
     words = [[out("\n".join([*lines, "a odd b strange c" if rank == 1 else "a same b usual c"]))] for rank in range(4)]
-    assert find_odd_ranks(summarise_cell(cell(*words))) == {1: "a odd b strange c ← a same b usual c elsewhere"}
+    assert find_outlier_ranks(summarise_cell(cell(*words))) == {1: "a odd b strange c ← a same b usual c elsewhere"}
     added = [[out("\n".join([*lines, *(["more"] if rank == 1 else [])]))] for rank in range(4)]
-    assert find_odd_ranks(summarise_cell(cell(*added))) == {1: "+ more"}
+    assert find_outlier_ranks(summarise_cell(cell(*added))) == {1: "+ more"}
 
 
 def test_grids_have_odd_ranks_first() -> None:
-    """The stored grid begins with the odd rank and its difference; the panel's state has both."""
+    """The stored grid begins with the outlier and its difference; the panel's state has both."""
     visible = StrictPage(format_cell_html(odd_number(), view="grid")).visible
     places = [
         visible.index(text) for text in ("rank 2 ≠", "loss 0.731 ← 0.312 elsewhere", "rank 0", "rank 1", "rank 3")
     ]
     assert places == sorted(places)
     ranks = build_panel_state(odd_number(), RankLocations(), uid="u", view="grid")["ranks"]
-    assert [(one["odd"], one["mark"], one["difference"]) for one in ranks] == [
+    assert [(one["differs"], one["mark"], one["difference"]) for one in ranks] == [
         (False, "", ""),
         (False, "", ""),
         (True, " ≠", "loss 0.731 ← 0.312 elsewhere"),
