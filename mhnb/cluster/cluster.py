@@ -159,7 +159,7 @@ class Cluster:
         )
         self.replayed: ReplayReport | None = None
         self.restarter, self.answer_shell = restarter, answer_shell
-        self.spare: StandbyCluster | None = None
+        self.standby: StandbyCluster | None = None
         self._ended, self._pid, self._end_lock = True, os.getpid(), threading.Lock()
         self._is_taken_over, self.left = self.profile is None, False  # left: the cluster continues without this object
         try:
@@ -718,8 +718,8 @@ class Cluster:
             self._event_loop.post(StopRequested())
             self._event_loop.close(_STOP_S)
             end_hosts(self.launched, self._state_machine.registry)
-            if self.spare is not None:
-                self.spare.stop()
+            if self.standby is not None:
+                self.standby.stop()
             self._resources.close_and_remove_keys()
             self.journal.close()
             # Last, so that the next stop continues one that failed.

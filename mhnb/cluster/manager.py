@@ -106,7 +106,7 @@ class Standby:
 
 def start_standby(cluster: Cluster) -> None:
     """Begin to start standby ranks, if they were requested; returns at once."""
-    if not cluster.options.spare:
+    if not cluster.options.standby:
         return
     try:
         number = next_generation(cluster.name, environment=os.environ)
@@ -116,7 +116,7 @@ def start_standby(cluster: Cluster) -> None:
         return
     standby_cluster.on_notice(_print_loss)
     start_thread = threading.Thread(target=_wait_until_ready, args=(standby_cluster,), name="mhnb-reserve", daemon=True)
-    cluster.spare = Standby(standby_cluster, dict(os.environ), find_cwd(), start_thread)
+    cluster.standby = Standby(standby_cluster, dict(os.environ), find_cwd(), start_thread)
     start_thread.start()
     count = cluster.process_count
     cluster.notes = (
@@ -323,7 +323,7 @@ def start(
     initialize: Mapping[str, Any] | None = None,
     start_timeout_s: float = START_TIMEOUT_S,
     keep: bool | None = None,
-    spare: bool | None = None,
+    standby: bool | None = None,
     guard: GuardName | None = None,
     fork: bool | None = None,
     address: str | None = None,
@@ -350,7 +350,7 @@ def start(
         initialize: arguments of `jax.distributed.initialize`, by name; None: no arguments.
         start_timeout_s: limit for the start, in seconds, without the time in a scheduler's queue and for the checks of hosts.
         keep: True keeps the ranks running after this notebook exits; None: False.
-        spare: True keeps a second set of ranks on standby, for a quick restart; not with `keep`; None: False.
+        standby: True keeps a second set of ranks ready, for a quick restart; not with `keep`; None: False.
         guard: when launches are compared: `lockstep` before each launch, `parity` after the cell, or `off`; None: lockstep.
         fork: True forks the ranks of a host from one process; False starts a fresh process for each; None: True on Linux.
         address: the address of this machine that hosts on other machines can reach; None: mhnb finds it.
@@ -369,6 +369,9 @@ def start(
     # Before there is another local variable: each argument under its own name.
     arguments = {**locals(), **settings}
     del arguments["settings"], arguments["on_progress"]
+    if "spare" in settings:
+        # The older name.
+        arguments["standby"] = arguments.pop("spare")
     check_argument("on_progress", on_progress)
     if is_rank_shell(get_ipython()):
         raise InvalidRequest(
@@ -572,7 +575,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
         raise NotStarted(f"{newest.reason}, then %mhjax restart")
     # Before anything is stopped, because the profile may have become invalid.
     request = _repeat_request(cluster)
-    standby, newest.spare = newest.spare, None
+    standby, newest.standby = newest.standby, None
     try:
         if standby is None:
             # The allocation of a scheduler, so that the next generation need not queue.
@@ -583,7 +586,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
             newest.stop(on_wait=on_wait)
         except BaseException:
             # Nothing else would refer to it.
-            newest.spare = standby
+            newest.standby = standby
             raise
         on_wait = _report_wait(cluster, "waiting until the standby ranks are ready", began, on_progress)
         if standby is not None and (promoted := promote_standby(standby, cluster, on_wait)) is not None:

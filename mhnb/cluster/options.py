@@ -113,7 +113,7 @@ class StartOptions:
     keep: bool = False
     guard: Guard = "lockstep"
     fork: bool = sys.platform == "linux"
-    spare: bool = False
+    standby: bool = False
     """Whether the same number of ranks is kept on standby for a restart."""
     address: str = ""
     """For hosts on other machines: the address of this machine that they reach; empty to find it."""
@@ -135,7 +135,7 @@ class StartOptions:
         check_name(self.name)
         # The class is frozen; the name that describes a cluster, and is compared, is always the same.
         object.__setattr__(self, "guard", check_guard(self.guard))
-        if self.keep and self.spare:
+        if self.keep and self.standby:
             raise InvalidRequest(
                 "--keep cannot be combined with --standby: standby ranks stop when the notebook closes"
             )
@@ -173,7 +173,7 @@ class StartRequest:
     def __post_init__(self) -> None:
         initialize = self.shape.initialize
         fixed = sorted({"coordinator_address", "coordinator_bind_address"} & set(initialize))
-        if self.options.spare and fixed:
+        if self.options.standby and fixed:
             raise InvalidRequest(
                 f"--standby cannot be combined with {fixed[0]}={initialize[fixed[0]]!r}: standby ranks need an address of their own"
             )
@@ -227,7 +227,7 @@ def resolve_start(name: str = "default", **arguments: Any) -> StartRequest:
     Raises:
         InvalidRequest: a value is invalid, or values do not go together.
 
-    >>> request = resolve_start(hosts=["a", "b"], keep=True, spare=None, user="me")
+    >>> request = resolve_start(hosts=["a", "b"], keep=True, standby=None, user="me")
     >>> request.shape.describe(), request.given, request.options.reach
     ('2 hosts (a, b), profile ssh', ('hosts', 'keep', 'user'), {'user': 'me'})
     """

@@ -49,12 +49,11 @@ def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--standby",
-        dest="spare",
         action="store_true",
         default=None,
         help="keep a second set of ranks on standby, for a quick restart",
     )
-    for older, dest in (("--persist", "keep"), ("--spare", "spare")):
+    for older, dest in (("--persist", "keep"), ("--spare", "standby")):
         group.add_argument(older, dest=dest, action="store_true", default=None, help=argparse.SUPPRESS)
     group.add_argument(
         "--guard",

@@ -71,7 +71,7 @@ def measure_death_notification(cluster: Cluster) -> float:
 def wait_for_standby(cluster: Cluster) -> None:
     """Wait until the standby ranks are ready."""
     deadline = time.perf_counter() + LIMIT_S
-    while cluster.spare is None or cluster.spare.cluster.state != "clean":
+    while cluster.standby is None or cluster.standby.cluster.state != "clean":
         if time.perf_counter() > deadline:
             raise RuntimeError(f"the reserve did not come up: {cluster.notes}")
         time.sleep(0.05)
@@ -80,13 +80,13 @@ def wait_for_standby(cluster: Cluster) -> None:
 def measure(ranks: int) -> dict[str, float]:
     """Measure all rows once, in seconds."""
     found: dict[str, float] = {}
-    found["cold start"], cluster = timed(lambda: mhnb.start(hosts=ranks, devices=2, name="bench", spare=True))
+    found["cold start"], cluster = timed(lambda: mhnb.start(hosts=ranks, devices=2, name="bench", standby=True))
     try:
         cluster.run(PROGRAM).check()
         found["hang to card"] = measure_hang_report(cluster)
         cluster.run("y = float(add(x))").check()
         wait_for_standby(cluster)
-        found["restart, spare"], cluster = timed(cluster.restart)
+        found["restart, standby"], cluster = timed(cluster.restart)
         found["kill to notice"] = measure_death_notification(cluster)
         found["restart, replay"], cluster = timed(lambda: cluster.restart(replay=True))
     finally:

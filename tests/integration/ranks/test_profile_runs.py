@@ -56,12 +56,12 @@ def test_start_on_several_hosts_runs_the_profile_once(fresh: Fresh, split_profil
 @pytest.mark.test_all
 def test_standby_ranks_have_the_profile_of_the_start(fresh: Fresh, local_profile: CountingProfile) -> None:
     """Neither the standby ranks, nor the restart that takes them over, nor the next ones run the file."""
-    cluster = fresh(2, None, profile=str(local_profile.folder), spare=True)
+    cluster = fresh(2, None, profile=str(local_profile.folder), standby=True)
     assert (local_profile.count(), len(cluster.devices)) == (1, 2)
     local_profile.file.write_text("c.MhnbLocal.devices = 1\n")
     after = cluster.restart()
-    assert after.spare is not None
-    assert after.spare.cluster.profile is cluster.profile
+    assert after.standby is not None
+    assert after.standby.cluster.profile is cluster.profile
     after.stop()
     assert local_profile.count() == 0
 

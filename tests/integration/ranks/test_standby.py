@@ -21,8 +21,8 @@ WAIT_S = 60.0
 
 def wait_for_standby(cluster: Cluster) -> list[int]:
     """Wait until the standby cluster is ready; return the pids of its ranks."""
-    assert cluster.spare is not None
-    standby, deadline = cluster.spare.cluster, time.monotonic() + WAIT_S
+    assert cluster.standby is not None
+    standby, deadline = cluster.standby.cluster, time.monotonic() + WAIT_S
     while standby.state == "starting" and time.monotonic() < deadline:
         threading.Event().wait(0.05)
     assert standby.state == "clean", standby.reason
@@ -31,7 +31,7 @@ def wait_for_standby(cluster: Cluster) -> list[int]:
 
 def test_restart_uses_the_standby_ranks(fresh: Fresh) -> None:
     """The standby ranks become the cluster, a replay works on them, and new ones start; without a replay they are bare."""
-    cluster = fresh(4, 1, spare=True)
+    cluster = fresh(4, 1, standby=True)
     cluster.run("import jax\nx = jax.device_count()").check()
     old, warm = list_pids(cluster), wait_for_standby(cluster)
     after = cluster.restart(replay=True)
@@ -52,7 +52,7 @@ def test_restart_uses_the_standby_ranks(fresh: Fresh) -> None:
 @pytest.mark.test_all
 def test_standby_ranks_that_do_not_fit_are_not_used(fresh: Fresh, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     """If the environment has changed or a standby rank has died, the restart starts other ranks, and nothing is left."""
-    cluster = fresh(2, 1, spare=True)
+    cluster = fresh(2, 1, standby=True)
     warm = wait_for_standby(cluster)
     if what == "environment":
         monkeypatch.setenv("MHNB_TEST_WORD", "new")
@@ -75,14 +75,14 @@ def test_interrupted_restart_ends_the_standby_ranks(fresh: Fresh) -> None:
 
     Otherwise nothing would refer to them any more.
     """
-    cluster = fresh(2, 1, spare=True)
-    warm, spare = wait_for_standby(cluster), cluster.spare
-    assert spare is not None
+    cluster = fresh(2, 1, standby=True)
+    warm, standby = wait_for_standby(cluster), cluster.standby
+    assert standby is not None
 
     def interrupt(_timeout_s: float) -> None:
         raise KeyboardInterrupt
 
-    spare.start_thread.join = interrupt  # type: ignore[method-assign, assignment]
+    standby.start_thread.join = interrupt  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
         cluster.restart()
     assert wait_for_exit(warm) == []
@@ -93,7 +93,7 @@ def test_interrupted_restart_ends_the_standby_ranks(fresh: Fresh) -> None:
         after.stop()
 
 
-def test_spare_and_keep_exclude_each_other() -> None:
+def test_standby_and_keep_exclude_each_other() -> None:
     """`--keep` and `--standby` exclude each other, because standby ranks that outlive the notebook are useless."""
     with pytest.raises(InvalidRequest, match="--keep cannot be combined with --standby"):
-        manager.start(2, 1, name="both", keep=True, spare=True)
+        manager.start(2, 1, name="both", keep=True, standby=True)

@@ -35,7 +35,7 @@ INVALID_ARGUMENTS: list[tuple[str, Any, str]] = [
     ("start_timeout_s", math.nan, "seconds above 0"),
     ("host_timeout_s", 0, "seconds above 0"),
     ("keep", "yes", "True or False"),
-    ("spare", 2, "True or False"),
+    ("standby", 2, "True or False"),
     ("init", None, "True or False"),
     ("initialize", 5, "by name"),
     ("initialize", {5: 1}, "by name"),
@@ -114,14 +114,14 @@ def test_default_arguments_are_not_given() -> None:
 
 def test_given_options_are_known() -> None:
     """An option that has its default but was given is compared with that of a running cluster; how long a start may take is not."""
-    request = resolve_start(keep=False, encrypt=True, spare=None, start_timeout_s=5, connection="")
+    request = resolve_start(keep=False, encrypt=True, standby=None, start_timeout_s=5, connection="")
     assert (request.options, request.given) == (StartOptions(start_timeout_s=5), ("keep", "encrypt"))
 
 
 def test_options_that_conflict_are_refused() -> None:
     """Standby ranks do not outlive the notebook, and cannot share the active ranks' address."""
     with pytest.raises(InvalidRequest, match="--keep cannot be combined with --standby"):
-        manager.start(keep=True, spare=True)
+        manager.start(keep=True, standby=True)
     with pytest.raises(InvalidRequest, match="--standby cannot be combined with coordinator_address='a:1'"):
         manager.start(spare=True, initialize={"coordinator_address": "a:1"})
 
