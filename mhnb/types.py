@@ -73,7 +73,7 @@ class StartProgress:
     elapsed_s: float
     """Seconds since it began."""
     ready: bool = False
-    standing: str = ""
+    status: str = ""
     """What the ranks wait for, such as their position in a scheduler's queue; empty if they are starting."""
     is_takeover: bool = False
     """Whether the ranks exist already, and were started by another notebook."""

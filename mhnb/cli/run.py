@@ -123,6 +123,6 @@ class QueueProgress:
 
     def __call__(self, report: StartProgress) -> None:
         """Print the position if it is new."""
-        if report.standing not in ("", self._last_printed):
-            self._last_printed = report.standing
+        if report.status not in ("", self._last_printed):
+            self._last_printed = report.status
             print(f"mhnb {self._command}: {self._last_printed}", file=sys.stderr)

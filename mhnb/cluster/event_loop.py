@@ -469,9 +469,9 @@ class EventLoop:
     def _check_hosts(self, now: float) -> None:
         if self._state_machine.state == "starting":
             self._host_monitor.request_heartbeats(now)
-            changed = (standing := self._host_monitor.queue_status()) != self._state_machine.registry.queue_position
-            if standing or changed:
-                self._handle(HostsQueued(standing))
+            changed = (position := self._host_monitor.queue_status()) != self._state_machine.registry.queue_position
+            if position or changed:
+                self._handle(HostsQueued(position))
             if changed or now >= self._next_report:
                 # Also without a change, so that the waiting user sees from the first moment that the start makes progress.
                 self._next_report = now + _REPORT_S

@@ -124,7 +124,7 @@ class _ProgressPrinter:
     _last_text = ""
 
     def __call__(self, report: StartProgress) -> None:
-        text = report.standing or ", ".join(sorted({rank.phase or "not started" for rank in report.ranks}))
+        text = report.status or ", ".join(sorted({rank.phase or "not started" for rank in report.ranks}))
         if text != self._last_text:
             self._last_text = text
             print(f"mhnb: {report.elapsed_s:.1f} s · {text}", flush=True)

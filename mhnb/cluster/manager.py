@@ -609,13 +609,13 @@ def _add_time(progress: StartProgress, earlier_s: float) -> StartProgress:
 
 
 def _report_wait(
-    cluster: Cluster, standing: str, began: float, on_progress: Callable[[StartProgress], None] | None
+    cluster: Cluster, status: str, began: float, on_progress: Callable[[StartProgress], None] | None
 ) -> Callable[[], None] | None:
     """Return a function that reports what a restart waits for."""
     if on_progress is None:
         return None
     ranks = tuple(RankInfo(rank.rank, rank.host) for rank in cluster.ranks)
-    return lambda: on_progress(StartProgress(ranks, time.monotonic() - began, standing=standing))
+    return lambda: on_progress(StartProgress(ranks, time.monotonic() - began, status=status))
 
 
 def _repeat_request(cluster: Cluster) -> StartRequest:

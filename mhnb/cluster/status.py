@@ -101,11 +101,11 @@ def start_progress(state_machine: ClusterStateMachine, now: float) -> StartProgr
     """Return the progress of a start."""
     ready = state_machine.state in ("clean", "split", "tainted", "dead")
     ranks, registry = describe_ranks(state_machine), state_machine.registry
-    standing = registry.queue_position
-    if not standing and registry.is_waiting_for_hosts:
+    status = registry.queue_position
+    if not status and registry.is_waiting_for_hosts:
         count = pluralize(len({rank.host for rank in ranks}), "host")
-        standing = f"waiting for {count}" if registry.missing_hosts else f"checking {count}"
-    return StartProgress(ranks, now - state_machine.started_at, ready, standing, is_takeover=registry.is_takeover)
+        status = f"waiting for {count}" if registry.missing_hosts else f"checking {count}"
+    return StartProgress(ranks, now - state_machine.started_at, ready, status, is_takeover=registry.is_takeover)
 
 
 # -- deliver events to the cluster's user

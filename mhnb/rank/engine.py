@@ -153,7 +153,7 @@ class _Server:
         if self._runner.is_running or not self._channel.reconnect():
             self._loop.call_later(_RECONNECT_INTERVAL_S, self._reconnect)
             return
-        state = {"standing": self._runner.describe_state(), "versions": read_versions()}
+        state = {"runner": self._runner.describe_state(), "versions": read_versions()}
         self._channel.send(RankReady(self._rank, _facts(self._engine, self._bootstrap) | state))
         self._loop.add_reader(self._channel.fileno(), self._read)
 

@@ -66,7 +66,7 @@ def play_in_lab(*cells: str) -> list[InPage] | None:
 def _play(page: LabPage, at: int, sizes: list[int]) -> InPage:
     sizes.clear()
     page.page.evaluate(_TAKE)
-    page.begin_cell(at)
+    page.start_cell(at)
     page.wait_idle(limit_s=_LIMIT_S)
     page.page.wait_for_timeout(_SETTLE_MS)
     if "Traceback" in (output := page.cell(at).locator(".jp-Cell-outputArea").inner_text()):

@@ -311,7 +311,7 @@ class LabPage:
         self._run("notebook:run-all-cells")
         self.wait_idle(limit_s=limit_s)
 
-    def begin_cell(self, index: int) -> None:
+    def start_cell(self, index: int) -> None:
         """Run one cell without waiting."""
         self._activate(index)
         self._run("notebook:run-cell")

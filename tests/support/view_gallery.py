@@ -423,7 +423,7 @@ def live_views(count: int) -> dict[str, dict[str, Any]]:
         views["one rank is stopped in the debugger"] = build_frame(
             replace(_running(count), where=_stop_report(count)), locations
         )
-    fixed = {"mode": "live", "blocks": MAX_BLOCKS, "draft": "mhnb-draft", "runs": True, "page": ""}
+    fixed = {"mode": "live", "blocks": MAX_BLOCKS, "placeholder": "mhnb-placeholder", "runs": True, "page": ""}
     live: dict[str, dict[str, Any]] = {name: fixed | frame_parts(frame) for name, frame in views.items()}
     result = _results(count)["one rank differs"]
     bodies = {rank: ResultPanel(result, locations).format_body(rank) for rank in range(count)}

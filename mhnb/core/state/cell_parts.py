@@ -51,7 +51,7 @@ class ClusterParts:
         """What the cells have logged."""
         self.arrivals = ClusterArrivals(registry)
 
-    def begin_cell(self, cell: Cell) -> Sequence[CellPart]:
+    def build(self, cell: Cell) -> Sequence[CellPart]:
         """Return the parts that features add to a cell."""
         return (
             _MetricPart(cell, self.metrics, self._generation),

@@ -347,8 +347,8 @@ class ClusterStateMachine:
                 return self._on_interrupt(ticket, now)
             case RequestsInterrupted():
                 return self._interrupt_requests(now)
-            case HostsQueued(standing):
-                self.registry.queue_position, self._hosts_allocated_at = standing, now
+            case HostsQueued(position):
+                self.registry.queue_position, self._hosts_allocated_at = position, now
                 return []
             case Accepted():
                 return self._accept()
@@ -371,7 +371,7 @@ class ClusterStateMachine:
 
     def _take_over(self) -> list[Command]:
         """Continue from where the previous notebook has left the ranks."""
-        reports = [entry.facts["standing"] for entry in self.registry.entries]
+        reports = [entry.facts["runner"] for entry in self.registry.entries]
         takeover = assess_takeover(
             reports,
             self.history,
@@ -443,7 +443,7 @@ class ClusterStateMachine:
         self.current = Cell(
             submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now, name_cell=self.cell_names.format_name
         )
-        self.current.added_parts = self.added_parts.begin_cell(self.current)
+        self.current.added_parts = self.added_parts.build(self.current)
         if submitted.request.guard != "lockstep" and self.guard_available:
             # Without agreement the other ranks would launch, and wait for the rank that refuses.
             self.current.abandoned_by = self.registry.ranks_with_abandoned()

@@ -35,7 +35,7 @@ class RankCellNames:
         self.kernel = ""
         """The kernel whose user reads what this rank reports now."""
 
-    def begin_cell(self, cell: RunCell) -> None:
+    def record(self, cell: RunCell) -> None:
         """Record the number and the kernel of a cell that begins."""
         self.kernel = cell.kernel
         if cell.execution_count is None:

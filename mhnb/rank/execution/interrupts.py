@@ -140,7 +140,7 @@ class InterruptDelivery:
         """Restore the interpreter's hook."""
         sys.unraisablehook = self._original_hook
 
-    def begin_cell(self, seq: int) -> None:
+    def reset(self, seq: int) -> None:
         """Reset the state for another cell, which runs from now on."""
         self._is_delivered = self._is_reported = self.arrived_early = self.is_finishing = self.was_requested = False
         self.has_raised = False

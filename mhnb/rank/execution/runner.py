@@ -223,12 +223,12 @@ class CellRunner:
         self.interrupts.restore_handler()
         self.background_check()
         self._began_s = self.clock()
-        CELL_NAMES.begin_cell(message)
+        CELL_NAMES.record(message)
         self.capture.begin(message.seq)
         self.launches.begin_cell(message)
         self._running = self._last_request = message
         self._callback_error = None
-        self.interrupts.begin_cell(message.seq)
+        self.interrupts.reset(message.seq)
         place = CellPlace(message.execution_count, message.first_line)
         cell = self.shell.prepare(message.seq, message.source, place)
         assert self.shell.cell is not None

@@ -78,8 +78,8 @@ function renderLive({ model, el }) {
   const root = make("div", { class: "mhnb mhnb-panel mhnb-live", "data-lm-suppress-shortcuts": "true" }, top, strip, tabs, blocks, more, charts, card, each);
   // The file's placeholder for a cell that never ends. It is hidden while this widget shows more and is up to date.
   const cover = make("style");
-  const draft = CSS.escape(model.get("draft"));
-  const covering = `.${draft}, .jp-OutputArea-child:has(.${draft}) { display: none !important; }`;
+  const placeholder = CSS.escape(model.get("placeholder"));
+  const covering = `.${placeholder}, .jp-OutputArea-child:has(.${placeholder}) { display: none !important; }`;
   el.append(cover, root);
 
   const places = Array.from({ length: model.get("blocks") }, () => make("div", { hidden: true }));

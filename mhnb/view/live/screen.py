@@ -88,9 +88,9 @@ def placeholder_id(uid: str) -> str:
     An open widget hides it by this class.
 
     >>> placeholder_id("mhnb-7")
-    'mhnb-7-draft'
+    'mhnb-7-placeholder'
     """
-    return f"{uid}-draft"
+    return f"{uid}-placeholder"
 
 
 class LiveWidget(Protocol):

@@ -49,7 +49,7 @@ def _widget_class() -> Any:
             "ranks": traitlets.List().tag(sync=True),
             "number": traitlets.Int(0).tag(sync=True),
             "runs": traitlets.Bool(False).tag(sync=True),
-            "draft": traitlets.Unicode("").tag(sync=True),
+            "placeholder": traitlets.Unicode("").tag(sync=True),
         }
         _CLASSES["widget"] = type("MhnbPanel", (anywidget.AnyWidget,), {**fixed, **parts})
     return _CLASSES["widget"]
@@ -75,7 +75,7 @@ def make_live_widget(parts: Mapping[str, str], placeholder_class: str, on_button
     Raises:
         ImportError: anywidget is not installed.
     """
-    widget = _widget_class()(mode="live", runs=True, draft=placeholder_class, **parts)
+    widget = _widget_class()(mode="live", runs=True, placeholder=placeholder_class, **parts)
     widget.on_msg(lambda _widget, content, _buffers: on_button(str(content.get("act", ""))))
     handle_messages_while_blocked(widget)
     return widget

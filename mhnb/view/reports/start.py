@@ -43,7 +43,7 @@ def build_start(progress: StartProgress) -> Document:
     """
     heading, words = _start_heading(progress), _format_progress(progress)
     bar = Progress(heading, sum(map(_count_steps, progress.ranks)), len(PHASES) * len(progress.ranks))
-    if progress.standing or len(progress.ranks) > _MAX_ROWS:
+    if progress.status or len(progress.ranks) > _MAX_ROWS:
         rows = [Line(" · ".join(words))]
     else:
         hosts = name_hosts(progress.ranks)
@@ -69,7 +69,7 @@ def _start_heading(progress: StartProgress) -> str:
 
 
 def _format_progress(progress: StartProgress) -> list[str]:
-    return [progress.standing] if progress.standing else _format_phases(progress)
+    return [progress.status] if progress.status else _format_phases(progress)
 
 
 def _format_phases(progress: StartProgress) -> list[str]:

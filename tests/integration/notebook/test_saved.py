@@ -120,7 +120,7 @@ def test_an_untagged_error_stops_run_all(own_environment: None) -> None:
 def test_long_cell_opens_and_ends_its_widget(ran: Run) -> None:
     """During a long cell a comm opens, receives its steps, and hears of the end; each other opened comm is closed.
 
-    The widget is kept for pages that were loaded while it ran, because the cell was drafted.
+    The widget is kept for pages that were loaded while it ran, because the cell had a placeholder.
     """
     opened = {content["comm_id"] for kind, content in ran.messages if kind == "comm_open"}
     closed = {content["comm_id"] for kind, content in ran.messages if kind == "comm_close"}

@@ -141,7 +141,7 @@ def test_time_goes_on_in_restart_and_replay(begin: Fresh, monkeypatch: pytest.Mo
     told: list[StartProgress] = []
     after = manager.restart(cluster, told.append)
     monkeypatch.undo()
-    waits = [progress for progress in told if "have ended" in progress.standing]
+    waits = [progress for progress in told if "have ended" in progress.status]
     assert len(waits) >= 2
     assert {len(progress.ranks) for progress in told} == {1}
     assert [progress.elapsed_s for progress in told] == sorted(progress.elapsed_s for progress in told)

@@ -44,7 +44,7 @@ class Debugged:
 
     def set_up(self) -> None:
         """Define on new ranks what the cells need."""
-        self.page.begin_cell(_SETUP)
+        self.page.start_cell(_SETUP)
         self.page.wait_idle()
         assert find_sums(self.shown(_SETUP)) == [1]
 
@@ -54,7 +54,7 @@ class Debugged:
 
     def stop(self) -> None:
         """Run the cell, and wait until the prompt says that rank 0 waits for rank 1."""
-        self.page.begin_cell(_STOPS)
+        self.page.start_cell(_STOPS)
         self.wait_for_box()
         self.wait_for_view("rank 0 waits for it")
         # An open box keeps its prompt. Few lines are typed, because the page folds all but the first 50 outputs of a cell.
@@ -96,7 +96,7 @@ class Debugged:
 
     def check_usable(self) -> None:
         """Check that the next cell runs and has the right value."""
-        self.page.begin_cell(_SUM)
+        self.page.start_cell(_SUM)
         self.page.wait_idle()
         assert find_sums(self.shown(_SUM)) == [11]
 
@@ -115,7 +115,7 @@ def one_debugged(
         lab.page(browser) as page,
     ):
         page.open("nb.ipynb")
-        page.begin_cell(_START)
+        page.start_cell(_START)
         page.wait_idle()
         debugged = Debugged(page)
         debugged.set_up()
@@ -218,6 +218,6 @@ def test_box_goes_when_a_rank_dies(debugged: Debugged) -> None:
     os.kill(int(found[0][1]), signal.SIGKILL)
     debugged.check_ended()
     assert "rank 1" in debugged.shown(_STOPS)
-    debugged.page.begin_cell(_RESTART)
+    debugged.page.start_cell(_RESTART)
     debugged.page.wait_idle()
     debugged.set_up()

@@ -85,7 +85,7 @@ def cancel(page: LabPage, index: int, pipe: Path) -> None:
 
 def run_next(page: LabPage, index: int) -> str:
     """Run a cell, and return what it printed."""
-    page.begin_cell(index)
+    page.start_cell(index)
     page.wait_idle()
     return page.cell(index).locator(".jp-Cell-outputArea").inner_text()
 
@@ -100,7 +100,7 @@ def test_cancelled_input_leaves_no_box(browser: Browser, tmp_path: Path, source:
     with Lab(tmp_path) as lab, lab.page(browser) as page:
         page.open("nb.ipynb")
         run_next(page, 0)
-        page.begin_cell(1)
+        page.start_cell(1)
         box(page, 1).fill("half a li")
         cancel(page, 1, tmp_path / name)
         box(page, 1).wait_for(state="detached")
@@ -120,7 +120,7 @@ def test_interrupted_input_leaves_no_box(browser: Browser, tmp_path: Path) -> No
     with Lab(tmp_path) as lab, lab.page(browser) as page:
         page.open("nb.ipynb")
         run_next(page, 0)
-        page.begin_cell(1)
+        page.start_cell(1)
         box(page, 1).wait_for()
         page.interrupt()
         box(page, 1).wait_for(state="detached")

@@ -26,7 +26,7 @@ from pathlib import Path
 Path(f"stuck-{jax.process_index()}").write_text(str(os.getpid()))
 print("said before the kernel went")
 time.sleep(600)"""
-DRAFT = "[class$=-draft]"
+PLACEHOLDER = "[class$=-placeholder]"
 
 
 def notebook(*sources: str) -> str:
@@ -47,26 +47,26 @@ def test_kernel_restart_during_a_cell(leftovers: None, mhnb_home: Path, tmp_path
     (tmp_path / "nb.ipynb").write_text(notebook(START, BLOCKING_CELL))
     with open_chromium() as browser, Lab(tmp_path) as lab, lab.page(browser) as page:
         page.open("nb.ipynb")
-        page.begin_cell(0)
-        page.begin_cell(1)
+        page.start_cell(0)
+        page.start_cell(1)
         wait_until(lambda: len(blocked_pids(tmp_path)) == 2, "both ranks are in the cell")
         ranks = [psutil.Process(pid) for pid in blocked_pids(tmp_path)]
         others = [p for p in cluster_processes(mhnb_home, ranks) if p not in ranks]
-        draft = page.cell(1).locator(DRAFT)
-        drafted = page.cell(1).locator(f"{DRAFT}:has-text('said before the kernel went')")
-        wait_until(drafted.count, "the cell is drafted")
-        assert not draft.is_visible()
+        placeholder = page.cell(1).locator(PLACEHOLDER)
+        shown_placeholder = page.cell(1).locator(f"{PLACEHOLDER}:has-text('said before the kernel went')")
+        wait_until(shown_placeholder.count, "the cell has a placeholder")
+        assert not placeholder.is_visible()
         page.restart()
         _, alive = psutil.wait_procs([*ranks, *others], timeout=60)
         assert alive == []
-        wait_until(draft.is_visible, "the draft shows, since the widget hears nothing any more")
+        wait_until(placeholder.is_visible, "the placeholder shows, since the widget hears nothing any more")
         assert "no word from the kernel" in page.cell(1).inner_text()
         page.save()
         page.open("nb.ipynb")
-        wait_until(draft.is_visible, "the draft was saved")
-        assert "said before the kernel went" in draft.inner_text()
+        wait_until(placeholder.is_visible, "the placeholder was saved")
+        assert "said before the kernel went" in placeholder.inner_text()
         assert "Error displaying widget" not in page.cell(1).inner_text()
-        page.begin_cell(0)
+        page.start_cell(0)
         page.wait_idle()
         assert "ready" in page.cell(0).locator(".jp-Cell-outputArea").inner_text()
 

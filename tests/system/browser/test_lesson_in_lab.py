@@ -51,7 +51,7 @@ class LessonInLab:
 
     def run(self, cell_id: str) -> None:
         """Run one cell."""
-        self.page.begin_cell(self.index(cell_id))
+        self.page.start_cell(self.index(cell_id))
         self.page.wait_idle()
 
 

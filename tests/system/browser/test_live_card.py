@@ -84,7 +84,7 @@ class Card:
     def show(self, snapshot: CellResult, **options: Any) -> None:
         """Draw a new card."""
         live = Path(view.__file__).parent / "live"
-        fixed = {"mode": "live", "draft": "mhnb-draft", "blocks": MAX_BLOCKS, "runs": True, "page": ""}
+        fixed = {"mode": "live", "placeholder": "mhnb-placeholder", "blocks": MAX_BLOCKS, "runs": True, "page": ""}
         values = fixed | parts_of(snapshot, **options)
         self.page.evaluate("document.querySelector('#live').replaceChildren()")
         self.page.evaluate(MOUNT, [(live / "panel.js").read_text(), (live / "panel.css").read_text(), values])

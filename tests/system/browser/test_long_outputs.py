@@ -46,7 +46,7 @@ PANEL = """async ([source, state]) => {
 START = """async ([source, css, parts]) => {
   document.head.append(Object.assign(document.createElement("style"), { textContent: css }));
   const heard = {};
-  const values = { mode: "live", blocks: 24, draft: "draft", runs: true, page: "", ...parts };
+  const values = { mode: "live", blocks: 24, placeholder: "placeholder", runs: true, page: "", ...parts };
   const model = {
     get: (name) => values[name], off: () => {}, send: () => {},
     on: (name, act) => { (heard[name] ??= []).push(act); },

@@ -65,7 +65,7 @@ except KeyboardInterrupt:
     view.finish(cell([out("it ends\\n")]))
 """
 """Runs in a kernel of its own until it is interrupted."""
-DRAFT = "[class$=-draft]"
+PLACEHOLDER = "[class$=-placeholder]"
 SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, *RICH, *HINTS, *BLOCKING)
 ENDING = len(SOURCES) - len(BLOCKING)
 """How many of them end by themselves."""
@@ -99,7 +99,7 @@ def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     with no_leftovers(mhnb_home), open_chromium() as browser, Lab(root) as lab, lab.page(browser) as page:
         page.open(saved.name)
         for index in range(ENDING):
-            page.begin_cell(index)
+            page.start_cell(index)
             page.wait_idle(limit_s=150)
         page.save()
         shutil.copy(saved, root / "kept.ipynb")
@@ -384,7 +384,7 @@ def test_outputs_are_accessible(ran: RunNotebook, theme: str) -> None:
 def test_button_interrupts_a_blocking_cell(ran: RunNotebook) -> None:
     """The Interrupt button ends a blocked cell without the stop button, and each rank is listed on request."""
     index = SOURCES.index(BLOCKED)
-    ran.page.begin_cell(index)
+    ran.page.start_cell(index)
     area = ran.page.cell(index).locator(".jp-Cell-outputArea")
     area.get_by_role("button", name="Interrupt").wait_for(timeout=60_000)
     assert violations(ran.page.page, ".mhnb-panel") == []
@@ -405,8 +405,8 @@ def test_button_interrupts_a_blocking_cell(ran: RunNotebook) -> None:
 
 @pytest.fixture
 def running(ran: RunNotebook, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The live view of a cell that blocks. The widget hides its draft, which has the same text."""
-    ran.page.begin_cell(SOURCES.index(request.param))
+    """The live view of a cell that blocks. The widget hides its placeholder, which has the same text."""
+    ran.page.start_cell(SOURCES.index(request.param))
     area = ran.area(request.param).locator(".mhnb-panel")
     try:
         area.get_by_role("button", name="Show all").wait_for(timeout=60_000)
@@ -458,26 +458,26 @@ def test_grid_is_shown_while_the_cell_runs(running: Any) -> None:
     assert violations(running.page, ".mhnb-panel") == []
 
 
-def test_page_that_is_reloaded_during_a_cell_shows_its_draft(ran: RunNotebook) -> None:
-    """It has no live view, but the stop button works, and the result replaces the draft when the cell ends."""
+def test_page_that_is_reloaded_during_a_cell_shows_its_placeholder(ran: RunNotebook) -> None:
+    """It has no live view, but the stop button works, and the result replaces the placeholder when the cell ends."""
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     cells = [nbformat.v4.new_code_cell(WITHOUT_RANKS)]
     path = ran.lab.root / "reloaded.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
     with ran.lab.page(ran.browser) as page:
         page.open(path.name)
-        page.begin_cell(0)
-        area, draft = page.cell(0).locator(".jp-Cell-outputArea"), page.cell(0).locator(DRAFT)
-        draft.wait_for(state="attached")
+        page.start_cell(0)
+        area, placeholder = page.cell(0).locator(".jp-Cell-outputArea"), page.cell(0).locator(PLACEHOLDER)
+        placeholder.wait_for(state="attached")
         page.save()
         page.open(path.name, idle=False)
-        draft.get_by_text("it runs").wait_for()
+        placeholder.get_by_text("it runs").wait_for()
         assert "widget" not in area.inner_text()
         page.interrupt()
         panel = area.locator(".mhnb-panel")
         panel.get_by_text("it ends").wait_for()
         assert "only the output from while the cell ran" in panel.inner_text()
-        assert not draft.is_visible()
+        assert not placeholder.is_visible()
         assert panel.get_by_role("button").count() == 0
         assert violations(page.page, ".mhnb-panel") == []
         page.save()

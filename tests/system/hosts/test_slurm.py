@@ -47,7 +47,7 @@ _NOTEBOOK = """
 import sys, mhnb
 from mhnb.cluster.manager import start
 def tell(report):
-    print("standing", report.standing, flush=True)
+    print("status", report.status, flush=True)
 cluster = start(ranks=2, devices=1, profile="slurm", partition="debug", on_progress=tell, name="own")
 print("ready", [r.stdout for r in cluster.run("import socket; print(socket.gethostname())").check()], flush=True)
 sys.stdin.read()
@@ -179,8 +179,8 @@ def test_queue_position_is_shown_before_the_start(begin: Begin, busy: BlockingJo
     seen: list[str] = []
 
     def follow(report: StartProgress) -> None:
-        seen.append(report.standing)
-        if report.standing and sum(map(bool, seen)) == 3:
+        seen.append(report.status)
+        if report.status and sum(map(bool, seen)) == 3:
             threading.Thread(target=busy.release).start()
 
     cluster = begin(2, on_progress=follow)
@@ -198,7 +198,7 @@ def test_start_interrupted_in_the_queue_leaves_no_job(
     """Ctrl-C while the job is queued cancels it, even if the cluster was started as detachable."""
 
     def interrupt_start(report: StartProgress) -> None:
-        if report.standing:
+        if report.status:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -224,7 +224,7 @@ def test_job_that_can_never_run_is_reported(begin: Begin) -> None:
 
     def interrupt_start(report: StartProgress) -> None:
         # Slurm gives the reason only after it has tried to run the job.
-        if re.search(r"\(Partition\w+\), number 1 of 1 waiting in short; it may never start", report.standing):
+        if re.search(r"\(Partition\w+\), number 1 of 1 waiting in short; it may never start", report.status):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

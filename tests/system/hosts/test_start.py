@@ -154,8 +154,8 @@ def test_several_ranks_per_host(net: HostNet, begin: Begin) -> None:
     """Neighbouring ranks share a host, also in the progress of the start; a restart keeps the hosts."""
     reports: list[StartProgress] = []
     cluster = begin(2, ranks_per_host=2, on_progress=reports.append)
-    assert reports[0].standing == "waiting for 2 hosts"
-    assert reports[-1].standing == ""
+    assert reports[0].status == "waiting for 2 hosts"
+    assert reports[-1].status == ""
     assert [rank.host for rank in reports[0].ranks] == ["host0"] * 2 + ["host1"] * 2
     where = [(rank.host, rank.hostname) for rank in cluster.ranks]
     assert where == [("host0", net[0].name)] * 2 + [("host1", net[1].name)] * 2

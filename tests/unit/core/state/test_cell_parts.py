@@ -32,7 +32,7 @@ def test_failed_allocation_is_that_of_the_latest_error(
 ) -> None:
     """A later error of the cell replaces it; an error in late output did not end the cell."""
     cell = Cell(1, CellRequest("x = 1"), seq=3, ranks=(0,), now=0.0)
-    cell.added_parts = ClusterParts(RankRegistry(["host0"], ["/log/rank0.log"]), generation=1).begin_cell(cell)
+    cell.added_parts = ClusterParts(RankRegistry(["host0"], ["/log/rank0.log"]), generation=1).build(cell)
     for error in errors:
         cell.handle(OutputProduced(0, 3, [error]), 1.0)
     cell.wall_s = 2.0

@@ -175,7 +175,7 @@ def test_only_an_interrupt_that_cannot_be_delivered_gives_calls_up(program: Prog
     now, requests, hang = [0.0], Requests(), Hanging()
     interrupts = InterruptDelivery(requests, clock=lambda: now[0])
     interrupts.callbacks = program.callbacks
-    interrupts.begin_cell(3)
+    interrupts.reset(3)
     done = program.call(hang)
     assert hang.started.wait(WAIT_S)
     interrupts.give_up_callbacks()
@@ -199,7 +199,7 @@ def test_signal_ends_an_overdue_call_in_the_middle_of_a_launch(program: Program,
     before = signal.getsignal(signal.SIGINT)
     interrupts.install((Program.call_here.__code__,))
     try:
-        interrupts.begin_cell(3)
+        interrupts.reset(3)
         interrupts.is_launching, requests.interrupted_seq = True, 3
         interrupts.give_up_callbacks()
         clock[0] = now

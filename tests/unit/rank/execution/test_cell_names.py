@@ -89,7 +89,7 @@ def test_another_kernel_has_not_seen_the_number(rank: CellProcess) -> None:
 def test_a_request_is_answered_in_the_names_of_its_kernel() -> None:
     """Between cells another kernel may ask; a cell without a number has none, whatever number it had before."""
     names = RankCellNames()
-    names.begin_cell(RunCell(1, 5, "", execution_count=9, kernel="a"))
+    names.record(RunCell(1, 5, "", execution_count=9, kernel="a"))
     assert (names.format_name(5), names.format_file("<cell 5>"), names.format_file("<cell 6>")) == (
         "In [9]",
         "<In [9]>",
@@ -97,5 +97,5 @@ def test_a_request_is_answered_in_the_names_of_its_kernel() -> None:
     )
     names.kernel = "b"
     assert names.format_name(5) == "cell 5"
-    names.begin_cell(RunCell(2, 5, "", kernel="a"))
+    names.record(RunCell(2, 5, "", kernel="a"))
     assert names.format_name(5) == "cell 5"

@@ -36,7 +36,7 @@ def interrupt_rank(recorder: LaunchRecorder, guard: str, place: str, outcome: Ou
     interrupts = recorder.gate._interrupts
     recorder.is_available = guard != "unavailable"
     recorder.begin_cell(RunCell(1, 1, "", "lockstep" if guard == "unavailable" else guard))
-    interrupts.begin_cell(1)
+    interrupts.reset(1)
     is_recorded = guard in ("lockstep", "parity")
     if place != "Python" and is_recorded:
         # The other rank does not come, so no output gets ready.
@@ -81,7 +81,7 @@ def test_cell_without_an_interrupt_needs_no_record(guard: str) -> None:
     recorder = LaunchRecorder(DirectJax(), interrupts=InterruptDelivery(), process_count=2)
     interrupt_rank(recorder, guard, "Python", "interrupted")
     recorder.begin_cell(RunCell(1, 2, "", "off"))
-    recorder.gate._interrupts.begin_cell(2)
+    recorder.gate._interrupts.reset(2)
     assert not recorder.close_cell(2, "ok")[0].may_have_abandoned
 
 

@@ -382,7 +382,7 @@ def begin_interruptible_cell(backend: AgreementBackend) -> tuple[LaunchGate, Int
     """Begin the first cell, which a signal may interrupt in calls of `launch_from_user_code`."""
     interrupts = InterruptDelivery(AskedToStop())
     interrupts.install((launch_from_user_code.__code__,))
-    interrupts.begin_cell(1)
+    interrupts.reset(1)
     gate = make_gate(backend, interrupts)
     gate.begin_cell(RunCell(1, 1, "", "lockstep"))
     return gate, interrupts

@@ -59,7 +59,7 @@ def test_an_update_that_changes_nothing_is_not_sent() -> None:
 
 
 def test_page_that_was_loaded_during_a_cell_asks_for_its_end() -> None:
-    """A file may contain the widget of a cell that was drafted, so the widget is kept, and shows the end to who asks."""
+    """A file may contain the widget of a cell that had a placeholder, so the widget is kept, and shows the end to who asks."""
     screen = RecordingScreen()
     view = make_view(screen)
     view.update(RUNNING)

@@ -93,7 +93,7 @@ def test_progress_shows_which_hosts_have_reported() -> None:
 
 def test_preflight_is_named() -> None:
     """While the hosts are checked, the line says so instead of the ranks' phases, which have not begun."""
-    progress = StartProgress((make_rank(0), make_rank(1)), 1.5, standing="checking 2 hosts")
+    progress = StartProgress((make_rank(0), make_rank(1)), 1.5, status="checking 2 hosts")
     assert print_text(build_start(progress)) == "mhjax · starting 2 ranks · 1.5 s · checking 2 hosts"
     assert (
         format_failed_start(progress, "failed") == "mhjax · the start of 2 ranks failed after 1.5 s · checking 2 hosts"
@@ -285,10 +285,10 @@ def test_time_of_a_replay_goes_on_while_a_cell_runs() -> None:
 
 def test_scheduler_queue_position_is_in_the_line() -> None:
     """Ranks have no phase while hosts are queued, so the position in the queue is shown."""
-    standing = "Slurm job 8 is PENDING (Priority), number 2 of 2 waiting in <debug>"
-    progress = StartProgress((make_rank(0), make_rank(1)), 61.0, standing=standing)
-    assert print_text(build_start(progress)) == f"mhjax · starting 2 ranks · 1 min 1 s · {standing}"
-    assert standing in StrictPage(print_html(build_start(progress))).visible
+    status = "Slurm job 8 is PENDING (Priority), number 2 of 2 waiting in <debug>"
+    progress = StartProgress((make_rank(0), make_rank(1)), 61.0, status=status)
+    assert print_text(build_start(progress)) == f"mhjax · starting 2 ranks · 1 min 1 s · {status}"
+    assert status in StrictPage(print_html(build_start(progress))).visible
 
 
 def test_remote_hosts_are_named() -> None:
