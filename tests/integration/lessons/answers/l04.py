@@ -3,8 +3,8 @@
 from tests.integration.lessons.book import Answer
 
 _CALLBACK = """%%mhjax
-def values(box):
-    rows, columns = (np.arange(*part.indices(size)) for part, size in zip(box, (8, 4)))
+def values(index):
+    rows, columns = (np.arange(*part.indices(size)) for part, size in zip(index, (8, 4)))
     return {}
 
 x = jax.make_array_from_callback((8, 4), {}, values)
@@ -21,7 +21,7 @@ x = jax.make_array_from_single_device_arrays((16,), NamedSharding(mesh, P({})), 
 mhnb.teach.check('from_single_devices', x)"""
 _FITS = """%%mhjax
 ones = np.ones((64, 32), np.float32)
-x = jax.make_array_from_callback({}, {}, lambda box: ones[box])
+x = jax.make_array_from_callback({}, {}, lambda index: ones[index])
 mhnb.teach.check('fits', x)"""
 _ALL = "%%mhjax\ny = {}\nmhnb.teach.check('all_of_it', y)"
 
