@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
-from mhnb.core.ranks import describe_ranks, group_ranks, pluralize
+from mhnb.core.ranks import describe_ranks, format_ranks, group_ranks, pluralize
 from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest, ShardingError
 from mhnb.sharding.spec import Spec, format_spec, parse_spec
@@ -89,7 +89,7 @@ class ArrayMemory(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     is_assignment: bool = False
     """Whether `place` is only where its name was assigned."""
     count: int = 1
-    """How many arrays with these facts there are; more than 1 only without a name."""
+    """How many arrays with these facts there are; more than 1 without a name, or for `acc[0..2]`."""
 
     @property
     def held_nbytes(self) -> int:
@@ -313,11 +313,11 @@ def _group_devices(ranks: Mapping[int, RankMemory]) -> list[DeviceRow]:
     rows = []
     for (kind, limit), found in kinds.items():
         used = {key: device.used for key, device in found.items()}
-        alike, others = _split_outliers(used, _TOLERANCE, _TOLERANCE_NBYTES)
-        is_majority = len(alike) * 2 > len(found)
-        for keys in (alike, *([key] for key in others)):
+        groups = _group_near(used, _TOLERANCE, _TOLERANCE_NBYTES)
+        is_majority = len(groups[0]) * 2 > len(found)
+        for at, keys in enumerate(groups if is_majority else sorted(groups)):
             rows += [
-                _make_device_row(kind, limit, same, found, is_outlier=is_majority and keys is not alike)
+                _make_device_row(kind, limit, same, found, is_outlier=is_majority and at > 0)
                 for same in _split_by_ordinals(keys)
             ]
     return rows
@@ -360,7 +360,7 @@ def _group_processes(ranks: Mapping[int, RankMemory]) -> list[DeviceRow]:
     used = {rank: memory.host_nbytes for rank, memory in sorted(ranks.items()) if memory.host_nbytes is not None}
     if not used:
         return []
-    alike, others = _split_outliers(used, _PROCESS_TOLERANCE, _PROCESS_TOLERANCE_NBYTES)
+    alike, *others = _group_near(used, _PROCESS_TOLERANCE, _PROCESS_TOLERANCE_NBYTES)
     is_majority = len(alike) * 2 > len(used)
     return [
         DeviceRow(
@@ -370,20 +370,21 @@ def _group_processes(ranks: Mapping[int, RankMemory]) -> list[DeviceRow]:
             (min(used[key] for key in keys), max(used[key] for key in keys)),
             is_outlier=is_majority and keys is not alike,
         )
-        for keys in (alike, *([key] for key in others))
+        for keys in (alike, *others)
     ]
 
 
-def _split_outliers(used: Mapping[_K, int], share: float, nbytes: int) -> tuple[list[_K], list[_K]]:
-    """Split keys into those with numbers near the median, and others.
+def _group_near(used: Mapping[_K, int], share: float, nbytes: int) -> list[list[_K]]:
+    """Group keys with numbers near their median, then the others likewise.
 
-    >>> _split_outliers({0: 100, 1: 101, 2: 900}, 0.02, 1)
-    ([0, 1], [2])
+    >>> _group_near({0: 100, 1: 101, 2: 900, 3: 901, 4: 100}, 0.02, 1)
+    [[0, 1, 4], [2, 3]]
     """
     middle = sorted(used.values())[(len(used) - 1) // 2]
     limit = max(share * middle, nbytes)
     near = [key for key, number in used.items() if abs(number - middle) <= limit]
-    return near, [key for key in used if key not in near]
+    others = {key: number for key, number in used.items() if key not in near}
+    return [near, *(_group_near(others, share, nbytes) if others else [])]
 
 
 def _maximum(numbers: Iterable[_Number]) -> _Number:
@@ -398,7 +399,8 @@ def merge_arrays(
 ) -> tuple[ArrayRow, ...]:
     """Merge the ranks' arrays by name, and unnamed ones by equal facts.
 
-    Several arrays of a rank may have one name, such as the locals of a function that calls itself: they are merged in their order.
+    Several arrays of a rank may have one name, such as the locals of a function that calls itself: they are merged in their
+    order. Equal items of a list are one row.
 
     Args:
         ranks: the arrays of each rank, the largest first.
@@ -416,7 +418,7 @@ def merge_arrays(
             key = _name_key(array)
             by_key.setdefault((key, counts[key]), {})[rank] = array
             counts[key] += 1
-    rows = [_merge_row(found, sorted(ranks), cut) for found in by_key.values()]
+    rows = _fold_items(_merge_row(found, sorted(ranks), cut) for found in by_key.values())
     return tuple(sorted(rows, key=lambda row: (-row.nbytes_per_device, row.array.names[:1], row.groups[0][0])))
 
 
@@ -431,6 +433,31 @@ def _merge_row(found: Mapping[int, ArrayMemory], ranks: Sequence[int], cut: Mapp
     largest = max(array.nbytes_per_device for array in found.values())
     absent = (rank for rank in ranks if rank not in found and largest > cut.get(rank, 0))
     return ArrayRow(tuple((same, found[same[0]]) for same, _ in groups), tuple(absent))
+
+
+_ITEM = re.compile(r"(?P<before>.*\[)(?P<index>\d+)(?P<after>\](?:(?!\[\d+\]).)*)")
+"""The name of an item of a list: what is before and after its last index."""
+
+
+def _fold_items(rows: Iterable[ArrayRow]) -> list[ArrayRow]:
+    """Fold equal items of one list, such as `acc[0]` and `acc[1]`, into one row."""
+    lists: dict[Hashable, dict[int, ArrayRow]] = {}
+    for at, row in enumerate(rows):
+        array = row.array
+        item = _ITEM.fullmatch(array.names[0]) if len(array.names) == 1 else None
+        if item is None or len(row.groups) > 1 or row.missing or array.count > 1:
+            lists[at] = {0: row}
+        else:
+            same = (item["before"], item["after"], row.groups[0][0], _size_key(array), array.program, array.place)
+            lists.setdefault(same, {})[int(item["index"])] = row
+    return [_fold_list(found) if len(found) > 1 else next(iter(found.values())) for found in lists.values()]
+
+
+def _fold_list(found: Mapping[int, ArrayRow]) -> ArrayRow:
+    ((ranks, array),) = next(iter(found.values())).groups
+    indices = format_ranks(sorted(found)).replace("-", "..")
+    name = _ITEM.sub(lambda item: f"{item['before']}{indices}{item['after']}", array.names[0])
+    return ArrayRow(((ranks, structs.replace(array, names=(name,), count=len(found))),))
 
 
 def _size_key(array: ArrayMemory) -> Hashable:
@@ -528,7 +555,7 @@ def _suggest_for(array: ArrayMemory) -> ShardingAdvice | None:
                     axis,
                     sizes[axis],
                     format_spec(Spec(_without_end(dims))),
-                    array.nbytes_per_device - array.nbytes_per_device // sizes[axis],
+                    (array.nbytes_per_device - array.nbytes_per_device // sizes[axis]) * array.count,
                     not any(spec.dims),
                 )
     return None

@@ -76,6 +76,12 @@ def test_device_unlike_most_others_is_an_outlier() -> None:
     ]
 
 
+def test_devices_with_similar_memory_share_a_row() -> None:
+    """Where one device of each rank is used, these are one row, and the idle ones are another."""
+    rows = report(*[RankMemory((device(0, 900 * MIB + rank), device(1, 0))) for rank in range(4)]).devices
+    assert [(row.ranks, row.ordinals) for row in rows] == [((0, 1, 2, 3), (0,)), ((0, 1, 2, 3), (1,))]
+
+
 def test_without_a_majority_no_device_is_an_outlier() -> None:
     """Of two devices that differ neither is the usual one."""
     rows = report(RankMemory((device(0, 100 * MIB),)), RankMemory((device(0, 300 * MIB),))).devices
@@ -154,6 +160,22 @@ def test_unnamed_arrays_of_other_lines_are_other_rows() -> None:
     """What made them is all that tells them apart."""
     rows = merge_arrays({0: [array("", place="In [1], line 2"), array("", place="In [1], line 3")]})
     assert len(rows) == 2
+
+
+def test_equal_items_of_a_list_are_one_row() -> None:
+    """Items are folded by number; one with another size, another name or only on some ranks keeps its row."""
+    same = [array(f"layers[{at}]['w']") for at in (*range(12), 14)]
+    other = [array("layers[12]['w']", shape=(9,)), array("layers[13]['w']", names=("layers[13]['w']", "y"))]
+    alone = array("layers[15]['w']")
+    rows = merge_arrays({0: [*same, *other, alone], 1: [*same, *other]})
+    assert [(row.array.names[0], row.array.count) for row in rows] == [
+        ("layers[0..11,14]['w']", 13),
+        ("layers[12]['w']", 1),
+        ("layers[13]['w']", 1),
+        ("layers[15]['w']", 1),
+    ]
+    assert rows[0].nbytes_per_device == 13 * 192
+    assert suggest_sharding([rows[0].array]) is not None
 
 
 def test_largest_array_on_a_device_is_first() -> None:
