@@ -63,7 +63,9 @@ def sample_of(value_hash: int) -> str:
         return ""
     if values.dtype.kind == "c":
         values = values.view(values.real.dtype)[:_SAMPLE_SIZE]
-    return str(values.astype("<f8").tobytes().hex())
+    # The bits may be any, also of a signalling NaN: the user's cell must not show a warning about them.
+    with np.errstate(all="ignore"):
+        return str(values.astype("<f8").tobytes().hex())
 
 
 class Copies(tuple[Any, ...]):

@@ -563,6 +563,15 @@ def test_sample_is_of_the_values_type() -> None:
         assert list(read_sample(sample_of(array.tag_value))) == expected
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("values", [np.full(2, 0x7FA00000, np.uint32).view("f4"), np.full(2, np.finfo("g").max)])
+def test_a_sample_of_any_bits_gives_no_warning(values: np.ndarray[Any, Any]) -> None:
+    """Bits of a signalling NaN and numbers too large for a double are described without a warning in the user's output."""
+    array = HostArray("f32[2]", values.dtype, {"": values})
+    assert array.hash_parts(lambda part, dtype: ArrayBytes(part.tobytes(), dtype))
+    assert len(sample_of(array.part_hashes[""])) == 2 * 16
+
+
 def test_sample_of_complex_values_survives_the_limit_of_texts() -> None:
     """A cell's end that is shortened for its output still has whole samples of its arrays, and so can be decoded."""
     values = np.arange(64) * (1 + 2j)
