@@ -271,9 +271,10 @@ def _print_headed_rows(part: HeadedRows) -> str:
             f'<td style="{_PLACE_STYLE};white-space:pre-wrap;overflow-wrap:anywhere">{escape(text, quote=False)}</td></tr>'
             for at, text in enumerate(texts)
         ]
-    first, *words = (escape(word, quote=False) for word in part.ending)
-    ending = first + "".join(f' · <span style="white-space:nowrap">{word}</span>' for word in words)
-    rows.append(f'<tr style="background:none"><td colspan="2" style="{_PLACE_STYLE}">{ending}</td></tr>')
+    if part.ending:
+        first, *words = (escape(word, quote=False) for word in part.ending)
+        ending = first + "".join(f' · <span style="white-space:nowrap">{word}</span>' for word in words)
+        rows.append(f'<tr style="background:none"><td colspan="2" style="{_PLACE_STYLE}">{ending}</td></tr>')
     return f'<table style="border-collapse:collapse;border:0;margin:0;font-size:1em">{"".join(rows)}</table>'
 
 

@@ -92,7 +92,8 @@ def _print_headed_rows(part: HeadedRows) -> Iterator[str]:
     width = max((len(heading) for heading, _ in part.groups), default=0)
     for heading, texts in part.groups:
         yield from (f"{'' if at else heading:<{width}} · {text}" for at, text in enumerate(texts))
-    yield " · ".join(part.ending)
+    if part.ending:
+        yield " · ".join(part.ending)
 
 
 def _print_fields(fields: Fields) -> Iterable[str]:

@@ -120,7 +120,7 @@ class CellResult:
     how: str = ""
     """"" normally; "interrupted" or "timeout" when mhnb ended the cell."""
     where: HangReport | None = None
-    """Where the ranks are, if the cell has been running for a while."""
+    """Where the ranks are, if the cell has been running for a while; of a stopped cell, where they were stuck."""
     handling: tuple[int, ...] = ()
     """Ranks whose code still runs after it received the interrupt; a second interrupt ends it."""
     execution_count: int | None = None

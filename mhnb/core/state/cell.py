@@ -285,6 +285,8 @@ class Cell:
         self.escalation: InterruptEscalation | None = None
         """The escalation that stops the cell; None if no stop was requested."""
         self.end_reason = ""
+        self._hang: HangReport | None = None
+        """Where the ranks were when the first stop was requested; None if they were not stuck."""
         self._callbacks_at_stop: dict[tuple[str, str], list[int]] = {}
         """The ranks that were in a callback when the stop was requested, by program and by where the callback was."""
         self.state: ClusterState = "running"
@@ -373,6 +375,12 @@ class Cell:
             self.escalation.record_second_interrupt(now)
         if reason == "timeout":
             self.escalation.force(now)
+
+    def record_hang(self, now: float, process_count: int) -> None:
+        """Record where stuck ranks are, before the first stop changes it."""
+        if self.escalation is None and self._is_sampled():
+            report = self.build_hang_report(now, process_count)
+            self._hang = report if report.stuck else None
 
     def _find_callbacks(self) -> dict[tuple[str, str], list[int]]:
         found: dict[tuple[str, str], list[int]] = {}
@@ -682,7 +690,7 @@ class Cell:
             process_count=process_count,
             how=self.end_reason,
             handling=self._long_handling_ranks(now),
-            where=self.build_hang_report(now, process_count) if self._is_sampled() else None,
+            where=self.build_hang_report(now, process_count) if self._is_sampled() else self._hang,
             execution_count=self.request.place.execution_count,
             added=tuple(value for part in self.added_parts if (value := part.result()) is not None),
         )

@@ -686,6 +686,7 @@ class ClusterStateMachine:
         cell = self.current
         if cell is None or ticket not in (None, cell.ticket):
             return []
+        cell.record_hang(now, self.process_count)
         cell.interrupt(now, reason, guard_available=self.guard_available, can_disconnect=self.registry.can_disconnect())
         return cell.escalate(now)
 

@@ -55,6 +55,7 @@ from mhnb.view.html import (
 )
 from mhnb.view.mime import format_log_html, format_pre, is_image, plain_nbytes
 from mhnb.view.print_html import print_parts
+from mhnb.view.reports.hang import build_past_hang
 from mhnb.view.reports.lesson import NOT_YET_SIGN, DifferenceRow, build_not_yet, parse_difference
 from mhnb.view.reports.memory import build_shortage
 
@@ -96,7 +97,7 @@ def format_failure_report(
         _format_failure(f, result.name, locations, first=at == 0, is_labelled=len(failed) > 1)
         for at, f in enumerate(cell_summary.own_failures)
     ]
-    shortages = print_parts(build_shortage(cell_summary.shortages))
+    shortages = print_parts([*build_shortage(cell_summary.shortages), *build_past_hang(cell_summary.hang)])
     heading = _format_failure_heading(cell_summary, locations)
     return (
         f'<div style="margin-bottom:4px;border-left:4px solid {FAILED_COLOR};padding-left:8px">'

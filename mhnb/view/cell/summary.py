@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from mhnb.core.hang_report import HangReport
 from mhnb.core.memory import FailedAllocations, FailureGroup, group_failures
 from mhnb.core.output.diff import DiffRow, compare_lines
 from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_majority, group_outputs, is_text
@@ -109,6 +110,8 @@ class CellSummary:
     """How ranks were lost; None if none was."""
     shortages: tuple[FailureGroup, ...] = ()
     """What the memory held on ranks on which an allocation failed."""
+    hang: HangReport | None = None
+    """Where the ranks were stuck when the cell was stopped."""
     carried: CarriedNote | None = None
     """What the cell before left behind."""
     has_outlier_numbers: bool = False
@@ -200,6 +203,7 @@ def summarise_cell(result: CellResult) -> CellSummary:
         output_notes=_format_compared_note(result, blocks),
         loss=loss,
         shortages=_group_shortages(result),
+        hang=result.where if result.done else None,
         carried=result.carried,
         noise=_group_noise(result),
         name=result.both_names,

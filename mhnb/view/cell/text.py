@@ -40,6 +40,7 @@ from mhnb.view.cell.summary import Block, CellSummary, list_outlier_values, summ
 from mhnb.view.html import RankLocations, join_words
 from mhnb.view.mime import output_to_text
 from mhnb.view.print_text import print_lines
+from mhnb.view.reports.hang import build_past_hang
 from mhnb.view.reports.lesson import format_difference, parse_difference
 from mhnb.view.reports.memory import build_shortage
 from mhnb.view.reports.metrics import format_card_lines
@@ -135,6 +136,7 @@ def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str
         yield from (f"  {line}" for line in lines)
         yield from _format_trace(failure, color=painter.color)
     yield from (f"  {line}" for line in print_lines(build_shortage(cell_summary.shortages)))
+    yield from (f"  {line}" for line in print_lines(build_past_hang(cell_summary.hang)))
     yield from _format_waiting(cell_summary, painter)
     yield from _format_notes(cell_summary, painter)
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from mhnb.core.flight import describe_event
 from mhnb.core.hang_report import RANK_WAITS, UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
 from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
-from mhnb.view.document import Document, Frame, HeadedRows, Line
+from mhnb.view.document import Document, Fold, Frame, HeadedRows, Line
 from mhnb.view.html import format_seconds
 
 _MAX_CODE_CHARS = 110
@@ -42,7 +42,7 @@ def build_hang(
     report: HangReport,
     *,
     name: str = "",
-    how_to_end: str = "the stop button or %mhjax interrupt",
+    how_to_end: str | None = "the stop button or %mhjax interrupt",
     max_places: int | None = None,
     where_all_are: str = "",
 ) -> Document:
@@ -53,15 +53,24 @@ def build_hang(
     Args:
         report: the hang report.
         name: the cluster's name, for the command that shows the report in a terminal.
-        how_to_end: how the user can end the cell.
+        how_to_end: how the user can end the cell; None if it has ended.
         max_places: number of places for each heading; None for all. If there are more, those that differ only in their line share one.
         where_all_are: the end of the row that says how many are not shown.
     """
     rows = _report_rows(report, max_places, where_all_are)
     groups = [(heading, [row.text for row in same]) for heading, same in groupby(rows, key=lambda row: row.heading)]
     stop = [Line(describe_stop(report), "quiet")] if report.stopped else []
-    places = HeadedRows(groups, _last_words(report, name, how_to_end), bad_heading=_ABSENT)
+    ending = [] if how_to_end is None else _last_words(report, name, how_to_end)
+    places = HeadedRows(groups, ending, bad_heading=_ABSENT)
     return [Frame([*stop, places], is_alarm=not report.stopped)]
+
+
+def build_past_hang(report: HangReport | None) -> Document:
+    """Build where the ranks of a stopped cell were stuck, in a fold."""
+    if report is None:
+        return []
+    label = Line("where the ranks were when the cell was stopped", "quiet")
+    return [Fold(label, build_hang(report, how_to_end=None, max_places=MAX_PLACES))]
 
 
 def describe_stop(report: HangReport) -> str:

@@ -195,6 +195,23 @@ def test_abandoned_launch_is_named_at_the_end(number: int | None, left: LaunchPl
     assert finished(driver(end)).result.notes[1] == note
 
 
+@pytest.mark.parametrize("is_stuck", [True, False])
+def test_result_of_a_stopped_cell_has_where_its_ranks_were_stuck(*, is_stuck: bool) -> None:
+    """It is as the first stop found them. A cell that made progress has nothing of the kind."""
+    driver = start_cell()
+    for line in (2, 2 if is_stuck else 3):
+        waits = RankStatus(0, 1, "agreement", "jit(f)", line, "", 2.0, [], [0, 1], 1)
+        driver(
+            waits if is_stuck else replace(waits, activity="python"), RankStatus(1, 1, "sleep", "", line, "", 2.0, [])
+        )
+    driver(InterruptRequested())
+    driver(RankStatus(1, 1, "python", "", 9, "", 2.0, []))
+    where = finished(driver(ended(0, outcome="interrupted"), ended(1, outcome="interrupted"))).result.where
+    assert (where is not None) == is_stuck
+    if where is not None:
+        assert (where.waiting, where.absent, where.lines[1]) == ((0,), (1,), 2)
+
+
 def test_rank_that_is_still_stuck_is_killed() -> None:
     """A rank that is stuck even after its connections were closed is killed: the escalation goes on to its last step."""
     driver = start_cell()

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 
 from mhnb.core.hang_report import HangReport, RankLocation, ThreadLocation
-from mhnb.view.cell.html import View
+from mhnb.view.cell.html import View, format_cell_html
+from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import build_frame, frame_to_html
 from mhnb.view.live.view import CellView
 from mhnb.view.print_html import print_parts
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.hang import build_hang, describe_stop
-from tests.support.view_samples import RecordingScreen, StrictPage, cell, out
+from tests.support.view_samples import RecordingScreen, StrictPage, cell, failed, out
 
 STEP = RankLocation((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")
 SLEEP = RankLocation((2,), "sleep", "sleep", 3, "batch = next(batches)", "data.py:31 read_shard")
@@ -36,6 +37,24 @@ def test_hang_report_has_three_lines() -> None:
         "missing       · rank 2 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
         "no progress · stop it with the stop button or %mhjax interrupt · mhnb where demo",
     ]
+
+
+def test_stopped_cell_keeps_its_hang_report() -> None:
+    """It is below the errors, in a fold of the stored HTML, and has no words on how to stop."""
+    stopped = replace(cell(failed(0, "KeyboardInterrupt"), failed(2, "KeyboardInterrupt")), where=HANG)
+    lines = [
+        "where the ranks were when the cell was stopped",
+        "waiting 6.2 s · ranks 0-1,3 in jit(step), line 4:  loss = step(params, batch)",
+        "missing       · rank 2 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
+    ]
+    shown = [line.strip() for line in format_cell_text(stopped).splitlines()]
+    assert [line for line in shown if line in lines] == lines
+    page = StrictPage(format_cell_html(stopped))
+    assert lines[0] in page.visible
+    assert "data.py:31" not in page.visible
+    assert "data.py:31" in page.text
+    assert "stop it with" not in page.text
+    assert lines[0] not in format_cell_text(replace(stopped, done=False))
 
 
 def test_equal_locations_are_distinguished_by_launch_number() -> None:
