@@ -14,6 +14,8 @@ from mhnb.core.messages import RunCell
 CELL_FILE = re.compile(r"<cell (\d+)>")
 """The file name of a cell."""
 _AT_LINE = re.compile(r"\((<cell \d+>), line (?=\d+\)$)")
+_PLACE = re.compile(r"<cell (\d+)>(?=:\d)")
+"""Where JAX says that a function or a value comes from: `<cell 12>:4`."""
 _FRAME = re.compile(r'(?m)^([\s|]*File ")<cell (\d+)>(", line \d+)')
 
 
@@ -60,6 +62,10 @@ class RankCellNames:
     def name_file_in(self, message: str) -> str:
         """Name the cell at the end of a SyntaxError's message."""
         return _AT_LINE.sub(lambda found: f"({self.format_file(found[1])}, line ", message)
+
+    def name_places(self, message: str) -> str:
+        """Name the cells in JAX's message, whose file and line are in a word."""
+        return _PLACE.sub(lambda found: self.format_file(found[0]), message)
 
     def name_frames(self, text: str) -> str:
         """Name the cells in a traceback that Python has formatted."""

@@ -480,7 +480,7 @@ class RankShell(PublicShell):
         plain = self._read(error).plain
         name, full = name_of(plain), str(plain)
         text = CELL_NAMES.name_frames(trim_embedded_traceback(full)) if EMBEDDED_TRACEBACK in full else full
-        text = CELL_NAMES.name_file_in(text) if is_a(error, SyntaxError) else text
+        text = CELL_NAMES.name_file_in(text) if is_a(error, SyntaxError) else CELL_NAMES.name_places(text)
         if text != full:
             drawn = [piece.replace(full, text) for piece in drawn]
         if self._interrupts.was_requested and is_a(error, asyncio.CancelledError):

@@ -76,6 +76,16 @@ def test_an_earlier_cell_keeps_its_name_and_lines(rank: CellProcess) -> None:
     assert 'File "<In [33]>", line 2, in <module>' in traceback_of(group)
 
 
+def test_jax_names_the_cell_of_a_leaked_value(rank: CellProcess) -> None:
+    """JAX's own text about where a value comes from has the number that the notebook shows."""
+    source = "import jax\nkept = []\n@jax.jit\ndef leaks(x):\n    kept.append(x)\n    return x\nleaks(1.0)"
+    rank.run(source, execution_count=35, first_line=2, kernel="a")
+    failed = rank.run("kept[0] + 1", execution_count=36, first_line=2, kernel="a")
+    assert failed.error is not None
+    assert "leaks at <In [35]>:4 traced for jit" in failed.error.evalue
+    assert "<cell " not in failed.error.evalue + traceback_of(failed)
+
+
 def test_another_kernel_has_not_seen_the_number(rank: CellProcess) -> None:
     """Its user knows no `In [40]` of this text, and may have one of another. The lines stay."""
     defined = rank.run("def fail():\n    1 / 0", execution_count=40, first_line=2, kernel="a")
