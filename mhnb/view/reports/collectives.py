@@ -32,7 +32,7 @@ def build_collectives(reports: Sequence[Report], *, why: bool = False) -> Docume
     jit(f)  launches no collective
     """
     if not reports:
-        return [Line("no program of several ranks was launched", "quiet")]
+        return [Line("no program with a collective was launched", "quiet")]
     rows = [row for report in reports for row in report.rows]
     parts: list[Part] = [part for report in reports for part in _build_report(report, why=why)]
     parts += [Line(note, "quiet") for note in _format_mark_notes(rows)]

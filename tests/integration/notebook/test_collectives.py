@@ -62,7 +62,7 @@ def test_cell_report_counts_launches(ready: Session) -> None:
 
 def test_cell_without_launches_is_reported(ready: Session) -> None:
     """`--collectives` reports if a cell launched no program of several ranks."""
-    assert ready.run("%%mhjax --collectives\n1").out.endswith("no program of several ranks was launched\n")
+    assert ready.run("%%mhjax --collectives\n1").out.endswith("no program with a collective was launched\n")
 
 
 def test_failed_cell_still_reports_launches(ready: Session) -> None:

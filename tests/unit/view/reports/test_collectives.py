@@ -118,7 +118,7 @@ def test_unknown_values_are_stated() -> None:
 def test_empty_report_has_a_message() -> None:
     """A program without a collective, and no program at all, have a message."""
     assert print_text(build_collectives([Report("jit(f)", ())])) == "jit(f)  launches no collective"
-    assert print_text(build_collectives([])) == "no program of several ranks was launched"
+    assert print_text(build_collectives([])) == "no program with a collective was launched"
 
 
 def test_printed_lines_are_below_the_table() -> None:
