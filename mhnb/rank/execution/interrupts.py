@@ -166,8 +166,12 @@ class InterruptDelivery:
         """Return whether a signal now may have been meant for earlier work."""
         return self._requests is not None and 0 < self._requests.interrupted_seq == self._seq - 1
 
+    def _is_for_earlier_request(self) -> bool:
+        """Return whether a signal now was meant for a request before the last cell."""
+        return self._requests is not None and 0 < self._requests.interrupted_seq < self._seq
+
     def run_request(self, work: Callable[[], _T]) -> _T:
-        """Do the work of a request, which any signal ends.
+        """Do the work of a request, which a signal ends.
 
         Raises:
             KeyboardInterrupt: a signal arrived.
@@ -184,8 +188,9 @@ class InterruptDelivery:
         if getpid() != self._pid:
             return
         if is_within(frame, _REQUEST_CODE):
-            raise KeyboardInterrupt("the request was interrupted")
-        if self._is_running:
+            if not self._is_for_earlier_request():
+                raise KeyboardInterrupt("the request was interrupted")
+        elif self._is_running:
             self._interrupt_cell(frame)
 
     def _interrupt_cell(self, frame: FrameType | None) -> None:

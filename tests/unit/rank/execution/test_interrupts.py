@@ -1,0 +1,56 @@
+"""Which work of a rank a signal ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from mhnb.rank.execution.interrupts import InterruptDelivery
+
+
+class AskedToStop:
+    """The memory of a supervisor that was last asked to stop this cell, or what came after it."""
+
+    report_count = 0
+
+    def __init__(self, seq: int) -> None:
+        self.interrupted_seq = seq
+
+
+@pytest.fixture(autouse=True)
+def _own_handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ends"),
+    [
+        pytest.param(3, True, id="a request after the last cell"),
+        pytest.param(4, True, id="after a cell that this rank did not run"),
+        pytest.param(0, True, id="a signal from elsewhere"),
+        pytest.param(2, False, id="a request before the last cell"),
+        pytest.param(1, False, id="a request before several cells"),
+    ],
+)
+def test_a_late_signal_ends_no_request(asked: int, *, ends: bool) -> None:
+    """A signal that was meant for an earlier request, and comes after another cell, ends no later request."""
+    interrupts = InterruptDelivery(AskedToStop(asked))
+    interrupts.install(())
+    interrupts.reset(3)
+    interrupts.end_cell()
+
+    def work() -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "answered"
+
+    if ends:
+        with pytest.raises(KeyboardInterrupt, match="the request was interrupted"):
+            interrupts.run_request(work)
+    else:
+        assert interrupts.run_request(work) == "answered"
