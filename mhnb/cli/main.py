@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -13,10 +15,11 @@ from typing import NoReturn
 from mhnb.cli import ask, clusters, completion, control, doctor, lab, profiles, run, start
 from mhnb.cli.command import INTERRUPTED_STATUS, CommandParser
 from mhnb.cli.help import add_help_arguments, find_topic, format_overview, print_help
-from mhnb.commands.command import Command, order_by_group
+from mhnb.commands.command import NOTEBOOK_ONLY, Command, order_by_group
 from mhnb.core.arguments import format_unknown
 from mhnb.errors import MhnbError
-from mhnb.system.private_files import NotPrivate
+
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -262,12 +265,14 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if not words:
         words = ["help"]
     if not words[0].startswith("-") and words[0] not in commands:
-        _exit_unknown_command(words[0], parser)
+        _exit_unknown_command(words, parser)
     arguments: list[str] = []
     if words[0] == "run":
         words[1:], arguments = run.split_run_words(words[1:])
     args, rest = parser.parse_known_args(words)
     args.arguments = arguments
+    if args.command is None:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest and args.command != "lab":
         fault = f"unrecognized arguments: {' '.join(rest)}"
         commands[args.command].error(run.describe_unknown_words(words[1:], rest) if args.command == "run" else fault)
@@ -275,27 +280,81 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def _exit_unknown_command(word: str, parser: argparse.ArgumentParser) -> NoReturn:
-    parser.exit(2, f"mhnb: {format_unknown('command', word, list_names())}\n  Help: mhnb help\n")
+def _exit_unknown_command(words: Sequence[str], parser: argparse.ArgumentParser) -> NoReturn:
+    if words[0] in NOTEBOOK_ONLY:
+        parser.exit(
+            2,
+            f"mhnb: {words[0]!r} is not a command of the shell, because it needs a notebook"
+            f"\n  Fix: in a notebook cell: %mhjax {shlex.join(words)}\n  Help: mhnb help\n",
+        )
+    parser.exit(2, f"mhnb: {format_unknown('command', words[0], list_names())}\n  Help: mhnb help\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    args = parse_arguments(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = words[0] if words else "help"
     try:
-        status = int(args.function(args))
-        sys.stdout.flush()
-        return status
+        return _run(words)
     except BrokenPipeError:
-        # The reader, such as `| head`, has closed the pipe. Python would fail again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader, such as `| head`, has closed the pipe.
+        _discard_unwritten()
         return 0
     except KeyboardInterrupt as error:
-        print(f"mhnb {args.command}: {error.args[0] if error.args else 'interrupted'}", file=sys.stderr)
+        print(f"mhnb {command}: {error.args[0] if error.args else 'interrupted'}", file=sys.stderr)
         return INTERRUPTED_STATUS
-    except (MhnbError, FileNotFoundError, NotPrivate) as error:
-        print(f"mhnb {args.command}: {error}{_format_help_line(error, args.command)}", file=sys.stderr)
+    except MhnbError as error:
+        print(f"mhnb {command}: {error}{_format_help_line(error, command)}", file=sys.stderr)
         return 1
+    except OSError as error:
+        _discard_unwritten()
+        print(f"mhnb {command}: {describe_os_error(error)}", file=sys.stderr)
+        return 1
+
+
+def _run(words: Sequence[str]) -> int:
+    """Run one command, and write all of its output."""
+    try:
+        args = parse_arguments(words)
+        status = int(args.function(args))
+    except SystemExit:
+        # After a help text, too: Python could only print "Exception ignored" at its exit.
+        print(end="", flush=True)
+        raise
+    print(end="", flush=True)
+    return status
+
+
+def _discard_unwritten() -> None:
+    """Discard unwritten output, which Python would write at exit."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def describe_os_error(error: OSError) -> str:
+    """Describe an error of the system, with a next step.
+
+    >>> print(describe_os_error(PermissionError(13, "Permission denied", "/srv/a b")))
+    /srv/a b: Permission denied
+      Fix: ls -ld /srv '/srv/a b'    (shows owners and modes: correct them, or give another path)
+    """
+    if error.errno is None:
+        # It is mhnb's own, and has its next step.
+        return str(error)
+    if error.errno in _FULL_DISK:
+        return (
+            f"{error.filename or 'the output'} cannot be written: {error.strerror}"
+            "\n  Fix: df -h    (shows the disk that is full: remove files there, or write to another disk)"
+        )
+    if error.filename is None:
+        return f"{error.strerror or error}\n  Fix: mhnb doctor"
+    paths = shlex.join([str(Path(error.filename).parent), str(error.filename)])
+    return (
+        f"{error.filename}: {error.strerror}"
+        f"\n  Fix: ls -ld {paths}    (shows owners and modes: correct them, or give another path)"
+    )
 
 
 def _format_help_line(error: Exception, command: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mhnb.cli.command import CommandParser
 from mhnb.errors import InvalidRequest
 from mhnb.system.resources import HUB_SETTINGS, list_profiles, read_profile_files
+from mhnb.system.run_dir import expand_user
 
 if TYPE_CHECKING:
     from mhnb.launchers.profiles import Profile
@@ -71,7 +72,7 @@ def _new(args: argparse.Namespace) -> None:
         raise InvalidRequest(
             f"profile {args.name!r}: expected letters, digits, - and _ only, or the path of a folder, which has a /"
         )
-    folder = Path(args.name).expanduser() if is_path else user_profile_dir(args.name)
+    folder = expand_user(args.name) if is_path else user_profile_dir(args.name)
     if (folder / "ipcluster_config.py").exists():
         raise InvalidRequest(
             f"{folder} already has an ipcluster_config.py\n  Fix: edit that file, or choose another name"

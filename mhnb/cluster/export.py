@@ -198,7 +198,10 @@ def _write_array(array: Any) -> str | None:
 def _write(path: Path, script: ExportedScript, left_out: Sequence[str], batch: str) -> list[str]:
     files = {path: script.text, **({path.with_suffix(".sbatch"): batch} if batch else {})}
     for file in files:
-        if file.exists() and EXPORT_MARK not in file.read_text(encoding="utf-8", errors="replace"):
+        # A device may have no end, so it is not read.
+        if file.exists() and (
+            not file.is_file() or EXPORT_MARK not in file.read_text(encoding="utf-8", errors="replace")
+        ):
             raise InvalidRequest(f"{file} exists and is not an export of mhnb; choose another name, or move the file")
     for file, text in files.items():
         try:

@@ -10,7 +10,6 @@ import argparse
 import ast
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mhnb.core.arguments import int_argument
@@ -19,6 +18,7 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.core.shorthand import merge_values, shape_argument
 from mhnb.errors import InvalidRequest
 from mhnb.launchers.profiles import ranks_per_host, read_hostfile, read_hosts
+from mhnb.system.run_dir import expand_user
 
 SHAPE, SSH, SLURM = "shape", "hosts over ssh", "Slurm"
 ENVIRONMENT, CLUSTER = "environment on the hosts", "this cluster"
@@ -268,7 +268,7 @@ def _check_login_files(key: str | None, config: str | None) -> None:
     """
     for flag, name in (("--key", key), ("--ssh-config", config)):
         # "none" is a keyword of ssh for no config.
-        if name is not None and name != "none" and not Path(name).expanduser().exists():
+        if name is not None and name != "none" and not expand_user(name, flag).exists():
             raise InvalidRequest(f"{flag} {name}: this file does not exist on this machine")
 
 

@@ -30,7 +30,7 @@ from mhnb.core.ranks import pluralize
 from mhnb.errors import AlreadyStarted, InvalidRequest
 from mhnb.launchers.profiles import KINDS, Profile, is_path, load_profile, ranks_per_host, read_hostfile
 from mhnb.system.processes import require_gpus
-from mhnb.system.run_dir import check_name
+from mhnb.system.run_dir import check_name, expand_user
 
 START_TIMEOUT_S = 120.0
 _HOST_TIMEOUT_S = 20.0
@@ -203,7 +203,7 @@ def check_folder(folder: str | os.PathLike[str]) -> Path:
     Raises:
         InvalidRequest: the folder does not exist.
     """
-    path = Path(folder).expanduser().resolve()
+    path = expand_user(folder, "sync").resolve()
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise InvalidRequest(f"sync {folder}: {path} {what}; expected a folder on this machine, such as . or src")

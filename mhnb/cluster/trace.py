@@ -31,6 +31,7 @@ from mhnb.core.trace import (
 )
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.system.private_files import NotPrivate
+from mhnb.system.run_dir import expand_user
 from mhnb.system.trace import (
     append_to_profile,
     default_trace_folder,
@@ -73,11 +74,11 @@ def make_user_folder(folder: object) -> Path:
     if not isinstance(folder, str | Path) or not str(folder):
         raise InvalidRequest(f"trace={folder!r:.80}: expected True, or the path of a folder")
     try:
-        path = Path(folder).expanduser().absolute()
+        path = expand_user(folder, "--trace").absolute()
         make_trace_folder(path, is_private=False)
     except FileExistsError:
         raise InvalidRequest(f"--trace {folder}: it is a file; expected a folder, which may be new") from None
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise InvalidRequest(f"--trace {str(folder)!r:.300}: {reason}; expected a folder, which may be new") from error
     return path

@@ -24,6 +24,28 @@ Group: TypeAlias = Literal[
 _GROUPS: tuple[Group, ...] = get_args(Group)
 
 
+NOTEBOOK_ONLY = (
+    "accept",
+    "attach",
+    "auto",
+    "check",
+    "collectives",
+    "debug",
+    "detach",
+    "eval",
+    "history",
+    "layout",
+    "pip",
+    "plan",
+    "pull",
+    "push",
+    "show",
+    "sync",
+    "vars",
+)
+"""Commands of `%mhjax` that the shell does not have. The shell names them without an import of IPython."""
+
+
 def add_nothing(parser: argparse.ArgumentParser) -> None:
     """Add no arguments."""
 

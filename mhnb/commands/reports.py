@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from mhnb.cluster.logs import DEFAULT_LINES
 from mhnb.commands.command import Command
 from mhnb.core.arguments import int_argument, unquote
 from mhnb.core.memory import DEFAULT_TOP
+from mhnb.errors import InvalidRequest
+from mhnb.system.run_dir import expand_user
 
 WITH_JSON = ("status", "memory")
 """Reports that the shell also prints as JSON."""
@@ -38,7 +39,10 @@ _LOGS_DETAILS = "A log on another machine is named with its host and path."
 
 def _path_argument(text: str) -> str:
     """Return an absolute path, because another process may write the file."""
-    return str(Path(unquote(text)).expanduser().absolute())
+    try:
+        return str(expand_user(unquote(text)).absolute())
+    except InvalidRequest as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _add_flight_arguments(parser: argparse.ArgumentParser) -> None:

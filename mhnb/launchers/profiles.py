@@ -41,6 +41,7 @@ from mhnb.launchers.mpi import MpiLauncher
 from mhnb.launchers.slurm import SlurmLauncher
 from mhnb.launchers.ssh import SshLauncher
 from mhnb.system.resources import list_profiles, profile_dir
+from mhnb.system.run_dir import expand_user
 
 _Options = TypeVar("_Options")
 
@@ -339,7 +340,7 @@ def find_profile(name: str) -> Path:
     """
     if not is_path(name) and name in list_profiles():
         return profile_dir(name)
-    folder = Path(name).expanduser().absolute() if is_path(name) else user_profile_dir(name)
+    folder = expand_user(name, "--profile").absolute() if is_path(name) else user_profile_dir(name)
     if (folder / _FILE).is_file():
         return folder
     if is_path(name):
@@ -490,7 +491,7 @@ def read_hostfile(name: str) -> tuple[HostName, ...]:
     Raises:
         InvalidRequest: it cannot be read, or contains an invalid machine name.
     """
-    path = Path(name).expanduser()
+    path = expand_user(name, "--hostfile")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -82,7 +82,10 @@ def _write_csv(expression: str, views: Sequence[LayoutView], path: Path) -> None
     seen = _single_layout(expression, views, "--csv")
     if not isinstance(seen, LayoutTree):
         raise UsageError(f"--csv writes the table of a pytree, but {expression} is not a pytree")
-    path.write_text(seen.to_csv(), encoding="utf-8")
+    try:
+        path.write_text(seen.to_csv(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--csv {path}: {error.strerror}; expected a file that can be written") from error
     print(f"mhjax · {len(seen.rows)} rows written to {path}")
 
 

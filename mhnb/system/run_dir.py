@@ -116,10 +116,45 @@ class _SupervisorMark(NamedTuple):
 
 
 def state_home(environment: Mapping[str, str]) -> Path:
-    """Return the folder for clusters' files: MHNB_HOME, or the user's state folder."""
-    chosen = environment.get("MHNB_HOME")
-    # Absolute: the notebook may change its working directory while the cluster runs.
-    return Path(chosen).expanduser().absolute() if chosen else user_state_path("mhnb")
+    """Return the folder for clusters' files: MHNB_HOME, or the user's state folder.
+
+    Raises:
+        InvalidRequest: MHNB_HOME names an unknown user's folder, or this user has no home folder.
+    """
+    if chosen := environment.get("MHNB_HOME"):
+        # Absolute: the notebook may change its working directory while the cluster runs.
+        return expand_user(chosen, "MHNB_HOME").absolute()
+    try:
+        home = user_state_path("mhnb")
+    except RuntimeError:
+        # Newer versions of platformdirs raise it; older ones return a path that begins with `~`.
+        home = Path()
+    if not home.is_absolute():
+        raise InvalidRequest(
+            f"this user (uid {os.geteuid()}) has no home folder, and HOME is not set, so mhnb cannot store journals and logs"
+            "\n  Fix: export MHNB_HOME=/path/to/your/folder"
+        )
+    return home
+
+
+def expand_user(path: str | os.PathLike[str], label: str = "") -> Path:
+    """Return a path with `~` or `~name` replaced.
+
+    Args:
+        path: as the user typed it.
+        label: of the flag or variable, for the message.
+
+    Raises:
+        InvalidRequest: there is no such user here, or the user has no home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        user = Path(path).parts[0]
+        raise InvalidRequest(
+            f"{f'{label} {path}'.strip()}: this machine knows no home folder for {user}"
+            f"\n  Fix: write the path in full; for a folder that is named {user}: ./{path}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -276,9 +311,14 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
 
 
 def list_run_dirs(environment: Mapping[str, str]) -> list[Path]:
-    """Return this user's run directories, including those of ended clusters."""
-    home = state_home(environment)
-    return [path for path in home.iterdir() if _is_run_dir(path)] if home.is_dir() else []
+    """Return this user's run directories, including those of ended clusters.
+
+    Raises:
+        LaunchError: the folder cannot be read.
+    """
+    with report_home_errors(environment):
+        home = state_home(environment)
+        return [path for path in home.iterdir() if _is_run_dir(path)] if home.is_dir() else []
 
 
 def prune_folders(

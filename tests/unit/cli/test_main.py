@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from mhnb.cli.help import find_topic
 from mhnb.cli.main import COMMANDS, build_parser, find_commands, main, parse_arguments
 from mhnb.cli.run_script import read_script
 from mhnb.cluster.flags import cluster_start_arguments
+from mhnb.commands.command import NOTEBOOK_ONLY
 from mhnb.core.cell_request import check_guard
 from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
 from mhnb.system.help_topics import list_topics
@@ -183,6 +186,18 @@ def test_every_help_text_is_a_sentence() -> None:
             assert action.help or isinstance(action, argparse._SubParsersAction), (name, action.dest)
 
 
+_ATTACH_REFUSED = """\
+mhnb: 'attach' is not a command of the shell, because it needs a notebook
+  Fix: in a notebook cell: %mhjax attach main
+  Help: mhnb help
+"""
+_UNKNOWN_USER = """\
+mhnb flight: argument --json: ~nosuchuser/x: this machine knows no home folder for ~nosuchuser
+  Fix: write the path in full; for a folder that is named ~nosuchuser: ./~nosuchuser/x
+  Help: mhnb help flight
+"""
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -193,6 +208,15 @@ def test_every_help_text_is_a_sentence() -> None:
         ),
         ("docter --hosts a", "mhnb: unknown command 'docter'. Did you mean 'doctor'?\n  Help: mhnb help\n"),
         ("export", "mhnb export: the following arguments are required: NOTEBOOK\n  Help: mhnb help export\n"),
+        ("--hepl", "mhnb: unrecognized arguments: --hepl (did you mean --help?)\n  Help: mhnb help\n"),
+        (
+            "attach main",
+            _ATTACH_REFUSED,
+        ),
+        (
+            "flight --json ~nosuchuser/x",
+            _UNKNOWN_USER,
+        ),
     ],
 )
 def test_usage_error_names_the_help(line: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -349,6 +373,87 @@ def test_doctor_prints_documented_json(capsys: pytest.CaptureFixture[str]) -> No
             {"level": "failure", "check": "disk", "hosts": ["a", "b"], "text": "the disk is full", "fix": "make room"}
         ],
     }
+
+
+def test_commands_of_the_notebook_are_known() -> None:
+    """The shell names exactly the commands of `%mhjax` that it does not have."""
+    from mhnb.magics.commands import COMMANDS as NOTEBOOK_COMMANDS
+
+    absent = {name for name, command in NOTEBOOK_COMMANDS.items() if name not in COMMANDS and not command.is_hidden}
+    assert set(NOTEBOOK_ONLY) == absent
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("word", ["help", "--version", "version"])
+def test_output_to_a_full_disk_fails_with_one_message(word: str) -> None:
+    """A command, and a help text of the parser, whose output does not fit on the disk fail with one message."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "mhnb", word]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"mhnb {word}: the output cannot be written: No space left on device\n"
+        "  Fix: df -h    (shows the disk that is full: remove files there, or write to another disk)\n"
+    )
+
+
+def test_interrupt_during_the_import_ends_with_one_line() -> None:
+    """Ctrl-C while Python imports the commands gives one line and the status of an interrupt."""
+    program = (
+        "import os, runpy, signal, sys\n"
+        "class Presser:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'mhnb.cli.main':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Presser())\n"
+        "sys.argv = ['mhnb', 'list']\n"
+        "runpy.run_module('mhnb', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "mhnb: interrupted before the command began\n")
+
+
+def test_interrupt_of_a_command_ends_with_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a command runs, or while its words are parsed, gives one line and the status of an interrupt."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in ("mhnb.cli.clusters.read_running_clusters", "mhnb.cli.main.build_parser"):
+        monkeypatch.setattr(place, interrupt)
+        assert main(["list"]) == 130
+        assert capsys.readouterr().err == "mhnb list: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/a/b"),
+            "/a/b cannot be written: No space left on device\n  Fix: df -h ",
+        ),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/a/b c"), "/a/b c: No such file\n  Fix: ls -ld /a '/a/b c' "),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "Connection refused\n  Fix: mhnb doctor\n"),
+        (
+            FileNotFoundError("the notebooks are not here\n  Fix: reinstall mhnb"),
+            "the notebooks are not here\n  Fix: reinstall mhnb\n",
+        ),
+    ],
+)
+def test_error_of_the_system_has_a_next_step(
+    error: OSError, expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the system ends a command with the path, the reason and a next step."""
+
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("mhnb.cli.clusters.read_running_clusters", fail)
+    assert main(["list"]) == 1
+    assert capsys.readouterr().err.startswith(f"mhnb list: {expected}")
 
 
 def test_closed_pipe_is_not_an_error() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -368,7 +369,7 @@ def test_without_flag_is_parsed() -> None:
 
 
 def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`mhnb export` writes both files and reports what is left out; it does not overwrite a file of another origin."""
+    """`mhnb export` writes both files and reports what is left out; it does not overwrite, or wait for, a file of another origin."""
     source, script = tmp_path / "n.ipynb", tmp_path / "train.py"
     source.write_text(json.dumps(NOTEBOOK))
     assert main(["export", str(source), "-o", str(script), "--sbatch"]) == 0
@@ -380,6 +381,9 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["export", str(source), "-o", str(script)]) == 1
     assert "exists and is not an export of mhnb" in capsys.readouterr().err
     assert script.read_text() == "mine"
+    os.mkfifo(tmp_path / "pipe.py")
+    assert main(["export", str(source), "-o", str(tmp_path / "pipe.py")]) == 1
+    assert "pipe.py exists and is not an export of mhnb" in capsys.readouterr().err
     source.write_text("[]")
     assert main(["export", str(source), "-o", str(script)]) == 1
     assert str(source) in capsys.readouterr().err

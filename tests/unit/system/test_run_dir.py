@@ -14,19 +14,22 @@ from msgspec.structs import replace
 from traitlets.config.loader import PyFileConfigLoader
 
 from mhnb.cluster.journal import JournalStore
-from mhnb.errors import LaunchError
+from mhnb.errors import InvalidRequest, LaunchError
 from mhnb.system.resources import HUB_SETTINGS, default_settings_dir
 from mhnb.system.run_dir import (
     configure_hub,
     find_cwd,
     has_live_notebook,
+    list_run_dirs,
     lock_as_alive,
     make_run_dir,
     prune_run_dirs,
     read_running_clusters,
+    state_home,
     write_run_record,
 )
 
+OTHER_UID = 65534
 UNUSED_PID = 2**22 + 1
 """A process id that Linux never assigns."""
 
@@ -38,6 +41,45 @@ def ended_run(home: Path, number: int) -> Path:
     (folder / "profile").mkdir()
     os.utime(folder / "profile", (number, number))
     return folder
+
+
+def test_unreadable_home_names_the_variable(tmp_path: Path) -> None:
+    """If the user may not read MHNB_HOME, the error names the folder, the reason and the variable."""
+    home = tmp_path / "closed" / "home"
+    home.mkdir(parents=True)
+    home.parent.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        # Root may read every folder.
+        os.seteuid(OTHER_UID)
+    try:
+        for read in (list_run_dirs, read_running_clusters):
+            with pytest.raises(LaunchError, match=r"Permission denied(?s:.*)Fix: set MHNB_HOME to a writable folder"):
+                read({"MHNB_HOME": str(home)})
+    finally:
+        os.seteuid(user)
+        home.parent.chmod(0o700)
+
+
+def test_home_of_an_unknown_user_is_refused() -> None:
+    """If MHNB_HOME names the home of an unknown user, the error names the variable."""
+    with pytest.raises(
+        InvalidRequest, match=r"^MHNB_HOME ~nosuchuser/x: this machine knows no home folder for ~nosuchuser"
+    ):
+        state_home({"MHNB_HOME": "~nosuchuser/x"})
+
+
+def test_user_without_home_needs_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without HOME, a user that the machine does not know, as in a container, must set MHNB_HOME."""
+
+    def find_none(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", find_none)
+    with pytest.raises(InvalidRequest, match=r"has no home folder(?s:.*)Fix: export MHNB_HOME=/"):
+        state_home({})
 
 
 def test_only_run_directories_are_pruned(tmp_path: Path) -> None:
