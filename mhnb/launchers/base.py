@@ -1,17 +1,72 @@
-"""Protocols: launchers start supervisors; hosts represent them to the event loop."""
+"""Protocols: launchers start supervisors; hosts represent them to the event loop.
+
+Also the address of this machine for hosts that a user names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from mhnb.core.cluster_spec import HostAssignment
+from mhnb.core.launch.hosts import HostName
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
+from mhnb.transport.addresses import find_own_address
 
-ADDRESS_FIX = "\n  Fix: --address 10.0.0.1 (the address of this machine that the hosts can reach)"
+_ADDRESS = "--address 10.0.0.1 (the address of this machine that the hosts can reach)"
+ADDRESS_FIX = f"\n  Fix: {_ADDRESS}"
 """End of an error about the address of this machine. `mhnb.cluster.ipcluster_engines` replaces the flag by ipcluster's."""
+_MAX_TRIED = 5
+
+
+def find_address_towards(hosts: Sequence[HostName], resolve_alias: Callable[[HostName], str]) -> str:
+    """Return this machine's address towards the first host that it knows.
+
+    If only some names are misspelt, their own logins report them.
+
+    Args:
+        hosts: as the user named them; the first five are tried.
+        resolve_alias: returns the name on the network.
+
+    Raises:
+        LaunchError: this machine can resolve none of the names.
+    """
+    unknown, reason = [], ""
+    for host in hosts[:_MAX_TRIED]:
+        name = resolve_alias(host)
+        try:
+            return find_own_address(name)
+        except (socket.gaierror, UnicodeError) as error:
+            # A name that cannot be encoded for DNS is a UnicodeError.
+            reason = str(getattr(error, "strerror", "") or error)
+            unknown.append(str(host) if name == host.address else f"{host} ({name})")
+    raise LaunchError(
+        f"this machine cannot resolve the name of host {', '.join(unknown)} ({reason})"
+        f"\n  Fix: correct the name, and test it: ssh {replace(hosts[0], port=None)} true"
+        f"\n  Or: if only a jump host knows the name: {_ADDRESS}"
+    )
+
+
+def find_address_by_own_name() -> str:
+    """Return the address of this machine by its own name.
+
+    Raises:
+        LaunchError: the name resolves to loopback, which other machines cannot reach, or not at all.
+    """
+    name = socket.gethostname()
+    try:
+        address = find_own_address(name)
+    except socket.gaierror:
+        address = ""
+    if not address or address.startswith("127."):
+        raise LaunchError(
+            f"hostname {name!r} resolves to {address or 'no address'}, so other machines cannot reach this one by it{ADDRESS_FIX}"
+        )
+    return address
 
 
 class Host(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,10 +10,9 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, build_ssh_error, explain_ssh
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.launchers.base import ADDRESS_FIX, Host
+from mhnb.launchers.base import Host, find_address_by_own_name
 from mhnb.launchers.remote_command import CommandHosts, CommandSpec, check_program, spec_input
 from mhnb.launchers.watchdog import KEEP_MARKER
-from mhnb.transport.addresses import find_own_address
 
 _SHOWN_LINES = 8
 """Lines of a client's output that are shown."""
@@ -38,16 +36,7 @@ class CloudLauncher:
         Raises:
             LaunchError: the name resolves to loopback, which other machines cannot reach, or not at all.
         """
-        name = socket.gethostname()
-        try:
-            address = find_own_address(name)
-        except socket.gaierror:
-            address = ""
-        if not address or address.startswith("127."):
-            raise LaunchError(
-                f"hostname {name!r} resolves to {address or 'no address'}, so other machines cannot reach this one by it{ADDRESS_FIX}"
-            )
-        return address
+        return find_address_by_own_name()
 
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,9 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec
-from mhnb.errors import LaunchError
-from mhnb.launchers.base import ADDRESS_FIX, Host
+from mhnb.launchers.base import Host, find_address_by_own_name, find_address_towards
 from mhnb.launchers.remote_command import CommandSpec, TaskHosts, check_program, run_program, spec_input
 from mhnb.system.private_files import open_private
-from mhnb.transport.addresses import find_own_address
 
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
 """Variables that show a scheduler's allocation. An mpiexec without machine names uses the allocated machines."""
@@ -79,22 +76,11 @@ class MpiLauncher:
         """Return this machine's address for the others; loopback if it is alone.
 
         Raises:
-            LaunchError: the first machine's name cannot be resolved here.
+            LaunchError: no machine's name, or not this machine's own name, can be resolved here.
         """
-        if not self._machines and not self._has_allocation:
-            return "127.0.0.1"
-        name = self._machines[0].address if self._machines else socket.gethostname()
-        try:
-            address = find_own_address(name)
-        except socket.gaierror as error:
-            raise LaunchError(
-                f"host {name}: the name cannot be resolved on this machine ({error.strerror}){ADDRESS_FIX}"
-            ) from error
-        if not self._machines and address.startswith("127."):
-            raise LaunchError(
-                f"hostname {name!r} resolves to {address}, which other machines cannot reach{ADDRESS_FIX}"
-            )
-        return address
+        if self._machines:
+            return find_address_towards(self._machines, lambda machine: machine.address)
+        return find_address_by_own_name() if self._has_allocation else "127.0.0.1"
 
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path

@@ -43,6 +43,10 @@ from mhnb.launchers.remote_command import (
 from mhnb.transport.addresses import find_own_address
 
 _STATUS_TIMEOUT_S = 10.0
+_INSTALL = (
+    "run the notebook's kernel on a login node of the Slurm cluster, which has it"
+    "\n  Or: install Slurm's client commands on this machine"
+)
 
 
 class SallocAllocation:
@@ -239,7 +243,7 @@ class SlurmLauncher:
         Raises:
             LaunchError: Slurm does not answer, or a node's name cannot be resolved here.
         """
-        check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
+        check_program(self._options.srun, setting="srun", install=_INSTALL)
         where = [] if self._options.partition is None else [f"--partition={self._options.partition}"]
         words = ["sinfo", "--noheader", "--Node", "--format=%o", *where]
         done = run_program(words)
@@ -265,7 +269,7 @@ class SlurmLauncher:
         # One spec for all: each task finds its number, and its ranks by it.
         spec = structs.replace(specs[0], supervisor=None)
         tasks, ranks_per_task = [share.supervisor for share in shares], len(shares[0].ranks)
-        srun = check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
+        srun = check_program(self._options.srun, setting="srun", install=_INSTALL)
         options, remote = replace(self._options, srun=srun), self._remote_options
         name, inside = f"mhnb-{run_dir.name}", is_inside_job(environment)
         command_spec = CommandSpec(

@@ -6,7 +6,6 @@ run: the program ends with the input, whether this process, the machine or the n
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +18,9 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line, ssh_command
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
-from mhnb.launchers.base import ADDRESS_FIX, Host
+from mhnb.launchers.base import Host, find_address_towards
 from mhnb.launchers.child_process import ChildProcess
 from mhnb.launchers.remote_command import run_program
-from mhnb.transport.addresses import find_own_address
 
 
 class SshProcess(ChildProcess):
@@ -132,18 +130,12 @@ class SshLauncher:
         self.options = choose_python(options, sys.executable)
 
     def find_own_address(self) -> str:
-        """Return the address from which this machine would reach the first host.
+        """Return the address from which this machine would reach the hosts.
 
         Raises:
-            LaunchError: the first host's name cannot be resolved here.
+            LaunchError: no name of a host can be resolved here.
         """
-        name = _resolve_alias(self.machines[0], self.options)
-        try:
-            return find_own_address(name)
-        except socket.gaierror as error:
-            raise LaunchError(
-                f"host {self.machines[0]}: the name {name!r} cannot be resolved on this machine ({error.strerror}){ADDRESS_FIX}"
-            ) from error
+        return find_address_towards(self.machines, lambda machine: _resolve_alias(machine, self.options))
 
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path

@@ -109,7 +109,10 @@ def format_host(host: HostName) -> str:
 def _split_names(text: str) -> Iterator[str]:
     """Split at commas outside brackets."""
     parts = [part.strip() for part in re.split(r",(?![^\[]*\])", text)]
-    yield from (part for part in parts if part)
+    names = [part for part in parts if part]
+    if names and not all(parts[:-1]):
+        raise InvalidRequest(f"hosts {text!r}: a name before a comma is empty; expected for example {','.join(names)}")
+    yield from names
 
 
 def _expand_ranges(text: str) -> list[str]:

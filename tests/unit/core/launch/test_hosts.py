@@ -37,6 +37,8 @@ def test_hosts_are_read(text: str, hosts: list[HostName]) -> None:
     [
         ("", "expected host names"),
         (" , ", "expected host names"),
+        ("a,,b", "hosts 'a,,b': a name before a comma is empty; expected for example a,b"),
+        (", a", "a name before a comma is empty"),
         ("a,b,a", "a is named twice"),
         ("n[1-2],n1", "n1 is named twice"),
         ("a:ssh", "'ssh' is not a port"),
