@@ -17,7 +17,7 @@ from mhnb.core.flight import FlightReport, RankFlight, build_report, report_valu
 from mhnb.core.ranks import pluralize
 from mhnb.errors import InvalidRequest
 from mhnb.system.flight import read_flight
-from mhnb.system.private_files import open_private
+from mhnb.system.private_files import NotPrivate, open_private
 from mhnb.system.run_dir import list_run_dirs
 
 _FILE_NAME = re.compile(r"rank(\d+)\.(?:copy|events)")
@@ -32,6 +32,10 @@ def write_report(report: FlightReport, path: Path) -> str:
     try:
         with open(path, "w", encoding="utf-8", opener=open_private) as file:
             json.dump(report_values(report), file)
+    except NotPrivate as error:
+        raise InvalidRequest(
+            f"--json {path}: it {error.reason}; expected a new file, or one of yours\n  Fix: --json flight.json"
+        ) from error
     except OSError as error:
         raise InvalidRequest(
             f"--json {path}: {error.strerror or error}; expected a file that can be written"

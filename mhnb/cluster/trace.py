@@ -220,6 +220,9 @@ def _fetch_profiles(
         jobs = (_make_job(rank, seq, path, start, trace.profile_nbytes) for start in starts)
         try:
             run_jobs(client, jobs)
+        except NotPrivate:
+            # It is about the folder, so it is the same for every rank.
+            raise
         except (MhnbError, OSError) as error:
             notes.append(f"rank {rank}: its profile for XProf could not be written: {error}")
     return notes

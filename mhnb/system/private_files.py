@@ -25,10 +25,15 @@ _write_numbers = itertools.count()
 class NotPrivate(PermissionError):
     """An untrusted folder or file: another user owns or can write it."""
 
+    reason: str = ""
+    """Why, after the path in a sentence. For a file that the user named, whose next step is to name another."""
+
 
 def make_not_private_error(path: Path, reason: str, next_step: str) -> NotPrivate:
     """Build the error for an untrusted path, with reason and fix."""
-    return NotPrivate(f"{path} {reason}, so mhnb does not trust its contents\n  Fix: {next_step}")
+    error = NotPrivate(f"{path} {reason}, so mhnb does not trust its contents\n  Fix: {next_step}")
+    error.reason = reason
+    return error
 
 
 def _format_owner(uid: int) -> str:
@@ -83,11 +88,12 @@ def _open_folder(path: Path) -> int:
 
 def _refuse_link(path: Path) -> None:
     if path.is_symlink():
-        raise make_not_private_error(path, "is a symbolic link", _format_removal(path)) from None
+        raise make_not_private_error(path, "is a symbolic link", _format_move(path)) from None
 
 
-def _format_removal(path: Path) -> str:
-    return f"rm {shlex.quote(str(path))}"
+def _format_move(path: Path) -> str:
+    # Not `rm`, because mhnb did not create it.
+    return f"check what it is, then move it away: {shlex.join(['mv', str(path), f'{path}.moved'])}"
 
 
 def is_shared_temp_folder(path: Path) -> bool:
@@ -177,14 +183,18 @@ def check_ancestors(path: Path) -> None:
 def open_private(path: str | Path, flags: int) -> int:
     """Open this user's file and set mode 0600; an opener for `open`.
 
+    A file that is refused keeps its contents, also with O_TRUNC.
+
     Raises:
         NotPrivate: the path is a symbolic link, belongs to another user, or is not a regular file.
         OSError: it cannot be opened.
     """
-    fd = _open_file(Path(path), flags)
+    fd = _open_file(Path(path), flags & ~os.O_TRUNC)
     try:
         found = os.fstat(fd)
         _check_file(Path(path), found)
+        if flags & os.O_TRUNC:
+            os.ftruncate(fd, 0)
         if stat.S_IMODE(found.st_mode) != 0o600:
             os.fchmod(fd, 0o600)
         # A child that inherits the file as its output expects a blocking descriptor.
@@ -213,9 +223,9 @@ def _open_file(path: Path, flags: int, folder: int | None = None) -> int:
 def _check_file(path: Path, found: os.stat_result) -> None:
     _check_owner(path, found)
     if not stat.S_ISREG(found.st_mode):
-        raise make_not_private_error(path, "is not a regular file", _format_removal(path))
+        raise make_not_private_error(path, "is not a regular file", _format_move(path))
     if found.st_nlink > 1:
-        raise make_not_private_error(path, f"has {found.st_nlink} names (hard links)", _format_removal(path))
+        raise make_not_private_error(path, f"has {found.st_nlink} names (hard links)", _format_move(path))
 
 
 @contextmanager

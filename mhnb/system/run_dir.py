@@ -529,7 +529,9 @@ def list_running_clusters(environment: Mapping[str, str]) -> tuple[list[RunRecor
         home = state_home(environment)
         if home.exists():
             _check_home(home)
-        read = [_try_read_run_record(path) for path in sorted(home.glob(f"*/{_FILE}"))]
+        # A user may have such a file in a folder of another name, and no message should propose to remove that.
+        files = [path for path in sorted(home.glob(f"*/{_FILE}")) if _RUN_NAME.fullmatch(path.parent.name)]
+        read = [_try_read_run_record(path) for path in files]
     running = [
         record
         for record, _ in read

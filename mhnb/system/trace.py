@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from mhnb.core.trace import TraceReport
 from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import InvalidRequest
-from mhnb.system.private_files import make_private_folder, open_private
+from mhnb.system.private_files import make_not_private_error, make_private_folder, open_private
 
 _TIMELINE, _SUMMARY = ".timeline.json.gz", ".summary.json"
 _NUMBERS = re.compile(r"\d+")
@@ -59,6 +59,10 @@ def timeline_path(folder: Path, name: str) -> Path:
 def profile_path(folder: Path, name: str, rank: int) -> Path:
     """Return the file for a rank's profile."""
     return folder / "plugins" / "profile" / name / f"rank{rank}.xplane.pb"
+
+
+_PROFILE_DEPTH = 3
+"""How many folders of `profile_path` are below that of the trace."""
 
 
 def write_timeline(path: Path, events: Iterable[Mapping[str, Any]]) -> None:
@@ -122,9 +126,14 @@ def append_to_profile(path: Path, data: bytes, *, is_first: bool) -> None:
     """Write the next part of a rank's profile.
 
     Raises:
+        NotPrivate: one of the folders below that of the trace is a symbolic link.
         OSError: it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(path.parents[:_PROFILE_DEPTH]):
+        # In a folder that others can write, such as /tmp, another user could have created it.
+        if folder.is_symlink():
+            raise make_not_private_error(folder, "is a symbolic link", "give another folder after --trace")
+        folder.mkdir(exist_ok=True)
     with open(path, "wb" if is_first else "ab", opener=open_private) as file:
         file.write(data)
 

@@ -27,11 +27,13 @@ from mhnb.cluster.attach import (
     write_cluster_record,
 )
 from mhnb.cluster.cleanup import _find_detachable_pids, find_orphans
+from mhnb.cluster.flight import write_report
 from mhnb.cluster.journal import JournalStore, read_journal
 from mhnb.cluster.options import StartOptions
 from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.flight import build_report
 from mhnb.core.messages import HostSpec
-from mhnb.errors import LaunchError, NotStarted
+from mhnb.errors import InvalidRequest, LaunchError, NotStarted
 from mhnb.rank.host_setup import prepare_host
 from mhnb.system import private_files
 from mhnb.system.private_files import NotPrivate, make_private_folder, open_private, read_private, write_private
@@ -42,6 +44,7 @@ from mhnb.system.run_dir import (
     read_running_clusters,
     write_run_record,
 )
+from mhnb.system.trace import append_to_profile, profile_path
 from mhnb.teach.progress import AnswerRecord, read_records, write_record
 from tests.support.source import ROOT
 
@@ -292,6 +295,79 @@ def test_symbolic_link_is_not_followed_on_write(home: Path, monkeypatch: pytest.
     assert read_private(home / "record") == b"new"
     assert (home / "target").read_text() == "mine"
     assert {path.name for path in home.iterdir()} == {"target", "log", "record"}
+
+
+def test_refused_file_keeps_its_contents(home: Path) -> None:
+    """A file that is refused for its hard links is not emptied before; one that is accepted is."""
+    make_private_folder(home)
+    (home / "mine").write_text("mine")
+    (home / "log").hardlink_to(home / "mine")
+    with pytest.raises(NotPrivate, match=r"has 2 names \(hard links\)"), open(home / "log", "wb", opener=open_private):
+        pass
+    assert (home / "mine").read_text() == "mine"
+    (home / "log").unlink()
+    with open(home / "mine", "wb", opener=open_private):
+        pass
+    assert (home / "mine").read_text() == ""
+
+
+@pytest.mark.parametrize("what", ["symbolic link", "hard links", "not a regular file"])
+def test_no_message_proposes_to_remove_a_file_of_others(home: Path, what: str) -> None:
+    """A file that mhnb did not create is to be moved, and the line to paste does that."""
+    make_private_folder(home)
+    (home / "other").write_text("other")
+    if what == "symbolic link":
+        (home / "log").symlink_to(home / "other")
+    elif what == "hard links":
+        (home / "log").hardlink_to(home / "other")
+    else:
+        os.mkfifo(home / "log")
+    with pytest.raises(NotPrivate, match=what) as raised:
+        open_private(home / "log", os.O_RDWR | os.O_CREAT)
+    fix = str(raised.value).partition("then move it away: ")[2]
+    assert fix == f"mv {home}/log {home}/log.moved"
+    subprocess.run(fix, shell=True, check=True)  # noqa: S602  # the user pastes it into a shell
+    os.close(open_private(home / "log", os.O_RDWR | os.O_CREAT))
+
+
+@pytest.mark.parametrize("folder", ["plugins", "plugins/profile", "plugins/profile/cell1"])
+def test_profile_does_not_follow_a_planted_link(tmp_path: Path, folder: str) -> None:
+    """A profile is not written through a link that another user has put into the folder of a trace."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = tmp_path / "trace" / folder
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere)
+    with pytest.raises(NotPrivate, match=f"{folder} is a symbolic link"):
+        append_to_profile(profile_path(tmp_path / "trace", "cell1", 0), b"x", is_first=True)
+    assert list(elsewhere.iterdir()) == []
+    link.unlink()
+    append_to_profile(profile_path(tmp_path / "trace", "cell1", 0), b"x", is_first=True)
+    assert (tmp_path / "trace/plugins/profile/cell1/rank0.xplane.pb").read_bytes() == b"x"
+
+
+def test_flight_report_names_another_file(tmp_path: Path) -> None:
+    """If the file after --json is a device or has another name, it stays, and the next step is another file."""
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "linked").hardlink_to(tmp_path / "mine")
+    for path, reason in (
+        (Path("/dev/null"), "is not a regular file"),
+        (tmp_path / "linked", "has 2 names (hard links)"),
+    ):
+        with pytest.raises(InvalidRequest) as raised:
+            write_report(build_report("default", []), path)
+        expected = f"--json {path}: it {reason}; expected a new file, or one of yours\n  Fix: --json flight.json"
+        assert str(raised.value) == expected
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_file_of_another_folder_is_not_a_record(home: Path, make_run: Callable[[str], Path]) -> None:
+    """A user's own `cluster.json` in a folder of MHNB_HOME is not read, and nothing proposes to remove that folder."""
+    make_run("mine")
+    (home / "project").mkdir()
+    (home / "project" / "cluster.json").write_text("{}")
+    records, faults = list_running_clusters({"MHNB_HOME": str(home)})
+    assert ([record.name for record in records], faults) == (["mine"], [])
 
 
 def test_threads_may_write_one_file(home: Path) -> None:
