@@ -37,7 +37,8 @@ def read_script(name: str) -> str:
         InvalidRequest: the file does not exist, is not text, or is a notebook.
     """
     try:
-        source = Path(name).read_text(encoding="utf-8")
+        # Python, too, accepts a byte order mark, which some editors write.
+        source = Path(name).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise InvalidRequest(f"{name:.200} cannot be read: {why}; expected the file of a Python script") from error

@@ -431,7 +431,7 @@ def _locate_setting(path: Path, owner: str, name: str | None = None) -> str:
     wanted = f"c.{owner}" if name is None else f"c.{owner}.{name}"
     lines = [
         node.lineno
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8-sig")))
         if isinstance(node, ast.Attribute) and ast.unparse(node) == wanted
     ]
     return _format_position(path, max(lines, default=None))

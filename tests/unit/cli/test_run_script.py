@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from mhnb.cli.run_script import run_script
+from mhnb.cli.run_script import read_script, run_script
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.view.live.view import CellView
 
@@ -20,6 +21,12 @@ class FakeCluster:
     def run(self, source: str, **arguments: Any) -> CellResult:
         self.cells.append({"source": source, **arguments})
         return CellResult(len(self.cells), source, (RankResult(0, "ok"),), 0.1)
+
+
+def test_script_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """A byte order mark, which some editors write, is not part of the script, as in Python."""
+    (tmp_path / "a.py").write_bytes(b"\xef\xbb\xbfprint('\xc3\xa4')\n")
+    assert read_script(str(tmp_path / "a.py")) == "print('ä')\n"
 
 
 def test_view_makes_room_for_the_debugger() -> None:
