@@ -17,6 +17,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mhnb.adapters.numpy_arrays import (
@@ -194,9 +195,14 @@ class _PayloadBuilder:
             packed = dump_value(value, claim)
         except Exception as error:
             # Pickling runs the value's own code, which may raise anything, so the message has the type of the error.
+            cure = (
+                "Define it in a %%mhjax cell"
+                if isinstance(value, FunctionType)
+                else "Push its parts instead: arrays, numbers or containers of them"
+            )
             raise InvalidRequest(
                 f"{name} cannot be pushed: {type(error).__name__}: {str(error).rstrip('.')}."
-                " Push its parts instead: arrays, numbers or containers of them. Nothing was bound on any rank",
+                f" {cure}. Nothing was bound on any rank",
                 name=name,
             ) from error
         skeleton, *buffers = [self._add_part(part) for part in (packed.skeleton, *packed.buffers)]

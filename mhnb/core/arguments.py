@@ -140,6 +140,27 @@ def suggest_flags(message: str, flags: Iterable[str]) -> str:
     return f"{message} (did you mean {' '.join(suggestions)}?)" if suggestions else message
 
 
+def find_stray_code(line: str, message: str) -> str:
+    """Return the code that a line of flags ends with; empty without any.
+
+    Args:
+        line: the flags, as typed.
+        message: argparse's about the line, with suggestions.
+
+    >>> find_stray_code("--quiet x = 1", "unrecognized arguments: x = 1")
+    'x = 1'
+    >>> find_stray_code("--qiet", "unrecognized arguments: --qiet (did you mean --quiet?)")
+    ''
+    """
+    unknown = message.removeprefix(_UNKNOWN).split()
+    if not message.startswith(_UNKNOWN) or "(did you mean" in message or unknown[0].startswith("-"):
+        return ""
+    # Up to the first bracket, because the message lacks the line's quotes.
+    beginning = re.escape(unknown[0].partition("(")[0] or "(")
+    found = re.search(rf"(?:^|\s)({beginning}.*)", line)
+    return found[1] if found else ""
+
+
 def _find_meant_flag(word: str, known: Sequence[str]) -> str | None:
     if word.startswith("-"):
         return closest_match(word.lstrip("-"), known)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from mhnb.core.arguments import format_unknown
 from mhnb.core.cell_name import CellArgument, find_cell, format_cell_name, format_cell_names
 from mhnb.core.output.events import MetricPoints, MetricProblem, OutputEvent
 from mhnb.core.ranks import describe_ranks, pluralize
@@ -241,10 +242,15 @@ class Metrics:
         """
         for name in names:
             if name not in self.names:
-                known = ", ".join(self.names) or "no metric"
                 lost = [note for note in self.notes if note.startswith(f"{name}: ")]
-                why = f"has no value that could be read; {lost[0]}" if lost else "was not logged"
-                raise InvalidRequest(f"metric {name!r} {why}; there is {known}")
+                if lost:
+                    raise InvalidRequest(f"metric {name!r} has no value that could be read; {lost[0]}")
+                if self.names:
+                    raise InvalidRequest(format_unknown("metric", name, self.names))
+                example = name if name.isidentifier() else "loss"
+                raise InvalidRequest(
+                    f"unknown metric {name!r}: no cell has logged a metric\n  Fix: in a cell: mhnb.log(step, {example}=value)"
+                )
         return self._keep([series for series in self.series if series.name in names])
 
     def select_cell(self, argument: CellArgument) -> Metrics:

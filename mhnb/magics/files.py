@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 from collections.abc import Sequence
 
@@ -28,6 +29,8 @@ from mhnb.view.reports.preflight import build_preflight
 _MAX_NAMES = 6
 _PIP_COMMANDS = ("check", "download", "freeze", "install", "list", "show", "uninstall")
 _MODIFYING_COMMANDS = ("install", "uninstall")
+_PACKAGE_COMMANDS = (*_MODIFYING_COMMANDS, "download", "show")
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def _sync(session: Session, args: argparse.Namespace) -> None:
@@ -75,16 +78,26 @@ def _pip(session: Session, args: argparse.Namespace) -> None:
     words = shlex.split(args.line)
     if not words or words[0] not in _PIP_COMMANDS:
         raise UsageError(
-            f"%mhjax pip {args.line}: expected one of {', '.join(_PIP_COMMANDS)}, then arguments of pip\n"
+            f"%mhjax pip{f' {args.line}'.rstrip()}: expected one of {', '.join(_PIP_COMMANDS)}, then arguments of pip\n"
             "  Fix: %mhjax pip install einops"
         )
+    if words[0] in _PACKAGE_COMMANDS and len(words) == 1:
+        raise UsageError(f"%mhjax pip {words[0]}: expected a package\n  Fix: %mhjax pip {words[0]} einops")
     runs = run_pip(manager.current(), words)
     print(format_pip_output(words, runs))
     if failed := [run for run in runs if run.exit_code != 0]:
         hosts = ", ".join(run.host for run in failed)
         raise ClusterError(
-            f"pip {words[0]} failed on {hosts} with exit code {failed[0].exit_code}; its output is above"
+            f"pip {words[0]} failed on {hosts} with exit code {failed[0].exit_code}{_find_reason(failed[0].output)}"
+            "\n  Fix: correct what pip's output above names, then run the line again"
         )
+
+
+def _find_reason(output: str) -> str:
+    """Return pip's last error, after a colon; empty without one."""
+    lines = [_ANSI.sub("", line).strip() for line in output.splitlines()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return f": {errors[-1]}" if errors else ""
 
 
 def format_pip_output(words: Sequence[str], runs: Sequence[PipRun]) -> str:

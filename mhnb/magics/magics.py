@@ -14,7 +14,7 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from mhnb.cluster.manager import is_rank_shell
 from mhnb.commands.command import list_flags
 from mhnb.compiler import close_shared
-from mhnb.core.arguments import closest_match, suggest_flags
+from mhnb.core.arguments import closest_match, find_stray_code, suggest_flags
 from mhnb.core.cell_request import parse_breakpoints, route_cell
 from mhnb.core.shorthand import merge_values, split_ranks_word
 from mhnb.errors import InvalidRequest, MhnbError, NotClean, NotStarted
@@ -52,6 +52,12 @@ def parse_cell_flags(line: str, defaults: CellFlags = _DEFAULT_FLAGS) -> CellFla
             raise _command_error(line) from error
         message = suggest_flags(str(error), list_flags(_cell_parser))
         name = _find_meant_command(line)
+        if not name and (code := find_stray_code(line, message)):
+            flags = line[: -len(code)].rstrip()
+            raise UsageError(
+                f"%%mhjax {line}: this line takes flags only; put the code on the lines below:"
+                f"\n{f'%%mhjax {flags}'.rstrip()}\n{code}"
+            ) from error
         hint = f"\n  If you meant the command {name}, put it into a cell of its own: %mhjax {name}" if name else ""
         raise UsageError(f"%%mhjax {line}: {message}{hint}\n  Help: %%mhjax?") from error
     if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):

@@ -97,7 +97,8 @@ def _check(context: RequestContext) -> HandlerResult:
 
 
 def _layout(context: RequestContext) -> HandlerResult:
-    return sharding.describe_layout(context.namespace, context.arguments["expression"]), ()
+    known = user_names(context.namespace, context.hidden)
+    return sharding.describe_layout(context.namespace, context.arguments["expression"], known), ()
 
 
 def _complete(context: RequestContext) -> HandlerResult:

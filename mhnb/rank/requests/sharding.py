@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from mhnb.adapters.jax_arrays import has_layout, host_label, is_mesh, read_mesh, read_row, read_tree
-from mhnb.adapters.variables import check_tree, user_names
+from mhnb.adapters.variables import check_tree
 from mhnb.core.arguments import closest_matches, did_you_mean
 from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedProgram, LaunchedPrograms
 from mhnb.core.variables import format_array
@@ -199,14 +199,19 @@ _METADATA_ATTRIBUTES = ("sharding",)
 """Attributes of an array that compute nothing."""
 
 
-def describe_layout(namespace: Mapping[str, Any], expression: str) -> dict[str, Any]:
+def describe_layout(namespace: Mapping[str, Any], expression: str, known: Sequence[str]) -> dict[str, Any]:
     """Describe where the value of an expression is stored.
+
+    Args:
+        namespace: the rank's.
+        expression: as the user typed it.
+        known: the user's own names, for suggestions.
 
     Returns:
         `kind`: `mesh`, `array`, `tree`, or `error` with a `text`; and the value as encoded by `sharding.layout`.
     """
     try:
-        value = evaluate_metadata(namespace, expression)
+        value = evaluate_metadata(namespace, expression, known)
         if is_mesh(value):
             return {"kind": "mesh", "mesh": encode_mesh(read_mesh(value))}
         if has_layout(value):
@@ -216,7 +221,7 @@ def describe_layout(namespace: Mapping[str, Any], expression: str) -> dict[str, 
         return {"kind": "error", "text": str(error)}
 
 
-def evaluate_metadata(namespace: Mapping[str, Any], expression: str) -> Any:
+def evaluate_metadata(namespace: Mapping[str, Any], expression: str, known: Sequence[str]) -> Any:
     """Return the value that an expression names.
 
     Raises:
@@ -228,19 +233,19 @@ def evaluate_metadata(namespace: Mapping[str, Any], expression: str) -> Any:
         raise InvalidRequest(
             f"{expression!r} is not an expression ({error.msg}); expected a name, or an expression such as params['w']"
         ) from error
-    return _SafeEvaluator(namespace).visit(tree)
+    return _SafeEvaluator(namespace, known).visit(tree)
 
 
 class _SafeEvaluator(ast.NodeVisitor):
     """Evaluates an expression, and refuses nodes that could compute something."""
 
-    def __init__(self, namespace: Mapping[str, Any]) -> None:
-        self._namespace = namespace
+    def __init__(self, namespace: Mapping[str, Any], known: Sequence[str]) -> None:
+        self._namespace, self._known = namespace, known
 
     def visit_Name(self, node: ast.Name) -> Any:
         if node.id not in self._namespace:
-            known = user_names(dict(self._namespace))
-            raise InvalidRequest(f"unknown variable {node.id!r}{did_you_mean(node.id, known)}; %mhjax vars lists all")
+            meant = did_you_mean(node.id, self._known)
+            raise InvalidRequest(f"unknown variable {node.id!r}{meant}; %mhjax vars lists all")
         return self._namespace[node.id]
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:

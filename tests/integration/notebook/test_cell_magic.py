@@ -157,7 +157,8 @@ def test_only_the_next_cell_is_marked_after_a_cell_that_ended_on_some_ranks(nb: 
         ("--out 1x", "expected a Python name"),
         ("--ranks", "expected one argument"),
         ("'open", "No closing quotation"),
-        ("stray", "unrecognized arguments: stray"),
+        ("x = 1", "%%mhjax x = 1: this line takes flags only; put the code on the lines below:\n%%mhjax\nx = 1"),
+        ("--quiet print('a b')", "put the code on the lines below:\n%%mhjax --quiet\nprint('a b')"),
         ("stop", "stop is a command and takes one %, in a cell of its own\n  Fix: %mhjax stop"),
     ],
 )

@@ -303,7 +303,7 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("memory x", "unrecognized arguments: x"),
         ("metrics --cell x", "--cell 'x': expected a cell, such as In[7] or 7"),
         ("metrics --cell 99999", "99999 has logged no metric"),
-        ("metrics no_such_metric", "metric 'no_such_metric' was not logged"),
+        ("metrics no_such_metric", "unknown metric 'no_such_metric'"),
         ("stragglers --rank 1", "unrecognized arguments: --rank 1"),
         ("trace opne", "'opne': expected open, or a cell, such as In[7] or 7"),
         ("trace 1 2", "'1 2': expected open, or a cell"),

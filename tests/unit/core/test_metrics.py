@@ -266,7 +266,7 @@ def test_select_by_name_rank_and_cell() -> None:
 @pytest.mark.parametrize(
     ("chosen", "said"),
     [
-        ({"name": "los"}, "metric 'los' was not logged; there is a, b"),
+        ({"name": "los"}, "unknown metric 'los'; expected a or b"),
         ({"rank": 9}, "rank 9 has logged no such metric; logged on ranks 0-3"),
         ({"cell": 7}, "cell 7 has logged no metric; logged in: cell 12"),
     ],
