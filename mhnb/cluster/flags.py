@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mhnb.core.arguments import int_argument
-from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
+from mhnb.core.cluster_spec import INITIALIZE_FLAGS, SET_BY_MHNB
 from mhnb.core.launch.hosts import HostName
 from mhnb.core.shorthand import merge_values, shape_argument
 from mhnb.errors import InvalidRequest
@@ -177,9 +177,18 @@ def add_cluster_start_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="leave jax.distributed.initialize() to a cell",
     )
-    for name in INITIALIZE_ARGUMENTS:
+    initialize.add_argument(
+        "--init",
+        dest="init_values",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any argument that the ranks' JAX has (repeatable); mhnb sets num_processes and process_id",
+    )
+    for name in (*INITIALIZE_FLAGS, *SET_BY_MHNB):
         flag = f"--{name.replace('_', '-')}"
-        initialize.add_argument(flag, metavar="VALUE", help=f"argument {name} of jax.distributed.initialize")
+        about = argparse.SUPPRESS if name in SET_BY_MHNB else f"argument {name} of jax.distributed.initialize"
+        initialize.add_argument(flag, metavar="VALUE", help=about)
         if flag != f"--{name}":
             initialize.add_argument(f"--{name}", dest=name, help=argparse.SUPPRESS)
 
@@ -196,9 +205,9 @@ def cluster_start_arguments(args: argparse.Namespace) -> dict[str, Any]:
         args.devices = merge_values(
             args.shape.devices, args.devices, names=(f"start {typed}", f"--devices {args.devices}")
         )
-    initialize = {
-        name: _parse_literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None
-    }
+    named = ((name, getattr(args, name)) for name in (*INITIALIZE_FLAGS, *SET_BY_MHNB))
+    given = [*named, *(_split_setting("--init", text, _INIT_EXAMPLE) for text in args.init_values)]
+    initialize = {name: _parse_literal(value) for name, value in given if value is not None}
     return {"initialize": initialize} | start_arguments(args)
 
 
@@ -228,7 +237,7 @@ def _profile_settings(args: argparse.Namespace) -> dict[str, Any]:
         found["extra"] = list(args.ssh_option)
     values_by_name: dict[str, list[str]] = {}
     for text in args.set:
-        name, value = _split_setting(text)
+        name, value = _split_setting("--set", text, _SET_EXAMPLE)
         if name in _FLAG_OF_SETTING:
             raise InvalidRequest(f"--set {text}: {name} has its own flag\n  Fix: {_FLAG_OF_SETTING[name]} {value}")
         values_by_name.setdefault(name, []).append(value)
@@ -272,18 +281,20 @@ def _check_login_files(key: str | None, config: str | None) -> None:
             raise InvalidRequest(f"{flag} {name}: this file does not exist on this machine")
 
 
-def _split_setting(text: str) -> tuple[str, str]:
-    """Split a value of `--set`.
+_SET_EXAMPLE = """--set partition=debug
+  Fix: mhnb profile show NAME (in a shell) lists the settings of a profile"""
+_INIT_EXAMPLE = "--init heartbeat_timeout_seconds=30"
+
+
+def _split_setting(flag: str, text: str, example: str) -> tuple[str, str]:
+    """Split a value of `--set` or `--init`.
 
     Raises:
         InvalidRequest: no name, or no value.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InvalidRequest(
-            f"--set {text}: expected NAME=VALUE, for example --set partition=debug\n"
-            "  Fix: mhnb profile show NAME (in a shell) lists the settings of a profile"
-        )
+        raise InvalidRequest(f"{flag} {text}: expected NAME=VALUE, for example {example}")
     return name, value
 
 

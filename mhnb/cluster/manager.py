@@ -347,7 +347,7 @@ def start(
         ranks_per_host: the number of ranks on each host; None: from the profile, else 1.
         profile: how hosts are reached: the name of a profile, such as slurm, or its directory; None: ssh if hosts are named, else local.
         init: False leaves `jax.distributed.initialize()` to a cell.
-        initialize: arguments of `jax.distributed.initialize`, by name; None: no arguments.
+        initialize: arguments of `jax.distributed.initialize` by name, as the ranks' JAX has them; None: no arguments.
         start_timeout_s: limit for the start, in seconds, without the time in a scheduler's queue and for the checks of hosts.
         keep: True keeps the ranks running after this notebook exits; None: False.
         standby: True keeps a second set of ranks ready, for a quick restart; not with `keep`; None: False.

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from mhnb.core.arguments import format_unknown, is_positive_seconds
 from mhnb.core.cell_request import Guard, check_guard
 from mhnb.core.cluster_spec import (
-    INITIALIZE_ARGUMENTS,
+    INITIALIZE_FLAGS,
+    SET_BY_MHNB,
     ClusterSpec,
     check_counts,
     check_initialize,
@@ -343,7 +344,9 @@ def _load_profile(
 
 def _describe_unknown_option(option: str, value: object, profile: str, known: Sequence[str]) -> str:
     """Describe where an unknown option belongs: JAX's start, or another profile."""
-    if option in INITIALIZE_ARGUMENTS:
+    if option in SET_BY_MHNB:
+        return f"{option!r} is an argument of jax.distributed.initialize that mhnb sets itself; leave it out"
+    if option in INITIALIZE_FLAGS:
         return (
             f"{option!r} is an argument of jax.distributed.initialize\n"
             f"  Fix: initialize={{{option!r}: {value!r:.80}}}\n"

@@ -14,10 +14,8 @@ from typing import Any
 from mhnb.core.ranks import pluralize
 from mhnb.errors import InvalidRequest
 
-INITIALIZE_ARGUMENTS = (
+INITIALIZE_FLAGS = (
     "coordinator_address",
-    "num_processes",
-    "process_id",
     "local_device_ids",
     "cluster_detection_method",
     "initialization_timeout",
@@ -27,7 +25,10 @@ INITIALIZE_ARGUMENTS = (
     "slice_index",
     "partition_index",
 )
-"""The arguments of jax.distributed.initialize, in its own order (jax 0.10 and 0.12)."""
+"""Arguments of jax.distributed.initialize with a flag of their own. Which others there are depends on the ranks' JAX."""
+
+SET_BY_MHNB = ("num_processes", "process_id")
+"""Arguments of jax.distributed.initialize that mhnb sets itself."""
 
 _SECONDS = ("initialization_timeout", "heartbeat_timeout_seconds", "shutdown_timeout_seconds")
 
@@ -179,20 +180,18 @@ def check_cluster_spec(spec: ClusterSpec, *, available_nbytes: int) -> None:
         )
 
 
-def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...]:
+def check_initialize(arguments: Mapping[str, Any], ranks: int) -> tuple[str, ...]:
     """Check jax.distributed.initialize's arguments; return a note for each without effect.
 
+    Unknown names are refused by the ranks, whose JAX has the arguments.
+
     Raises:
-        InvalidRequest: an argument is unknown or has a wrong value, or mhnb must set it itself.
+        InvalidRequest: an argument has a wrong value, or mhnb must set it itself.
 
     >>> check_initialize({"local_device_ids": [0]}, 4)
     ('local_device_ids has no effect on CPU: it selects GPUs of a process',)
     """
     for name, value in arguments.items():
-        if name not in INITIALIZE_ARGUMENTS:
-            raise InvalidRequest(
-                f"jax.distributed.initialize has no argument {name!r} ({name}={value!r}); it has {', '.join(INITIALIZE_ARGUMENTS)}"
-            )
         try:
             json.dumps(value)
         except (TypeError, ValueError) as error:
@@ -203,11 +202,11 @@ def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...
             raise InvalidRequest(f"{name}={value!r}: expected a whole number of seconds from 1")
         if name == "process_id":
             raise InvalidRequest(
-                f"process_id={value!r}: mhnb sets it for each rank, from 0 to {hosts - 1}; leave it out"
+                f"process_id={value!r}: mhnb sets it for each rank, from 0 to {ranks - 1}; leave it out"
             )
-        if name == "num_processes" and value != hosts:
+        if name == "num_processes" and value != ranks:
             raise InvalidRequest(
-                f"num_processes={value!r} does not fit {hosts} hosts; leave it out or set it to {hosts}"
+                f"num_processes={value!r}: mhnb sets it to the number of ranks, here {ranks}; leave it out and choose that number with -n"
             )
     if (bind_address := arguments.get("coordinator_bind_address")) and not arguments.get("coordinator_address"):
         raise InvalidRequest(

@@ -10,13 +10,16 @@ import inspect
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from IPython.core.getipython import get_ipython
 
+from mhnb.core.arguments import format_unknown
+from mhnb.core.cluster_spec import SET_BY_MHNB
 from mhnb.core.messages import HostSpec, Message, RunCell
+from mhnb.errors import InvalidRequest
 from mhnb.rank.execution.debugging import disable_jax_breakpoint
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.flight import identify_clock, make_header
@@ -142,11 +145,7 @@ class Bootstrap:
             "heartbeat_timeout_seconds": _HEARTBEAT_S,
         }
         arguments |= self._spec.initialize
-        known = inspect.signature(initialize).parameters
-        if unknown := sorted(set(arguments) - set(known)):
-            raise TypeError(
-                f"jax.distributed.initialize of this JAX has no argument {', '.join(unknown)}; expected {', '.join(known)}"
-            )
+        _check_names(arguments, inspect.signature(initialize).parameters)
         return arguments
 
     def _check_devices(self) -> None:
@@ -272,6 +271,22 @@ class Bootstrap:
             "devices": devices,
             "platform": jax.local_devices()[0].platform,
         }
+
+
+def _check_names(given: Iterable[str], parameters: Iterable[str]) -> None:
+    """Check that this rank's JAX has each argument of `initialize`.
+
+    Raises:
+        InvalidRequest: it has no such argument; the message names the closest one.
+    """
+    import jax
+
+    known = [name for name in parameters if name not in SET_BY_MHNB]
+    for name in given:
+        if name not in (*known, *SET_BY_MHNB):
+            raise InvalidRequest(
+                f"jax.distributed.initialize of jax {jax.__version__}: {format_unknown('argument', name, known)}"
+            )
 
 
 def _has_devices() -> bool:

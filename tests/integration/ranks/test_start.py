@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,16 @@ def test_invalid_options_start_nothing(wrong: dict[str, Any]) -> None:
     """Invalid options are refused before any process starts."""
     with pytest.raises(InvalidRequest):
         manager.start(1, 1, name="bad", **wrong)
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_unknown_argument_of_initialize_is_refused_by_the_ranks() -> None:
+    """The ranks refuse it before they connect, because only their JAX has the names; the error names the closest one."""
+    error, pids = failed_start(initialize={"heartbeat_timeout": 30})
+    assert isinstance(error, EnginesMissing)
+    assert f"jax.distributed.initialize of jax {version('jax')}: unknown argument 'heartbeat_timeout'." in str(error)
+    assert "Did you mean 'heartbeat_timeout_seconds'?" in str(error)
+    assert (error.phase, wait_for_exit(pids)) == ("jax", [])
 
 
 def test_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster.attach import select_cluster
-from mhnb.cluster.flags import add_doctor_flags, add_start_flags, start_arguments
+from mhnb.cluster.flags import add_doctor_flags, add_start_flags, cluster_start_arguments, start_arguments
 from mhnb.cluster.options import StartRequest, check_same_options, resolve_start
 from mhnb.cluster.preflight import run_doctor
-from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS, ClusterSpec
+from mhnb.core.cluster_spec import INITIALIZE_FLAGS, ClusterSpec
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
 from mhnb.magics.lifecycle import add_start_command_flags
 
@@ -256,6 +256,7 @@ def test_profile_sets_missing_options(tmp_path: Path) -> None:
             "'python' is a setting of profile kubernetes or mpi or slurm or ssh or tpu, not of local\n  Fix: --profile ssh",
         ),
         ("--set x", "--set x: expected NAME=VALUE"),
+        ("--set process_id=1", "'process_id' is an argument of jax.distributed.initialize that mhnb sets itself"),
         ("--set hosts=a,b", "hosts has its own flag\n  Fix: --hosts a,b"),
         ("--profile slurm --set nodes=many", "nodes='many': expected an int"),
     ],
@@ -267,7 +268,7 @@ def test_conflicting_options_are_refused(line: str, said: str) -> None:
     assert said in str(failed.value)
 
 
-@pytest.mark.parametrize("argument", INITIALIZE_ARGUMENTS)
+@pytest.mark.parametrize("argument", INITIALIZE_FLAGS)
 def test_argument_of_initialize_is_refused_with_a_hint(argument: str) -> None:
     """An argument of `initialize` is not an option of `start`; the error names two ways to pass it, and both work."""
     with pytest.raises(InvalidRequest) as failed:
@@ -286,6 +287,19 @@ def test_argument_of_initialize_is_refused_with_a_hint(argument: str) -> None:
     parser = MagicArgumentParser()
     add_start_command_flags(parser)
     assert getattr(parser.parse_args(str(failed.value).rpartition("%mhjax start ")[2].split()), argument) == "a:1"
+
+
+def test_any_argument_of_initialize_can_be_given() -> None:
+    """`--init` accepts arguments that only a newer JAX has, and the named flags beside it; the ranks check the names."""
+    parser = MagicArgumentParser()
+    add_start_command_flags(parser)
+    line = "--init mtls_cert_file=/a=b.pem --init verify_secure_credentials=True --shutdown-timeout-seconds 5"
+    arguments = cluster_start_arguments(parser.parse_args(line.split()))
+    assert resolve_start(**arguments).shape.initialize == {
+        "mtls_cert_file": "/a=b.pem", "verify_secure_credentials": True, "shutdown_timeout_seconds": 5,
+    }  # fmt: skip
+    with pytest.raises(InvalidRequest, match="--init process_id: expected NAME=VALUE, for example --init heartbeat"):
+        cluster_start_arguments(parser.parse_args(["--init", "process_id"]))
 
 
 @pytest.mark.parametrize("hosts", [0, -1, 1000])

@@ -62,9 +62,8 @@ def test_ranks_of_a_host_are_neighbours() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"timeout": 3}, "no argument 'timeout'"),
-        ({"process_id": 1}, "leave it out"),
-        ({"num_processes": 3}, "num_processes=3 does not fit 4 hosts"),
+        ({"process_id": 1}, "mhnb sets it for each rank, from 0 to 3; leave it out"),
+        ({"num_processes": 3}, "num_processes=3: mhnb sets it to the number of ranks, here 4"),
         ({"initialization_timeout": 0}, "initialization_timeout=0: expected a whole number of seconds"),
         ({"shutdown_timeout_seconds": 1.5}, "seconds from 1"),
         ({"heartbeat_timeout_seconds": True}, "seconds from 1"),

@@ -142,6 +142,9 @@ def test_start_help_has_groups() -> None:
     assert places == sorted(places)
     assert "--coordinator-address" in text
     assert "--coordinator_address" not in text
+    assert "--process" not in text
+    assert "--num" not in text
+    assert "mhnb sets num_processes and process_id" in " ".join(text.split())
     assert parser.parse_args(["--coordinator_address", "a:1"]).coordinator_address == "a:1"
 
 
