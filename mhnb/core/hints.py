@@ -779,9 +779,7 @@ HINTS = (
     _make_hint(r"sync_global_devices name mismatch \('(.*?)'\)", _hint_sync_point),
     # -- starting
     _make_hint(
-        r"jax\.distributed\.initialize\(\) must be called before any JAX|initialize should only be called once",
-        "mhnb has already initialised it on every rank: remove this call. For a different shape: "
-        "%mhjax stop, then %mhjax start -n N --devices N. "
+        r"jax\.distributed\.initialize\(\) must be called before any JAX",
         "After start --no-init, JAX was used before this call: %mhjax restart, then call it first.",
     ),
     _make_hint(

@@ -10,7 +10,7 @@ import inspect
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -324,17 +324,19 @@ def _restore_sigterm(original: Callable[..., None]) -> Callable[..., None]:
 def _idempotent_initialize(
     original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool]
 ) -> Callable[..., None]:
-    """Let `initialize` return with a note if its arguments are in force.
+    """Let a second `initialize` with the same count and id return.
 
-    Most guides begin with this call, often without arguments.
+    Most guides and scripts begin with this call. Their other arguments, such as the address, are for another cluster.
     """
     from mhnb.rank import jax_private
 
     signature = inspect.signature(original)
+    connected = in_force
 
     @functools.wraps(original)
     def initialize(*args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True
+        nonlocal connected
         try:
             bound = signature.bind(*args, **kwargs).arguments
         except TypeError:
@@ -343,14 +345,37 @@ def _idempotent_initialize(
             # JAX reports it in its own words, and not as an error that was raised while another one was handled.
             return original(*args, **kwargs)
         given = {name: value for name, value in bound.items() if value is not None}
-        if is_initialized() and all(in_force.get(name) == value for name, value in given.items()):
-            print("mhnb: jax.distributed is already initialised on every rank; nothing to do", file=sys.stderr)
-            return None
-        if not (is_initialized() or jax_private.backend_is_initialized()):
+        if is_initialized():
+            return _note_second_call(connected, given)
+        if not jax_private.backend_is_initialized():
             _await_coordinator(in_force | given)
-        return original(*args, **kwargs)
+        original(*args, **kwargs)
+        connected = in_force | given
+        return None
 
     return initialize
+
+
+def _note_second_call(in_force: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Print that a second `initialize` did nothing, and what it ignored.
+
+    Raises:
+        RuntimeError: the call has another number of processes, or the number of another rank.
+    """
+    __tracebackhide__ = True
+    differing = [name for name, value in given.items() if in_force.get(name) != value]
+    if wrong := [name for name in differing if name in SET_BY_MHNB]:
+        current, called = (", ".join(f"{name}={values[name]!r}" for name in wrong) for values in (in_force, given))
+        restart = f"\n  Or: %mhjax stop, then %mhjax start -n {given['num_processes']}"
+        raise RuntimeError(
+            f"jax.distributed is already initialised with {current}, and this call has {called}\n"
+            f"  Fix: remove this call{restart if 'num_processes' in wrong else ''}"
+        )
+    ignored = ", ".join(f"{name}={given[name]!r}" for name in differing)
+    print(
+        f"mhnb: jax.distributed is already initialised on every rank; nothing to do{f'; ignored: {ignored}' if ignored else ''}",
+        file=sys.stderr,
+    )
 
 
 def _ignore_shutdown(original: Callable[..., None], is_initialized: Callable[[], bool]) -> Callable[..., None]:

@@ -351,12 +351,37 @@ def test_printing_a_global_array_never_fails(cluster: Cluster) -> None:
     assert "spec P('x')" in str(one_rank[1].text)
 
 
-def test_pasted_initialize_gives_a_note_and_others_raise(cluster: Cluster) -> None:
-    """A pasted `initialize()` returns with a note, because every guide begins with it; other arguments raise."""
+def test_pasted_initialize_gives_a_note_if_count_and_id_agree(cluster: Cluster) -> None:
+    """A pasted `initialize` returns with a note, because every guide begins with it; the note says what it ignored."""
+    done = "mhnb: jax.distributed is already initialised on every rank; nothing to do"
     result = run(cluster, "import jax\njax.distributed.initialize()")
-    assert all("already initialised" in r.stderr for r in result)
-    result = cluster.run("jax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
+    assert {r.stderr for r in result} == {f"{done}\n"}
+    pasted = "n, i = jax.process_count(), jax.process_index()\njax.distributed.initialize('10.0.0.1:1', n, i, initialization_timeout=9)"
+    result = run(cluster, pasted)
+    assert {r.stderr for r in result} == {
+        f"{done}; ignored: coordinator_address='10.0.0.1:1', initialization_timeout=9\n"
+    }
+
+
+def test_pasted_initialize_of_another_cluster_says_what_differs(cluster: Cluster) -> None:
+    """Another count or id raises, with the values of both and a next step; an unknown argument raises in JAX's own words."""
+    count = len(cluster.ranks)
+    result = cluster.run("import jax\njax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
+    said = [r.error.evalue if r.error else "" for r in result]
+    assert said[1] == (
+        f"jax.distributed is already initialised with num_processes={count}, and this call has num_processes=7\n"
+        "  Fix: remove this call\n  Or: %mhjax stop, then %mhjax start -n 7"
+    )
+    assert f"with num_processes={count}, process_id=0, and this call has num_processes=7, process_id=1" in said[0]
     assert {r.error.ename for r in result if r.error} == {"RuntimeError"}
+    result = cluster.run(f"jax.distributed.initialize('10.0.0.1:1', {count}, 0)")
+    assert result[0].error is None
+    assert result[1].error is not None
+    assert result[1].error.evalue.splitlines() == [
+        "jax.distributed is already initialised with process_id=1, and this call has process_id=0",
+        "  Fix: remove this call",
+    ]
+    assert "bootstrap.py" not in "".join(result[1].error.traceback)
     unknown = cluster.run("jax.distributed.initialize(nosuch=3)")
     error = next(r.error for r in unknown if r.error)
     assert "initialize() got an unexpected keyword argument 'nosuch'" in error.evalue

@@ -59,7 +59,7 @@ PROVOKED = {
     "import jax.experimental.maps": ("ModuleNotFoundError", "jax.shard_map for xmap"),
     "jax.device_put_sharded([1.0], jax.local_devices())": ("AttributeError", "NamedSharding"),
     # starting, memory
-    "jax.distributed.initialize()": ("RuntimeError", "already"),
+    "jax.distributed.initialize()": ("RuntimeError", "--no-init"),
     "jax.config.update('jax_num_cpu_devices', 4)": ("RuntimeError", "remove this line"),
     "jnp.zeros(1 << 44).block_until_ready()": ("JaxRuntimeError", "%mhjax memory"),
 }
@@ -124,7 +124,6 @@ KNOWN = [
     # Errors of several processes, as jax 0.10.2 raises them; tests/integration/ranks/test_pitfalls.py provokes most of them on ranks.
     ("RuntimeError", "Fetching value for `jax.Array` that spans non-addressable (non process local)", "pull"),
     ("RuntimeError", "Closing over jax.Array that spans non-addressable (non process local)", "argument"),
-    ("RuntimeError", "distributed.initialize should only be called once.", "already"),
     ("ValueError", "coordinator_address should be defined.", "arguments"),
     ("JaxRuntimeError", "DEADLINE_EXCEEDED: Deadline Exceeded\nRPC: /CoordinationService/RegisterTask", "coordinator"),
     ("JaxRuntimeError", "ALREADY_EXISTS: Aborted connect attempt as there is a newer incarnation", "process_id"),

@@ -44,7 +44,8 @@ ANSWERS = {
 
 SAID = {
     ("02", "arguments"): ["coordinator_address = None", "initialization_timeout = 300"],
-    ("02", "twice"): ["must be called before any JAX", "mhnb has already initialised it"],
+    ("02", "pasted"): ["nothing to do; ignored: coordinator_address='127.0.0.1:1'"],
+    ("02", "twice"): ["with num_processes=4, and this call has num_processes=8"],
     ("02", "alone"): ["coordinator_address should be defined"],
     ("02", "initialize"): ["initialized: True", *(f"process {rank} of 4" for rank in range(4))],
     ("02", "count"): ["ranks 0-3", "8 devices, 2 of them here"],
