@@ -29,6 +29,7 @@ from mhnb.core.output.results import LEFT_WAITING, CarriedNote, CellResult, Rank
 from mhnb.core.ranks import describe_ranks, ranks_by_key
 from mhnb.core.state.events import CellRequest, Command, Event
 from mhnb.core.state.interrupt import INTERRUPT_KILL_S, InterruptEscalation
+from mhnb.core.stored_names import stores_names
 from mhnb.types import ClusterState, Outcome, RankError
 
 _SEARCHED_CHARS = 8192
@@ -562,7 +563,8 @@ class Cell:
             part.report.running_count for part in parts
         )
         if not stopped and self.state == "clean" and stopped_unevenly:
-            return [f"Interrupted while {self._format_waits()}, so {MAY_DIFFER}"]
+            consequence = f", so {MAY_DIFFER}" if self.can_leave_differences() else ""
+            return [f"Interrupted while {self._format_waits()}{consequence}"]
         return [
             f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else describe_ranks(ranks)}"
             for number, ranks in stopped.items()
@@ -588,7 +590,29 @@ class Cell:
         diverged_in = find_divergence(inputs.values())
         command = command_before(diverged_in) if diverged_in else ""
         limit_note = f"Values that only some ranks changed differ until {command}, which stops before {self.name_earlier(diverged_in)}"
-        return [*describe_divergence(inputs), *([limit_note] if command else [])]
+        is_left = diverged_in != self.seq or self._has_stored_names()
+        return [*describe_divergence(inputs), *([limit_note] if command and is_left else [])]
+
+    def _has_stored_names(self) -> bool:
+        """Check whether this cell has assigned a name before it ended."""
+        lines = self._list_error_lines()
+        failed_at = max(lines) if len(lines) == len(self.parts) else None
+        return stores_names(self.request.numbered_source, failed_at=failed_at)
+
+    def can_leave_differences(self) -> bool:
+        """Check whether only the ranks that went on assigned some name.
+
+        All ranks have run the statements above the first line that raised.
+        """
+        lines = self._list_error_lines()
+        stopped_count = sum(part.outcome != "ok" for part in self.parts.values())
+        first = min(lines) if lines and len(lines) == stopped_count else 1
+        return stores_names(self.request.numbered_source, first=first)
+
+    def _list_error_lines(self) -> list[int]:
+        """Return the line that raised on each rank, where it is known."""
+        errors = (part.error for part in self.parts.values() if part.outcome != "ok")
+        return [error.line for error in errors if error is not None and error.line is not None]
 
     def _lockstep_note(self) -> tuple[str, ...]:
         if not self.abandoned_by:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Collection
 
 from mhnb.core.guard.host_data import compare_host_data, format_host_data
-from mhnb.core.guard.launches import TAINTED_NOTE, judge_state
+from mhnb.core.guard.launches import IN_SYNC_NOTE, TAINTED_NOTE, judge_state
 from mhnb.core.hints import find_hint
 from mhnb.core.messages import RankExited
 from mhnb.core.state.cell import Cell
@@ -47,6 +47,8 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, disco
         cell_name=cell.name,
         source=cell.request.numbered_source,
     )
+    if notes == (IN_SYNC_NOTE,) and not cell.can_leave_differences():
+        notes = ()
     notes = (*cell.disconnect_notes(), *notes)
     if state == "clean" and disconnected_in and cell.has_failed_collective():
         return "tainted", (

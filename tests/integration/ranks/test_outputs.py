@@ -199,7 +199,7 @@ def test_result_has_the_error_with_any_handler(cluster: Cluster, handler: str) -
 
 def test_note_names_the_unfinished_cell(cluster: Cluster) -> None:
     """Only the cell after one that raised on some ranks is marked: short, with that cell's name, and as text in one line."""
-    first = cluster.run("if jax.process_index() == 1: raise ValueError('only here')")
+    first = cluster.run("if jax.process_index() == 1: raise ValueError('only here')\nx = 1")
     assert first.notes == ("the ranks are still in sync, but variables set in this cell may differ",)
     second, third = cluster.run("1 + 1"), cluster.run("1 + 1")
     mark = f"cell {first.seq} finished on ranks 0,2-3 only: variables may differ"

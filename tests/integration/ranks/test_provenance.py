@@ -260,6 +260,13 @@ def test_note_names_what_made_the_arrays(ready: Cluster) -> None:
     assert all(note.startswith("rank") for note in ready.run("if rank == 1: raise ValueError\nadd(several[0])").notes)
 
 
+def test_a_refused_array_that_no_name_holds_needs_no_restart(ready: Cluster) -> None:
+    """The array that differed is gone with its cell: the note says where it was from, and the next launch is right."""
+    (note,) = ready.run("loss = add(x * (2 if rank == 1 else 1))").notes
+    assert note.startswith("array 1 of the launch, f32[8], is from ")
+    assert {rank.text for rank in ready.run("float(add(x))").check()} == {"28.0"}
+
+
 @pytest.mark.usefixtures("ready")
 def test_rank_that_raised_is_a_step_behind(cluster: Cluster) -> None:
     """A rank that raised before its step is a step behind, and the next collective is refused.

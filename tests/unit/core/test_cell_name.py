@@ -131,10 +131,10 @@ def new_machine() -> ClusterStateMachine:
 def test_the_cluster_names_cells_as_the_notebook_does() -> None:
     """A note on the next cell names the cell that it is about; ranks learn number, lines and kernel; the record has them."""
     machine = new_machine()
-    request = CellRequest("f()", place=CellPlace(7, 2))
+    request = CellRequest("x = f()", place=CellPlace(7, 2))
     sent = machine.handle(CellSubmitted(1, request), 1.0)
-    assert sent[0] == SendToRank(0, RunCell(1, 1, "f()", "parity", None, 7, 2, "a"))
-    raised = ErrorRaised("ValueError", "no", [], 2, "f()", 0.1)
+    assert sent[0] == SendToRank(0, RunCell(1, 1, "x = f()", "parity", None, 7, 2, "a"))
+    raised = ErrorRaised("ValueError", "no", [], 2, "x = f()", 0.1)
     machine.handle(CellEnded(0, 1, "error", [raised], 0.1), 1.1)
     (finished,) = machine.handle(CellEnded(1, 1, "ok", [], 0.1), 1.2)
     assert isinstance(finished, FinishCell)

@@ -24,6 +24,7 @@ from mhnb.core.guard.provenance import (
 )
 from mhnb.core.journal import CellRecord
 from mhnb.core.messages import CellEnded
+from mhnb.core.output.events import ErrorRaised
 from mhnb.core.state.events import CellRequest, CellSubmitted
 from tests.unit.core.state.test_machine import Driver, finished
 
@@ -170,6 +171,31 @@ def test_recovery_replays_up_to_the_divergence() -> None:
         for rank in (0, 1)
     ]
     assert not any("--replay" in note for note in finished(driver(*ends)).result.notes)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_left"),
+    [
+        ("f(x * (2 if rank else 1))", False),
+        ("y = f(x * (2 if rank else 1))", False),
+        ("y = x * (2 if rank else 1); f(y)", True),
+        ("for y in z: f(y * rank)", True),
+    ],
+)
+def test_recovery_is_named_if_the_cell_has_assigned_a_name(source: str, is_left: bool) -> None:  # noqa: FBT001
+    """An array that the refused launch alone used is gone, and so is the name that the launch would have set."""
+    driver = Driver().ready()
+    driver.submit(1)
+    driver(*(CellEnded(rank, 1, "ok", [], 0.1) for rank in (0, 1)))
+    driver.submit(2, source=source)
+    raised = ErrorRaised("LaunchMismatch", "differs", ["differs"], 1, source, 0.1)
+    ends = [
+        CellEnded(
+            rank, 2, "error", [raised], 0.1, LaunchReport(refused_inputs=[row(1 + rank, "jit(f)", cell=1 + rank)])
+        )
+        for rank in (0, 1)
+    ]
+    assert any("--to 1" in note for note in finished(driver(*ends)).result.notes) is is_left
 
 
 def test_recovery_never_stops_at_a_skipped_cell() -> None:

@@ -260,7 +260,7 @@ def test_live_and_final_output_are_joined_in_order(driver: Driver) -> None:
 
 def test_error_on_one_rank_is_noted_on_this_and_the_next_cell(driver: Driver) -> None:
     """Only some ranks raised, and the launches are equal: the state is clean, with a note on this cell and on the next."""
-    driver.submit()
+    driver.submit(source="def f(n):\n    g(n)\nx = f(1)")
     result = finished(driver(ended(0, outcome="error", events=[error()]), ended(1))).result
     assert driver.machine.state == "clean"
     assert result.failed[0].error is not None
@@ -276,6 +276,26 @@ def test_error_on_one_rank_is_noted_on_this_and_the_next_cell(driver: Driver) ->
     driver.submit(3)
     third = finished(driver(ended(0, 3), ended(1, 3))).result
     assert (third.notes, third.carried) == ((), None)
+
+
+@pytest.mark.parametrize("source", ["g(\n    x\n)", "x = 1\n\ncheck(x)", "print('a')\n\nf(y)\n[i for i in x]"])
+def test_cell_that_leaves_no_difference_has_no_note(driver: Driver, source: str) -> None:
+    """All ranks have assigned what is above the line that raised; a cell that assigns nothing from there on leaves no difference."""
+    driver.submit(source=source)
+    result = finished(driver(ended(0, outcome="error", events=[error()]), ended(1))).result
+    assert (driver.machine.state, result.notes) == ("clean", ())
+    driver.submit(2)
+    assert finished(driver(ended(0, 2), ended(1, 2))).result.carried is None
+
+
+def test_interrupted_cell_that_assigns_nothing_leaves_no_difference(driver: Driver) -> None:
+    """The note says only where the ranks were."""
+    driver.submit(source="while True: sleep(1)")
+    driver(InterruptRequested())
+    result = finished(driver(ended(0), ended(1, outcome="interrupted"))).result
+    assert result.notes == ("Interrupted while no rank was in a launch · clean",)
+    driver.submit(2)
+    assert finished(driver(ended(0, 2), ended(1, 2))).result.carried is None
 
 
 def test_carried_note_has_no_ranks_if_none_finished(driver: Driver) -> None:
