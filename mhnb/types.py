@@ -95,3 +95,7 @@ class RankError:
     """The text of that line."""
     at_s: float = 0.0
     """Seconds from the cell's start on that rank to the error; used to find the rank that failed first."""
+    inner_place: str = ""
+    """The innermost line of an earlier cell that the line led to, `In [3], line 11`; empty if it led to none."""
+    inner_code: str = ""
+    """The text of that line."""

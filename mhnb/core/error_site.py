@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 _MAX_QUOTED_CHARS = 40
 """Longer pieces of code would bury the sentence that quotes them."""
+_MAX_CALL_CHARS = 100
 _MAX_PARSED_CHARS = 300
 """Longer code is not parsed, because it may be nested deeper than Python recurses."""
 
@@ -36,6 +37,17 @@ class ArrayFacts(NamedTuple):
     """Equal for two arrays that are on the same devices."""
     device_order: int
     """Equal if the shardings of two arrays list the devices in the same order."""
+
+
+class TreeFacts(NamedTuple):
+    """Facts for hints about a container in the failing code."""
+
+    array: str
+    """An expression of its first global array."""
+    array_count: int
+    """How many global arrays it contains."""
+    is_uniform: bool
+    """Whether it contains nothing but global arrays on the same devices, which one `device_put` can move."""
 
 
 REFUSED_MESH = "_mhnb_refused_mesh"
@@ -68,13 +80,19 @@ class ErrorSite(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     expression: str = ""
     """The part of the cell that was being evaluated, if it called directly into JAX or NumPy; otherwise empty."""
     names: dict[str, bool] = field(default_factory=dict)
-    """The names in it that may refer to arrays or trees of arrays; true for a JAX array."""
+    """The names and parts, `self.w`, in it that may refer to arrays or trees of arrays; true for a JAX array."""
     top_level: bool = False
     """Whether it is in the cell itself and not in a function, so that its names are the rank's variables."""
     arrays: dict[str, ArrayFacts] = field(default_factory=dict)
-    """Those of the names that are JAX arrays."""
+    """Those of the names that are JAX arrays, and the global arrays of trees. A tracer is not among them."""
     mesh: RefusedMesh | None = None
     """The mesh that `jax.make_mesh` refused, if that is the error."""
+    trees: dict[str, TreeFacts] = field(default_factory=dict)
+    """Those of the names that contain global arrays."""
+    caller: str = ""
+    """The function that called the innermost one."""
+    entry: str = ""
+    """The module of the library's function that the cell called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +103,76 @@ class NamedValue:
     name: str
     """The variable that holds it, `params` of `params["w"]`; empty if that is neither an array nor a tree of arrays."""
     is_array: bool
-    """Whether the variable is a JAX array."""
+    """Whether the known part is a JAX array."""
+    known: str
+    """The part of it whose value the rank has seen: `x` of `x.T`."""
 
 
 def find_failing_name(site: ErrorSite, code: str = "") -> NamedValue | None:
     """Return the only array or tree that the error can be about.
 
+    It is a part of the expression that failed, so evaluating it again does not raise.
+
     >>> find_failing_name(ErrorSite(expression="np.asarray(p['w'])", names={"p": False})).text
     "p['w']"
     """
     for node in _parse_candidates(site, code):
+        if isinstance(node, ast.Subscript) and ast.unparse(node) not in site.names:
+            # The subscript itself raised.
+            return None
         found = {named.text: named for named in _UseCollector(site.names).collect(node)}
         arrays = [named for named in found.values() if named.is_array]
         if len(found) == 1 or len(arrays) == 1:
             return arrays[0] if arrays else next(iter(found.values()))
     return None
+
+
+class MaskedIndex(NamedTuple):
+    """An array's index with a mask, which JAX has to fetch."""
+
+    array: str
+    """The indexed array, one of `ErrorSite.arrays`."""
+    mask: str
+    template: str
+    """The index as an expression, with `{0}` in place of the array and `{1}` in place of the mask."""
+
+
+def find_mask(site: ErrorSite) -> MaskedIndex | None:
+    """Return the failed index `x[x > 3]`, or None.
+
+    >>> find_mask(ErrorSite(expression="x[0]", names={"x": True}))
+    """
+    node = next(_parse_candidates(site, ""), None)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        # x.at[mask].set(0)
+        node = node.func.value
+    if not isinstance(node, ast.Subscript):
+        return None
+    in_at = isinstance(node.value, ast.Attribute) and node.value.attr == "at"
+    array = ast.unparse(node.value.value if in_at and isinstance(node.value, ast.Attribute) else node.value)
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    masks = [ast.unparse(part) for part in parts if _UseCollector(site.names).collect(part)]
+    if array not in site.arrays or len(masks) != 1 or len(masks[0]) > _MAX_QUOTED_CHARS:
+        return None
+    index = ", ".join("{1}" if ast.unparse(part) == masks[0] else _escape(ast.unparse(part)) for part in parts)
+    return MaskedIndex(array, masks[0], f"{{0}}{'.at' if in_at else ''}[{index}]")
+
+
+def find_index(site: ErrorSite) -> tuple[str, str] | None:
+    """Return array and index of a failed `x[0]`.
+
+    >>> find_index(ErrorSite(expression="x[0, i:]", names={"x": True}))
+    ('x', '0, i:')
+    """
+    node = next(_parse_candidates(site, ""), None)
+    if not isinstance(node, ast.Subscript) or not site.names.get(ast.unparse(node.value)):
+        return None
+    index = ast.unparse(node)[len(ast.unparse(node.value)) + 1 : -1]
+    return (ast.unparse(node.value), index) if len(index) <= _MAX_QUOTED_CHARS else None
+
+
+def _escape(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def find_captured(site: ErrorSite, code: str = "") -> str | None:
@@ -132,6 +205,28 @@ def find_operands(site: ErrorSite, code: str = "") -> tuple[str, str] | None:
             if left in site.arrays and right in site.arrays:
                 return left, right
     return None
+
+
+def find_uses(site: ErrorSite, code: str = "") -> list[NamedValue]:
+    """Return the arrays and trees in the expression that failed."""
+    node = next(_parse_candidates(site, code), None)
+    return [] if node is None else _UseCollector(site.names).collect(node)
+
+
+def add_argument(site: ErrorSite, functions: Collection[str], argument: str) -> str | None:
+    """Return the failing call with one more keyword argument.
+
+    Args:
+        functions: names of the functions that accept it. For any other call the result is None.
+
+    >>> add_argument(ErrorSite(expression="jnp.dot(a, b)"), {"dot"}, "precision='high'")
+    "jnp.dot(a, b, precision='high')"
+    """
+    node = next(_parse_candidates(site, ""), None)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in functions:
+        return None
+    text = ast.unparse(node)
+    return f"{text[:-1]}, {argument})" if len(text) <= _MAX_CALL_CHARS and (node.args or node.keywords) else None
 
 
 def find_first_argument(site: ErrorSite, code: str = "") -> str | None:
@@ -202,16 +297,18 @@ class _UseCollector(ast.NodeVisitor):
 
     def _visit_use(self, node: ast.Name | ast.Attribute | ast.Subscript) -> None:
         root: ast.expr = node
+        parts = [ast.unparse(root)]
         while isinstance(root, ast.Attribute | ast.Subscript):
             root = root.value
+            parts.append(ast.unparse(root))
+        known = next((part for part in parts if part in self._names), "")
         if not isinstance(root, ast.Name):
             self.generic_visit(node)
-        elif root.id in self._names:
-            text = ast.unparse(node)
-            is_array = self._names[root.id]
+        elif known and len(text := ast.unparse(node)) <= _MAX_QUOTED_CHARS:
+            is_array = self._names[known]
             in_object = not is_array and any(isinstance(part, ast.Attribute) for part in ast.walk(node))
-            if len(text) <= _MAX_QUOTED_CHARS:
-                self._found.append(NamedValue(text, "" if in_object else root.id, is_array=is_array))
+            variable = root.id if root.id in self._names and not in_object else ""
+            self._found.append(NamedValue(text, variable, is_array=is_array, known=known))
 
     visit_Name = visit_Attribute = visit_Subscript = _visit_use  # noqa: N815
 

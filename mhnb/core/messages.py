@@ -629,6 +629,7 @@ def shorten_error(event: ErrorRaised, full_text_file: str = "") -> ErrorRaised:
         traceback=lines,
         code=None if event.code is None else shorten_text(event.code, MAX_NAME_CHARS),
         site=_shorten_value(event.site, MAX_NAME_CHARS),
+        inner_code=shorten_text(event.inner_code, MAX_NAME_CHARS),
     )
     return event if bounded == event else bounded
 

@@ -73,6 +73,10 @@ class ErrorRaised(_Event, frozen=True):
     site: ErrorSite = ErrorSite()
     memory: AllocationFailure | None = None
     """What the memory held, if an allocation failed."""
+    inner_place: str = ""
+    """The innermost line of an earlier cell that this line led to: `In [3], line 11`."""
+    inner_code: str = ""
+    """The text of that line."""
 
 
 class OutputOmitted(_Event, frozen=True):

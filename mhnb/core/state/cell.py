@@ -209,12 +209,20 @@ class RankCell:
 
 def _explain_error(event: ErrorRaised) -> RankError:
     evalue, traceback = event.evalue, event.traceback
-    hint = find_hint(event.ename, evalue, site=event.site, code=event.code)
+    hint = find_hint(event.ename, evalue, site=event.site, code=event.inner_code or event.code)
     if event.site.module.partition(".")[0] in ("jax", "jaxlib", "numpy"):
         # Text by the user stays as it is.
         evalue, traceback = shorten_values(evalue), [shorten_values(text) for text in traceback]
     return RankError(
-        event.ename, evalue, tuple(traceback), hint=hint, line=event.line, code=event.code, at_s=event.at_s
+        event.ename,
+        evalue,
+        tuple(traceback),
+        hint=hint,
+        line=event.line,
+        code=event.code,
+        at_s=event.at_s,
+        inner_place=event.inner_place,
+        inner_code=event.inner_code,
     )
 
 

@@ -67,6 +67,7 @@ from mhnb.rank.execution.tracebacks import (
     cut_library_frames,
     find_cell_line,
     find_error_site,
+    find_inner_line,
     format_folded,
     format_frames,
     has_cell,
@@ -490,9 +491,10 @@ class RankShell(PublicShell):
         at_s = self.clock() - self.cell.began_s if self.cell else 0.0
         nowhere: tuple[int | None, str | None] = (None, None)
         line, code = self._find(find_cell_line, error, nowhere)
-        site = self._find(find_error_site, error, ErrorSite())
+        site = self._find(lambda error, _: find_error_site(error), error, ErrorSite())
         memory = self._describe_failed_allocation(error)
-        self.capture.publish(ErrorRaised(name, text, list(drawn), line, code, at_s, site, memory))
+        inner = self._find(find_inner_line, error, ("", ""))
+        self.capture.publish(ErrorRaised(name, text, list(drawn), line, code, at_s, site, memory, *inner))
         self.error_shown = error
 
     def describe_callback_error(self, failed: Reading, program: str) -> ErrorRaised:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import re
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby, islice
@@ -21,7 +22,7 @@ from IPython.core.compilerop import CachingCompiler
 from msgspec.structs import replace
 
 from mhnb.core.cell_name import number_lines
-from mhnb.core.error_site import REFUSED_MESH, ArrayFacts, ErrorSite
+from mhnb.core.error_site import REFUSED_MESH, ArrayFacts, ErrorSite, TreeFacts
 from mhnb.core.guard.threads import UNKNOWN_THREAD, format_thread, kind_of
 from mhnb.core.hang_report import CAPTURED_FILE, TIMED_FILES
 from mhnb.errors import MhnbError
@@ -30,7 +31,8 @@ from mhnb.rank.execution.exceptions import class_has, syntax_error_location, tra
 from mhnb.rank.execution.streams import CellThread
 
 _MHNB_RANK_FOLDER = str(Path(__file__).parents[1])
-_MAX_ARRAYS = 8
+_MAX_ARRAYS, _MAX_LEAVES = 8, 1000
+_TREES = (dict, list, tuple)
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
 """Libraries between the cell and an error of JAX. If other code is there, the cell's own names do not explain the error."""
 
@@ -172,32 +174,81 @@ def find_cell_line(error: BaseException, cell: RunningCell) -> tuple[int | None,
     return cell.find_line(lines[-1] if lines else None)
 
 
-def find_error_site(error: BaseException, cell: RunningCell) -> ErrorSite:
+def find_inner_line(error: BaseException, cell: RunningCell) -> tuple[str, str]:
+    """Return an error's innermost line, if an earlier cell's: place, text.
+
+    Both are empty if the innermost line of all cells is in the running one.
+    """
+    parts = [
+        part for part in _iterate_traceback(traceback_of(error)) if cell.owns_file(_file(part)) or _is_of_cell(part)
+    ]
+    if not parts or cell.owns_file(_file(parts[-1])):
+        return "", ""
+    return name_innermost_line(traceback_of(error)), _source_of_line(parts[-1])
+
+
+def _is_of_cell(part: TracebackType) -> bool:
+    return CELL_FILE.fullmatch(_file(part)) is not None
+
+
+def find_error_site(error: BaseException) -> ErrorSite:
     """Return where an error was raised."""
-    site = _find_site(error, cell)
+    site = _find_site(error)
     # A class of the user's could run code here.
     mesh = vars(error).get(REFUSED_MESH) if type(error) in (AssertionError, ValueError) else None
     return site if mesh is None else replace(site, mesh=mesh)
 
 
-def _find_site(error: BaseException, cell: RunningCell) -> ErrorSite:
+def _find_site(error: BaseException) -> ErrorSite:
     frames = list(_iterate_traceback(traceback_of(error)))
     if not frames:
         return ErrorSite()
     innermost = frames[-1].tb_frame
     module, function = _module_name(innermost), innermost.f_code.co_qualname
-    in_cell = [index for index, part in enumerate(frames) if part.tb_frame.f_code.co_filename == cell.file]
-    below = frames[in_cell[-1] + 1 :] if in_cell else []
+    in_cells = [index for index, part in enumerate(frames) if _is_of_cell(part)]
+    below = frames[in_cells[-1] + 1 :] if in_cells else []
     if not below or any(_top_package(part.tb_frame) not in _LIBRARIES for part in below):
         return ErrorSite(module, function)
-    caller = frames[in_cell[-1]]
-    expression = _source_of_expression(caller, cell)
+    part = frames[in_cells[-1]]
+    expression = _source_of_expression(part)
     # For `a, b = x` Python marks only the left side.
-    pieces = (expression, cell.find_line(caller.tb_lineno)[1] or "") if expression else ()
-    names = {name: known for piece in pieces for name, known in _arrays_named_in(piece, caller.tb_frame)}
-    scope = {**caller.tb_frame.f_globals, **caller.tb_frame.f_locals}
-    arrays = {name: _describe_array(scope[name]) for name in list(names)[:_MAX_ARRAYS] if _is_plain_array(scope[name])}
-    return ErrorSite(module, function, expression, names, caller.tb_frame.f_code.co_name == "<module>", arrays)
+    pieces = (expression, _source_of_line(part)) if expression else ()
+    values = {text: value for piece in pieces for text, value in _find_values_in(piece, part.tb_frame)}
+    names = {text: class_has(type(value), "addressable_shards") for text, value in values.items()}
+    arrays = {text: _describe_array(value) for text, value in values.items() if _is_plain_array(value)}
+    trees = dict[str, TreeFacts]()
+    for text, value in values.items():
+        if type(value) in _TREES and (found := _describe_tree(text, value)) is not None:
+            trees[text], first = found
+            arrays[trees[text].array] = _describe_array(first)
+    arrays, trees = dict(islice(arrays.items(), _MAX_ARRAYS)), dict(islice(trees.items(), _MAX_ARRAYS))
+    is_top_level = part.tb_frame.f_code.co_name == "<module>"
+    caller = frames[-2].tb_frame.f_code.co_qualname
+    entry = _module_name(below[0].tb_frame)
+    return ErrorSite(module, function, expression, names, is_top_level, arrays, trees=trees, caller=caller, entry=entry)
+
+
+def _describe_tree(text: str, tree: object) -> tuple[TreeFacts, Any] | None:
+    """Describe a container, with its first global array; None without one."""
+    leaves = list(islice(_iterate_leaves(text, tree), _MAX_LEAVES + 1))
+    spread = [(path, leaf) for path, leaf in leaves if _is_plain_array(leaf) and not leaf.is_fully_addressable]
+    if not spread or len(leaves) > _MAX_LEAVES:
+        return None
+    devices = {_describe_array(leaf).device_order for _, leaf in spread}
+    path, first = spread[0]
+    return TreeFacts(path, len(spread), is_uniform=len(devices) == 1 and len(spread) == len(leaves)), first
+
+
+def _iterate_leaves(text: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if type(value) is dict:
+        for key, part in value.items():
+            # Only a key of these types has a text to name its part by; any other part counts as a value of another kind.
+            yield from _iterate_leaves(f"{text}[{key!r}]", part if type(key) in (str, int) else key)
+    elif type(value) in (list, tuple):
+        for at, part in enumerate(value):
+            yield from _iterate_leaves(f"{text}[{at}]", part)
+    elif value is not None:
+        yield text, value
 
 
 def _is_plain_array(value: object) -> bool:
@@ -232,16 +283,14 @@ def find_user_location(error: BaseException) -> tuple[str, str, ErrorSite]:
         for part in _iterate_traceback(traceback_of(error))
         if linecache.getline(_file(part), part.tb_lineno).strip()
     ]
-    cells = [part for part in frames if CELL_FILE.fullmatch(_file(part))]
+    cells = [part for part in frames if _is_of_cell(part)]
     own = [part for part in frames if _top_package(part.tb_frame) not in _LIBRARIES]
     if not (candidates := cells or own):
-        return "", "", find_error_site(error, RunningCell(0, "", 0.0))
+        return "", "", find_error_site(error)
     part = candidates[-1]
     named = CELL_FILE.fullmatch(_file(part))
     name = CELL_NAMES.format_name(int(named[1])) if named else Path(_file(part)).name
-    source = "".join(linecache.getlines(_file(part)))
-    site = find_error_site(error, RunningCell(int(named[1]) if named else 0, source, 0.0))
-    return f"{name}, line {part.tb_lineno}", linecache.getline(_file(part), part.tb_lineno).strip(), site
+    return f"{name}, line {part.tb_lineno}", _source_of_line(part), find_error_site(error)
 
 
 def _file(part: TracebackType) -> str:
@@ -264,38 +313,57 @@ def _module_name(frame: FrameType) -> str:
     return name if type(name) is str else ""
 
 
-def _source_of_expression(traceback: TracebackType, cell: RunningCell) -> str:
-    """Return the source text of the cell that a frame was evaluating."""
+def _source_of_line(traceback: TracebackType) -> str:
+    return linecache.getline(_file(traceback), traceback.tb_lineno).strip()
+
+
+def _source_of_expression(traceback: TracebackType) -> str:
+    """Return the source text that a frame was evaluating."""
     at = traceback.tb_lasti // 2  # code units of two bytes
     first, last, begin, end = next(islice(traceback.tb_frame.f_code.co_positions(), max(at, 0), None), (None,) * 4)
-    # Columns count bytes. For a cell with magics Python has another text, and any code may have made the traceback.
-    lines = cell.source.encode("utf-8", "replace").splitlines()
-    if (
-        first is None
-        or last is None
-        or begin is None
-        or end is None
-        or not (cell.first_line <= first <= last < cell.first_line + len(lines))
-    ):
+    # Columns count bytes. Any code may have made the traceback, or changed the kept lines.
+    lines = [line.encode("utf-8", "replace") for line in linecache.getlines(_file(traceback))]
+    if first is None or last is None or begin is None or end is None or not 1 <= first <= last <= len(lines):
         return ""
-    piece = lines[first - cell.first_line : last - cell.first_line + 1]
+    piece = lines[first - 1 : last]
     piece[-1] = piece[-1][:end]
     piece[0] = piece[0][begin:]
-    return b"\n".join(piece).decode("utf-8", "replace")
+    return b"".join(piece).decode("utf-8", "replace")
 
 
-def _arrays_named_in(piece: str, frame: FrameType) -> Iterator[tuple[str, bool]]:
-    """Yield names of arrays and containers in code, marking JAX arrays."""
+def _find_values_in(piece: str, frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Yield names and parts in code that are arrays or containers."""
     try:
         tree = ast.parse(piece)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    scope = {**frame.f_globals, **frame.f_locals}
-    for name in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & scope.keys():
+    # A local name hides the global one even while it has no value, as that of a comprehension after its end.
+    hidden = frame.f_code.co_varnames
+    scope = {name: value for name, value in frame.f_globals.items() if name not in hidden} | frame.f_locals
+    for node in ast.walk(tree):
+        value = _look_up(node, scope)
         # Only the class is inspected: an object may compute its own attributes, or raise.
-        kind = type(scope[name])
-        if class_has(kind, "__array__") or issubclass(kind, (dict, list, tuple)):
-            yield name, class_has(kind, "addressable_shards")
+        kind = type(value)
+        if class_has(kind, "__array__") or issubclass(kind, _TREES):
+            yield ast.unparse(node), value
+
+
+def _look_up(node: ast.AST, scope: Mapping[str, object]) -> object:
+    """Return the value of a name or part, `a.b['c']`.
+
+    No code of the value's class runs.
+    """
+    if isinstance(node, ast.Name):
+        return scope.get(node.id)
+    if isinstance(node, ast.Attribute):
+        return inspect.getattr_static(_look_up(node.value, scope), node.attr, None)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        whole, key = _look_up(node.value, scope), node.slice.value
+        if type(whole) is dict and type(key) in (str, int):
+            return whole.get(key)
+        if isinstance(whole, list | tuple) and type(whole) in _TREES and type(key) is int and key < len(whole):
+            return whole[key]
+    return None
 
 
 def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
@@ -386,7 +454,7 @@ def format_folded(error: BaseException, tb: TracebackType | None) -> str:
 
 def name_innermost_line(tb: TracebackType | None) -> str:
     """Return the innermost cell line as `In [3], line 9`; else empty."""
-    parts = [part for part in _iterate_traceback(tb) if CELL_FILE.fullmatch(_file(part))]
+    parts = [part for part in _iterate_traceback(tb) if _is_of_cell(part)]
     return f"{CELL_NAMES.format_file(_file(parts[-1])).strip('<>')}, line {parts[-1].tb_lineno}" if parts else ""
 
 

@@ -105,9 +105,13 @@ def _parse_item(text: str, shown: RankError | None = None) -> _Item:
 
 
 def _shows_line(frame: str, error: RankError) -> bool:
-    """Return whether a frame failed on the error's line of the cell."""
+    """Return whether a frame failed on the line that is above the message."""
     failed = _FAILED_LINE.search(frame)
-    return failed is not None and (int(failed[1]), failed[2].strip()) == (error.line, (error.code or "").strip())
+    line = error.inner_place.rpartition(" ")[2] or str(error.line)
+    return failed is not None and (failed[1], failed[2].strip()) == (
+        line,
+        (error.inner_code or error.code or "").strip(),
+    )
 
 
 def _format_label(items: list[_Item]) -> str:

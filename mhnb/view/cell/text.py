@@ -196,7 +196,7 @@ def format_waited(failure: Failure) -> str:
 def format_failure_lines(failure: Failure, source: str) -> Iterator[str]:
     """Format a failure's line, message and hint, without its traceback.
 
-    `source` names the cell or script.
+    The line is the innermost one of the user's cells. `source` names the cell or script.
     """
     error = failure.error
     if error is None:
@@ -207,8 +207,8 @@ def format_failure_lines(failure: Failure, source: str) -> Iterator[str]:
         return
     message = full_text(failure)
     if error.line is not None:
-        label = f"{source}, line {error.line}:   "
-        yield f"{label}{(error.code or '').strip()}".rstrip()
+        label = f"{error.inner_place or f'{source}, line {error.line}'}:   "
+        yield f"{label}{(error.inner_code or error.code or '').strip()}".rstrip()
         if (caret := find_caret(error)) is not None:
             yield " " * (len(label) + caret[0]) + caret[1]
             message = _OWN_PLACE.sub("", message)

@@ -15,7 +15,7 @@ from jax.sharding import AxisType
 
 from mhnb.core.hints import find_hint
 from mhnb.rank import jax_private
-from mhnb.rank.execution.tracebacks import RunningCell, find_error_site
+from mhnb.rank.execution.tracebacks import find_error_site
 from tests.support.source import ROOT
 
 
@@ -71,7 +71,7 @@ def hint_of(*args: Any, **kwargs: Any) -> str:
     """Return the hint of a refused call of `jax.make_mesh`."""
     with pytest.raises((ValueError, AssertionError), match=r"multi-slice|cores_per_chip") as caught:
         jax.make_mesh(*args, **kwargs)
-    site = find_error_site(caught.value, RunningCell(0, "", 0.0))
+    site = find_error_site(caught.value)
     return find_hint(caught.type.__name__, str(caught.value), site=site) or ""
 
 

@@ -13,6 +13,7 @@ import msgspec
 import nbformat
 import nbformat.v4
 import pytest
+from msgspec.structs import replace
 
 from mhnb.core.error_site import ErrorSite
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
@@ -306,10 +307,15 @@ def test_error_below_time_magic(rank: CellProcess) -> None:
 
 
 def test_error_in_an_older_cell_has_the_calling_line(rank: CellProcess) -> None:
-    """An error in an older cell's function is reported at the line of this cell that called it."""
-    rank.run("def older():\n    pass\n    raise KeyError('k')")
+    """An error in an older cell's function has the line of this cell that called it, and the line that raised."""
+    defined = rank.run("def older():\n    pass\n    raise KeyError('k')").ended.seq
     error = rank.run("1\n2\nolder()").error
     assert (error.line, error.code) == (3, "older()")
+    assert (error.inner_place, error.inner_code) == (f"cell {defined}, line 3", "raise KeyError('k')")
+    error = rank.run("def call(function):\n    function()\ncall(older)\n").error
+    assert error.inner_code == "raise KeyError('k')"
+    own = rank.run("older = lambda: 1 / 0\nolder()").error
+    assert (own.line, own.inner_place, own.inner_code) == (1, "", "")
 
 
 @pytest.mark.parametrize(
@@ -330,7 +336,7 @@ def test_error_in_an_older_cell_has_the_calling_line(rank: CellProcess) -> None:
         ),
         # Third-party code is between the cell and NumPy, so its names explain nothing.
         (
-            "import json\njson.dumps(1, default=a)\njson.JSONEncoder(default=f).encode(a)",
+            "import json\njson.JSONEncoder(default=np.linalg.inv).encode(a)",
             ErrorSite(ANY, ANY, "", {}, False),
         ),
         ("f(a", ErrorSite(ANY, ANY, "", {}, False)),
@@ -339,7 +345,48 @@ def test_error_in_an_older_cell_has_the_calling_line(rank: CellProcess) -> None:
 def test_error_site_is_reported(rank: CellProcess, source: str, site: ErrorSite) -> None:
     """An error has the function that raised it, and the cell's expression that called a library, with its arrays' names."""
     rank.run("import numpy as np\na = np.ones(3)\ndef f(p):\n    np.broadcast_to(p, 2)")
-    assert rank.run(source).error.site == site
+    found = rank.run(source).error.site
+    assert replace(found, caller="", entry="") == site
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("np.broadcast_to(box.a, 2)", {"box.a": False}),
+        ("np.broadcast_to(tree['k'][1], 2)", {"tree": False, "tree['k']": False, "tree['k'][1]": False}),
+        # No code of the user's runs: neither a property nor an index of the user's own class.
+        ("np.broadcast_to(box.raises, 2)", {}),
+        ("np.stack(mine['k'], axis=[])", {"mine": False}),
+    ],
+)
+def test_parts_of_values_are_named(rank: CellProcess, source: str, names: dict[str, bool]) -> None:
+    """An attribute or item that is an array or a container is named, if no code has to run for it."""
+    code = """
+import numpy as np
+class Box:
+    @property
+    def raises(self):
+        global calls
+        calls += 1
+        return np.ones(3)
+class Mine(dict):
+    def __getitem__(self, key):
+        global calls
+        calls += 1
+        return np.ones(3)
+calls, box, mine, tree = 0, Box(), Mine(), {"k": [0, np.ones(3)]}
+box.a = np.ones(3)
+"""
+    rank.run(code)
+    assert rank.run(source).error.site.names == names
+    assert rank.run("calls").result in ("0", "1")
+
+
+def test_name_without_a_value_is_not_the_global_one(rank: CellProcess) -> None:
+    """A local name that has no value yet, or no longer, does not stand for the global variable of that name."""
+    rank.run("import numpy as np\nlocal, unset = np.ones(3), {}")
+    code = "def f():\n    np.broadcast_to(local, 2 if local.size else unset)\n    unset = 1\nf()"
+    assert rank.run(code).error.site.names == {"local": False}
 
 
 def test_error_with_a_forged_traceback_is_shown(rank: CellProcess) -> None:

@@ -14,6 +14,7 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.types import RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import clip_unchanged
+from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
 from mhnb.view.html import RankLocations
 from tests.support.view_samples import (
@@ -113,6 +114,20 @@ def test_traceback_with_a_second_user_frame_is_shown() -> None:
     assert text.count("x = x.reshape(7, -1)") == 1, "the cell's line is above"
     assert "… 3 frames inside jax" in text
     assert "core.py" not in text
+
+
+def test_innermost_line_of_the_users_cells_is_above_the_message() -> None:
+    """An error in a function of an earlier cell has that cell's line above it, once, and the call below it."""
+    frames = ("Cell In[4], line 2\n----> 2 loss_fn(v)\n", "Cell In[3], line 11, in call(h)\n---> 11 return dot(h)\n")
+    error = RankError("TypeError", "no", (*frames, "TypeError: no"), line=2, code="loss_fn(v)")
+    error = replace(error, inner_place="In [3], line 11", inner_code="    return dot(h)")
+    text = format_cell_text(cell(RankResult(0, "error", error=error), []))
+    assert text.splitlines()[1] == "  In [3], line 11:   return dot(h)"
+    assert text.count("return dot(h)") == 1
+    assert text.count("loss_fn(v)") == 1
+    page = format_cell_html(cell(RankResult(0, "error", error=error), []))
+    assert "In [3], line 11:   return dot(h)" in page
+    assert 'class="mhnb-jump"' not in page, "the line is in another cell"
 
 
 def test_color_adds_only_colours() -> None:
