@@ -22,7 +22,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from mhnb.core.arguments import find_meant_magic, find_missing_magic
-from mhnb.core.error_site import ErrorSite, find_captured, find_failing_name, find_first_argument, find_operands
+from mhnb.core.error_site import (
+    ErrorSite,
+    NamedValue,
+    add_argument,
+    find_captured,
+    find_failing_name,
+    find_first_argument,
+    find_index,
+    find_mask,
+    find_operands,
+    find_uses,
+)
+from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.mesh import format_mesh_code, slice_order, split_over_slices
 
 _PYTHON_VARIABLES = (
@@ -205,15 +217,71 @@ def _make_hint(pattern: str, text: _Text, *, ename: str = ".*", raised_in: str =
 # -- hints in the user's own names
 
 
+class _Replicable(NamedTuple):
+    """An array, or a tree of arrays, that one `device_put` replicates."""
+
+    text: str
+    mesh: str
+    """The expression of its mesh."""
+    is_array: bool
+    is_explicit: bool
+
+    @property
+    def cure(self) -> str:
+        return f"jax.device_put({self.text}, NamedSharding({self.mesh}, P()))"
+
+
+def _find_replicable(seen: RecognisedError, named: NamedValue | None) -> _Replicable | None:
+    """Return what to replicate for a value, or None.
+
+    Only a value that the rank has seen, and that one call of `device_put` replicates.
+    """
+    if named is None:
+        return None
+    text, known, tree = named.text, named.known, seen.site.trees.get(named.text)
+    if tree is not None and not tree.is_uniform:
+        text = tree.array if tree.array_count == 1 else ""
+    if tree is not None:
+        known = tree.array
+    facts = seen.site.arrays.get(known)
+    if not text or facts is None or facts.is_local or not facts.is_on_mesh:
+        return None
+    return _Replicable(text, f"{known}.sharding.mesh", tree is None or text == known, facts.is_explicit)
+
+
 def _hint_fetch(seen: RecognisedError) -> str:
+    if mask := _hint_mask(seen):
+        return mask
     named = find_failing_name(seen.site, seen.code)
-    variable = named.name if named and seen.site.top_level else ""
-    text = named.text if named else "x"
-    shards = text if named is None or named.is_array else ""
+    found = _find_replicable(seen, named)
+    sentences = ["A rank holds only its own shards of a global array."]
+    if named and named.name and seen.site.top_level:
+        sentences.append(f"To copy it to the notebook: `%mhjax pull {named.name}`.")
+    where = "On the ranks" if seen.site.top_level else "In that line"
+    if found is None:
+        sentences.append(f"{where} replicate each global array that it reads first, on all ranks.")
+    elif found.is_array:
+        sentences.append(
+            f"{where} use {found.text}.addressable_shards, or replicate it first on all ranks: {found.cure}."
+        )
+    else:
+        sentences.append(f"{where} replicate it first, on all ranks: {found.cure}.")
+    return " ".join(sentences)
+
+
+def _hint_mask(seen: RecognisedError) -> str:
+    """Return the hint for a fetched mask; empty if none was."""
+    index = find_mask(seen.site)
+    facts = seen.site.arrays.get(index.array) if index else None
+    if index is None or facts is None or facts.is_local or not facts.is_on_mesh:
+        return ""
+    array, mask = (
+        f"jax.device_put({text}, NamedSharding({index.array}.sharding.mesh, P()))" for text in (index.array, index.mask)
+    )
+    cure = index.template.format(array if facts.is_explicit else index.array, mask)
     return (
-        f"A rank holds only its own shards of a global array. To copy it to the notebook: `%mhjax pull {variable or 'x'}`. On the ranks "
-        f"use {shards}.addressable_shards, or replicate it first on all ranks: "
-        f"jax.device_put({text}, NamedSharding({_format_mesh(seen, text)}, P()))."
+        "JAX counts the elements that a mask selects, but a rank holds only its own shards of this mask. "
+        f"Replicate it on all ranks: {cure}."
     )
 
 
@@ -223,18 +291,23 @@ def _format_mesh(seen: RecognisedError, text: str) -> str:
     return f"{text}.sharding.mesh" if facts and facts.is_on_mesh and not facts.is_local else "mesh"
 
 
+_PRINTS_IN_SHARD_MAP = re.compile(r"ShardMapTracer\..*|_debug_print_eager_rule")
+"""Functions of JAX that print the values inside a `jax.shard_map` that is not compiled."""
+
+
 def _hint_iterate(seen: RecognisedError) -> str:
-    text = seen.format_array_name()
-    facts = seen.site.arrays.get(text)
-    index = (
-        f"{text}.at[i].get(out_sharding=NamedSharding({text}.sharding.mesh, P()))"
-        if facts and facts.is_explicit
-        else f"{text}[i]"
-    )
-    return (
-        "You cannot iterate over a sharded array, because most of its rows are on other ranks. Replicate it first on every rank, "
-        f"jax.device_put({text}, NamedSharding({_format_mesh(seen, text)}, P())), or index it: {index}."
-    )
+    if _PRINTS_IN_SHARD_MAP.fullmatch(seen.site.caller):
+        return (
+            "A jax.shard_map without jax.jit around it cannot print values that other ranks hold. "
+            "Put it into jax.jit, jax.jit(jax.shard_map(...)), and print with jax.debug.print."
+        )
+    why = "You cannot iterate over a sharded array, because most of its rows are on other ranks."
+    found = _find_replicable(seen, find_failing_name(seen.site, seen.code))
+    if found is None or not found.is_array:
+        return f"{why} Replicate it first on every rank, or index it."
+    replicated = f"NamedSharding({found.mesh}, P())"
+    index = f"{found.text}.at[0].get(out_sharding={replicated})" if found.is_explicit else f"{found.text}[0]"
+    return f"{why} Replicate it first on every rank, {found.cure}, or index it: {index}."
 
 
 def _hint_unequal(seen: RecognisedError) -> str:
@@ -256,15 +329,22 @@ def _hint_unequal(seen: RecognisedError) -> str:
     )
 
 
-_UPDATE = re.compile(r"([\w.]*)\.at\[[^]]*\]\.(?!get\b)(\w+)\(")
+_UPDATE = re.compile(r"\.at\[[^]]*\]\.(?!get\b)\w+\(")
+UPDATES = frozenset(("add", "divide", "max", "min", "multiply", "power", "set", "subtract"))
+"""Methods of `x.at[...]` that accept `out_sharding`."""
 
 
 def _hint_indexed_update(seen: RecognisedError) -> str:
-    name, verb = found.groups() if (found := _UPDATE.search(seen.code)) else ("x", "set")
-    return (
-        f"An indexed update of an array with Explicit axes needs the result's sharding: {name or 'x'}.at[i].{verb}(value, "
-        f"out_sharding=NamedSharding({_format_mesh(seen, name)}, P(...))). jax.make_mesh creates Explicit axes by default."
-    )
+    why = "An indexed update of an array with Explicit axes needs the result's sharding"
+    named = next((used for used in find_uses(seen.site) if used.text.endswith("]") and ".at[" in used.text), None)
+    sharding = _format_sharding(seen, named.known) if named else ""
+    cure = add_argument(seen.site, UPDATES, f"out_sharding={sharding}") if sharding else None
+    return f"{why}{f': {cure}' if cure else ', out_sharding='}. jax.make_mesh creates Explicit axes by default."
+
+
+def _format_sharding(seen: RecognisedError, text: str) -> str:
+    """Format an array's or traced value's sharding as an expression."""
+    return f"{text}.sharding" if text in seen.site.arrays else f"jax.typeof({text}).sharding"
 
 
 def _hint_captured(seen: RecognisedError) -> str:
@@ -488,18 +568,85 @@ def _hint_unknown_axis(seen: RecognisedError) -> str:
 
 def _hint_unbound_axis(seen: RecognisedError) -> str:
     return (
-        f"This call is not inside a jax.shard_map with mesh axis {seen.match[1]!r}. Collectives such as psum can use only the axes of the "
-        "jax.shard_map around them; mesh.axis_names lists these."
+        f"This call is not inside a jax.shard_map or jax.pmap with the axis {seen.match[1]!r}. Collectives such as psum can use only "
+        "the axes of the jax.shard_map around them, which mesh.axis_names lists, or the axis_name of the jax.pmap."
     )
+
+
+def _hint_pmap_rows(seen: RecognisedError) -> str:
+    if seen.site.entry != "jax._src.pmap":
+        return ""
+    why = (
+        f"jax.pmap takes one row for each device of this rank, but it got {seen.match[1]} for each. "
+        "Pass only this rank's rows, jax.local_device_count() of them"
+    )
+    rows = find_first_argument(seen.site, seen.code)
+    facts = seen.site.arrays.get(rows or "")
+    if rows is None or rows in seen.site.trees or (facts and not facts.is_local):
+        return f"{why}."
+    own = "a[jax.process_index() * jax.local_device_count():][:jax.local_device_count()]"
+    return f"{why}. If {rows} has those of all ranks: jax.tree.map(lambda a: {own}, {rows})."
+
+
+def _hint_unchecked_replication(seen: RecognisedError) -> str:
+    axes = seen.match["one"] or seen.match["several"]
+    if axes is None:
+        return f"JAX advises check_vma=False, but {_UNCHECKED}"
+    axis = repr(axes) if "," not in axes else repr(tuple(axes.split(",")))
+    return (
+        f"JAX cannot see that this result is equal along {axis}, as out_specs declares. Combine it first, for example with "
+        f"jax.lax.psum over {axis}, or name {axis} in out_specs. JAX advises check_vma=False, but {_UNCHECKED}"
+    )
+
+
+_UNCHECKED = "that only turns the check off: if a result that out_specs declares equal differs, each rank continues with its own value."
+
+
+def _hint_key_timeout(seen: RecognisedError) -> str:
+    return (
+        f"No rank set the key {seen.match[1]!r} within {seen.match[2]}. Set it on another rank with key_value_set, "
+        "under the same name, and check that this rank did not stop before that line."
+    )
+
+
+def _hint_barrier_timeout(seen: RecognisedError) -> str:
+    name, arrived, count, missing = seen.match.groups()
+    ranks = describe_ranks([int(rank) for rank in missing.split()])
+    return (
+        f"Only {arrived} of {count} ranks reached the barrier {name!r} in time; {ranks} did not. "
+        "Every rank must reach a barrier of the same name: they may wait at another one, or be late."
+    )
+
+
+TAKE_OUT_SHARDING = frozenset(("dot", "dot_general", "einsum", "matmul", "tensordot"))
+"""Functions of `jax.numpy` and `jax.lax` that contract arrays and accept `out_sharding`."""
 
 
 def _hint_contracting(seen: RecognisedError) -> str:
-    left, right = find_operands(seen.site, seen.code) or ("a", "b")
-    return (
-        f"The dimension that {left} and {right} are summed over is sharded on both sides. Choose the sharding of the result: "
-        f"jnp.matmul({left}, {right}, out_sharding=NamedSharding({_format_mesh(seen, left)}, P(...))); "
-        "P() costs an all-reduce of the result."
-    )
+    mesh, operands = _find_explicit_mesh(seen), find_operands(seen.site, seen.code)
+    summed = f"that {operands[0]} and {operands[1]} are summed over" if operands else "that this line sums over"
+    why = f"The dimension {summed} is sharded on both sides, so JAX cannot choose the sharding of the result."
+    if mesh is None:
+        return f"{why} Choose it with out_sharding= in the call that sums."
+    argument = f"out_sharding=NamedSharding({mesh}, P())"
+    cure = add_argument(seen.site, TAKE_OUT_SHARDING, argument)
+    if cure is None and operands and "@" in seen.site.expression:
+        cure = f"jnp.matmul({operands[0]}, {operands[1]}, {argument})"
+    if cure is None:
+        return f"{why} Choose it with out_sharding= in a call that accepts it, such as jnp.einsum."
+    return f"{why} Choose it: {cure}. P() replicates the result, which costs an all-reduce."
+
+
+def _find_explicit_mesh(seen: RecognisedError) -> str | None:
+    """Return an expression for the mesh in the failing code, or None."""
+    uses = [used for used in find_uses(seen.site, seen.code) if used.is_array]
+    for used in uses:
+        facts = seen.site.arrays.get(used.known)
+        if facts is not None and facts.is_explicit:
+            return f"{used.known}.sharding.mesh"
+    # A traced value has no `.sharding`.
+    traced = [used.known for used in uses if used.known not in seen.site.arrays]
+    return f"jax.typeof({traced[0]}).sharding.mesh" if traced else None
 
 
 def _hint_incompatible(seen: RecognisedError) -> str:
@@ -519,13 +666,12 @@ def _hint_incompatible(seen: RecognisedError) -> str:
 
 
 def _hint_sharded_index(seen: RecognisedError) -> str:
-    named = find_failing_name(seen.site, seen.code)
-    text = named.name if named and named.is_array else "x"
-    return (
-        "Indexing a sharded dimension needs the result's sharding: "
-        f"{text}.at[i].get(out_sharding=NamedSharding({_format_mesh(seen, text)}, P(...))). "
-        "jax.make_mesh creates Explicit axes by default."
-    )
+    why = "Indexing a sharded dimension needs the result's sharding"
+    cure = ""
+    if found := find_index(seen.site):
+        text, index = found
+        cure = f": {text}.at[{index}].get(out_sharding=NamedSharding({_format_sharding(seen, text)}.mesh, P()))"
+    return f"{why}{cure or ', with .at[...].get(out_sharding=...)'}. jax.make_mesh creates Explicit axes by default."
 
 
 def _hint_allgather(seen: RecognisedError) -> str:
@@ -752,6 +898,16 @@ HINTS = (
     ),
     _make_hint(r"unbound axis name: (\w+)", _hint_unbound_axis, ename="NameError"),
     _make_hint(
+        r"^(?:.*(?:replicated across mesh axis '(?P<one>[^']*)'|varying across mesh axes \{[^}]*\} and not \{(?P<several>[^}]*)\}))?"
+        r".*pass(?:ing)? the check_vma=False argument to `jax\.shard_map`",
+        _hint_unchecked_replication,
+    ),
+    _make_hint(
+        r"^cannot select an axis to squeeze out which has size not equal to one, got shape=\((\d+),.*dimensions=\(0,\)$",
+        _hint_pmap_rows,
+        ename="ValueError",
+    ),
+    _make_hint(
         # since jax 0.9: inside shard_map an unknown axis ends in an assertion without text
         r"^$",
         "A collective in this shard_map names a mesh axis that its mesh does not have: mesh.axis_names lists them.",
@@ -819,6 +975,16 @@ HINTS = (
         "ranks cannot find each other. Remove that call, then %mhjax restart; a replay would repeat it.",
     ),
     # -- one rank without the others
+    _make_hint(
+        r"^DEADLINE_EXCEEDED: GetKeyValue\(\) timed out with key: (\S+) and duration: (\S+)",
+        _hint_key_timeout,
+        ename="JaxRuntimeError",
+    ),
+    _make_hint(
+        r"^DEADLINE_EXCEEDED: Barrier timed out\. Id: (.*?)(?:::\d+)?\. .*reached the barrier: (\d+)/(\d+)\..*task names:\s*(\d[\d\s]*)",
+        _hint_barrier_timeout,
+        ename="JaxRuntimeError",
+    ),
     _make_hint(
         r"Gloo context initialization failed|GetKeyValue\(\) timed out|may be stuck",
         "Not every rank reached this collective. x[0], x.sum() and float(...) of a global array are collectives too: "

@@ -162,7 +162,7 @@ def dot(a, b):
     assert (
         f"\n  cell {defined.seq}, line 6:  return a @ b + 1\n  → The dimension that a and b are summed over" in message
     )
-    with pytest.raises(CallFailed, match=r"\n  → The dimension that a and b are summed over"):
+    with pytest.raises(CallFailed, match=r"\n  → The dimension that this line sums over"):
         request_collectives(ready, "jnp.matmul(left, right)", hosts_by_rank(ready))
     with pytest.raises(InvalidRequest, match="on every rank: NameError"):
         request_collectives(ready, "doot(left, right)", hosts_by_rank(ready))

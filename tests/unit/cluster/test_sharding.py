@@ -140,7 +140,7 @@ def test_failing_program_is_reported_as_in_a_cell() -> None:
     first, line, hint = str(caught.value).splitlines()
     assert first == f"step(a, b) on every rank: ShardingTypeError: {said}"
     assert line == "  cell 3, line 2:  return a @ b"
-    assert hint.startswith("  → The dimension that a and b are summed over is sharded on both sides")
+    assert hint.startswith("  → The dimension that this line sums over is sharded on both sides")
     with pytest.raises(CallFailed, match=r"^step\(x\) on every rank: TypeError: no$"):
         merge_compiled("step(x)", {0: failure_reply("TypeError", "no", was_traced=True)})
 

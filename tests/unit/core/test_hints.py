@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -9,10 +10,13 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import pytest
+from msgspec.structs import replace
 
-from mhnb.core.error_site import ArrayFacts, ErrorSite, RefusedMesh
-from mhnb.core.hints import HINTS, find_hint
+from mhnb.core.error_site import ArrayFacts, ErrorSite, RefusedMesh, TreeFacts
+from mhnb.core.hints import HINTS, TAKE_OUT_SHARDING, UPDATES, find_hint
 from mhnb.magics.commands import list_names
 from tests.support.source import PACKAGE
 
@@ -52,6 +56,14 @@ PROVOKED = {
         "AssertionError",
         "names a mesh axis",
     ),
+    "jax.shard_map(sum, mesh=mesh, in_specs=P('x'), out_specs=P())(params)": (
+        "ValueError",
+        "each rank continues with its own",
+    ),
+    "jax.shard_map(jnp.sum, mesh=square, in_specs=P(('x', 'y')), out_specs=P())(params)": (
+        "ValueError",
+        "equal along ('x', 'y')",
+    ),
     "jax.debug.visualize_array_sharding(jnp.float32(3))": ("ValueError", "vars"),
     # names that JAX removed
     "jax.tree_map": ("AttributeError", "jax.tree.map"),
@@ -71,6 +83,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 import jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 mesh, explicit = (jax.make_mesh((8,), ("x",), axis_types=(kind,)) for kind in (AxisType.Auto, AxisType.Explicit))
+square = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 rows, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
 params = jax.device_put(np.arange(8.0), rows)
 half = jax.device_put(np.arange(8.0), NamedSharding(Mesh(np.array(jax.devices()[:4]), ("x",)), P("x")))
@@ -122,12 +135,25 @@ KNOWN = [
     ("UsageError", "Cell magic `%%mhjax` not found.", "separate"),
     ("UsageError", "Cell magic `%%mhajx` not found.", "Did you mean %%mhjax?"),
     # Errors of several processes, as jax 0.10.2 raises them; tests/integration/ranks/test_pitfalls.py provokes most of them on ranks.
-    ("RuntimeError", "Fetching value for `jax.Array` that spans non-addressable (non process local)", "pull"),
+    ("RuntimeError", "Fetching value for `jax.Array` that spans non-addressable (non process local)", "replicate each"),
     ("RuntimeError", "Closing over jax.Array that spans non-addressable (non process local)", "argument"),
     ("ValueError", "coordinator_address should be defined.", "arguments"),
     ("JaxRuntimeError", "DEADLINE_EXCEEDED: Deadline Exceeded\nRPC: /CoordinationService/RegisterTask", "coordinator"),
     ("JaxRuntimeError", "ALREADY_EXISTS: Aborted connect attempt as there is a newer incarnation", "process_id"),
     ("JaxRuntimeError", "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):", "died"),
+    (
+        "JaxRuntimeError",
+        "DEADLINE_EXCEEDED: GetKeyValue() timed out with key: step and duration: 500ms [type.googleapis.com/]",
+        "the key 'step' within 500ms",
+    ),
+    (
+        "JaxRuntimeError",
+        (
+            "DEADLINE_EXCEEDED: Barrier timed out. Id: save::0. This usually happens because\n# of tasks that reached the barrier: 1/4.\n"
+            "The first task at the barrier: 0. Some timed out task names:\n1\n2\n3\n\n\nRPC: /xla.coordination"
+        ),
+        "Only 1 of 4 ranks reached the barrier 'save' in time; ranks 1-3 did not.",
+    ),
     ("JaxRuntimeError", "Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out", "all ranks"),
     (
         "JaxRuntimeError",
@@ -259,6 +285,8 @@ def test_function_of_jax_selects_the_hint(error: tuple[str, str], place: tuple[s
 
 FETCHED = "Fetching value for `jax.Array` that spans non-addressable"
 X = {"x": True}
+W = {"w": True}
+SPREAD = ArrayFacts((8,), False, True, False, 8, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -266,23 +294,68 @@ X = {"x": True}
     [
         ((FETCHED,), ErrorSite(expression="np.asarray(x)", names=X, top_level=True), "", "`%mhjax pull x`"),
         ((FETCHED,), ErrorSite(expression="np.asarray(w)", names={"w": True}, top_level=True), "", "`%mhjax pull w`"),
-        ((FETCHED,), ErrorSite(expression="np.asarray(w)", names={"w": True}), "", "`%mhjax pull x`"),
-        ((FETCHED,), ErrorSite(expression="np.asarray(w)", names={"w": True}), "", "w.addressable_shards"),
-        ((FETCHED,), ErrorSite(), "np.asarray(w)", "x.addressable_shards"),
+        ((FETCHED,), ErrorSite(expression="np.asarray(w)", names=W, arrays={"w": SPREAD}), "", "In that line use w.addressable_shards"),
+        ((FETCHED,), ErrorSite(expression="np.asarray(w.T)", names=W, arrays={"w": SPREAD}), "", "(w.T, NamedSharding(w.sharding.mesh"),
         (("Array has been deleted",), ErrorSite(expression="step(w)", names={"w": True}), "", "w was donated"),
         (("Array has been deleted",), ErrorSite(expression="step(w, x)", names=X | {"w": True}), "", "It was donated"),
         (("jax_num_cpu_devices config should be updated before backends are initialized",), ErrorSite(),
          "jax.config.update('jax_num_cpu_devices', 16)", "--devices 16."),
         (("... array axis 1 is partitioned 4 times, but the dimension size is 10 (full",), ErrorSite(), "", "1 to 12,"),
         (("sync_global_devices name mismatch ('here').",), ErrorSite(), "", "'here'"),
-        (("Length of device assignment 1 is not equal to the size of the mesh 4",), ErrorSite(), "y = w.at[0].add(1.0)",
-         "w.at[i].add(value, out_sharding="),
+        (("Length of device assignment 1 is not equal to the size of the mesh 4",),
+         ErrorSite(expression="w.at[0].add(1.0)", names=W, arrays={"w": SPREAD}), "y = w.at[0].add(1.0)",
+         "w.at[0].add(1.0, out_sharding=w.sharding)"),
         (("Length of device assignment 1 is not equal to the size of the mesh 4",), ErrorSite(), "w.at[0].get()", "pass it"),
     ],
 )  # fmt: skip
 def test_hint_uses_the_users_names_and_sizes(error: tuple[str], site: ErrorSite, code: str, words: str) -> None:
     """Names, axes and sizes in the hint are the user's if they are known, and placeholders if not."""
     assert words in (find_hint("Error", *error, site=site, code=code) or "")
+
+
+LEAF = TreeFacts("t['w']", 1, is_uniform=False)
+
+
+@pytest.mark.parametrize(
+    ("site", "says"),
+    [
+        (ErrorSite(expression="np.asarray(w)", names=W), ""),
+        (ErrorSite(expression="np.asarray(w)", names=W, arrays={"w": SPREAD._replace(is_local=True)}), ""),
+        (ErrorSite(expression="np.asarray(w)", names=W, arrays={"w": SPREAD._replace(is_on_mesh=False)}), ""),
+        (ErrorSite(expression="f(w, x)", names=W | X, arrays={"w": SPREAD, "x": SPREAD}), ""),
+        (ErrorSite(expression="w[i]", names=W, arrays={"w": SPREAD}), ""),
+        (ErrorSite(expression="get(t)", names={"t": False}), ""),
+        (ErrorSite(expression="get(t)", names={"t": False}, trees={"t": LEAF}), ""),
+        (
+            ErrorSite(expression="get(t)", names={"t": False}, trees={"t": LEAF}, arrays={"t['w']": SPREAD}),
+            "(t['w'], N",
+        ),
+        (
+            ErrorSite(
+                expression="get(t)",
+                names={"t": False},
+                trees={"t": LEAF._replace(array_count=2)},
+                arrays={"t['w']": SPREAD},
+            ),
+            "",
+        ),
+        (
+            ErrorSite(
+                expression="get(t)",
+                names={"t": False},
+                trees={"t": LEAF._replace(is_uniform=True)},
+                arrays={"t['w']": SPREAD},
+            ),
+            "(t, NamedSharding(t['w'].sharding.mesh",
+        ),
+    ],
+)
+def test_fetch_names_only_what_can_be_replicated(site: ErrorSite, says: str) -> None:
+    """The hint names an array or tree only if the rank has seen that one call of `device_put` replicates it."""
+    hint = find_hint("RuntimeError", FETCHED, site=site, code=site.expression) or ""
+    assert says in hint
+    assert ("jax.device_put" in hint) == bool(says)
+    assert ".addressable_shards" not in hint.replace("t['w'].addressable_shards", "")
 
 
 SLICES = "`jax.make_mesh` does not support multi-slice topologies."
@@ -416,11 +489,34 @@ def test_explicit_arrays_with_incompatible_devices(error: str, other: ArrayFacts
     assert words in (find_hint(ename, error, site=site, code="a + b") or "")
 
 
+PMAP_ROWS = "cannot select an axis to squeeze out which has size not equal to one, got shape=(4, 3) and dimensions=(0,)"
+
+
+def test_only_pmap_gets_the_hint_about_its_rows() -> None:
+    """The text of a failed squeeze gets the hint only if the cell called pmap."""
+    site = ErrorSite(expression="f(rows)", names={"rows": False}, entry="jax._src.pmap")
+    hint = find_hint("ValueError", PMAP_ROWS, site=site, code="f(rows)") or ""
+    assert "it got 4 for each" in hint
+    assert hint.endswith("[:jax.local_device_count()], rows).")
+    assert find_hint("ValueError", PMAP_ROWS, site=replace(site, entry="jax._src.lax.lax"), code="f(rows)") is None
+
+
+@pytest.mark.slow
+def test_functions_with_out_sharding_accept_it() -> None:
+    """Every function and method to which a hint adds `out_sharding` has this parameter in the installed JAX."""
+    for name in TAKE_OUT_SHARDING:
+        functions = [getattr(module, name) for module in (jnp, jax.lax) if hasattr(module, name)]
+        assert functions
+        assert all("out_sharding" in inspect.signature(function).parameters for function in functions), name
+    for name in UPDATES:
+        assert "out_sharding" in inspect.signature(getattr(jnp.zeros(1).at[0], name)).parameters, name
+
+
 @pytest.mark.slow
 def test_every_hint_has_a_case(provoked: dict[str, Provoked]) -> None:
     """Every row of the table matches an error of the installed JAX, or a recorded text of this file."""
     texts = [evalue for _, evalue, _ in KNOWN] + [error.evalue for error in provoked.values()]
-    texts += ["", "list index out of range", "cannot reshape array of size 3"]
+    texts += ["", "list index out of range", "cannot reshape array of size 3", PMAP_ROWS]
     unmatched = [cure.pattern.pattern for cure in HINTS if not any(cure.pattern.search(text) for text in texts)]
     assert unmatched == []
 
