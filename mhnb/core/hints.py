@@ -311,16 +311,17 @@ def _hint_iterate(seen: RecognisedError) -> str:
 
 
 def _hint_unequal(seen: RecognisedError) -> str:
-    cause, text = classify_unequal_value(seen.match[0]), seen.format_array_name("x")
+    cause, text = classify_unequal_value(seen.match[0]), seen.format_array_name("")
     if cause == "rounded":
+        rounded = f"{text}.astype(np.float32)" if text else "it as np.float32"
         return (
-            f"JAX rounds {text} to its own dtype before it compares, so the values look different. Pass "
-            f'{text}.astype(np.float32); to keep all digits, call jax.config.update("jax_enable_x64", True) first on every rank.'
+            f"JAX rounds {text or 'the value'} to its own dtype before it compares, so the values look different. Pass {rounded}; "
+            'to keep all digits, call jax.config.update("jax_enable_x64", True) first on every rank.'
         )
     if cause == "nan":
         return (
-            f"{text} contains NaN, so this equality check always fails. Use "
-            f"jax.make_array_from_callback({text}.shape, sharding, lambda box: {text}[box]), which does not compare."
+            f"{text or 'The value'} contains NaN, so this equality check always fails. Use jax.make_array_from_callback"
+            f"{f'({text}.shape, sharding, lambda box: {text}[box])' if text else ''}, which does not compare."
         )
     also = " JAX rounds to its own dtypes before it compares, so pass equal float64 values with .astype(np.float32)."
     return (
@@ -492,7 +493,12 @@ def _hint_in_shardings(seen: RecognisedError) -> str:
 
 
 def _hint_other_mesh(seen: RecognisedError) -> str:
-    left, right = map(_parenthesize, find_operands(seen.site, seen.code) or ("a", "b"))
+    if (operands := find_operands(seen.site, seen.code)) is None:
+        return (
+            "The arrays are on meshes whose axes or axis types (Explicit, Auto) differ: "
+            "move them to one mesh first, with jax.device_put on every rank."
+        )
+    left, right = map(_parenthesize, operands)
     if hint := _hint_other_devices(seen, left, right):
         return hint
     return (
@@ -650,7 +656,13 @@ def _find_explicit_mesh(seen: RecognisedError) -> str | None:
 
 
 def _hint_incompatible(seen: RecognisedError) -> str:
-    left, right = map(_parenthesize, find_operands(seen.site, seen.code) or ("a", "b"))
+    why, automatic = (
+        "With Explicit axes both operands need compatible shardings",
+        "or use a mesh with axis_types=(AxisType.Auto, ...), so that the compiler chooses.",
+    )
+    if (operands := find_operands(seen.site, seen.code)) is None:
+        return f"{why}: move one of them first with jax.sharding.reshard; {automatic}"
+    left, right = map(_parenthesize, operands)
     if hint := _hint_other_devices(seen, left, right):
         return hint
     one, other = seen.site.arrays.get(left), seen.site.arrays.get(right)
@@ -659,9 +671,8 @@ def _hint_incompatible(seen: RecognisedError) -> str:
         "jax.sharding.reshard" if not one or not other or one.device_order == other.device_order else "jax.device_put"
     )
     return (
-        "With Explicit axes both operands need compatible shardings: "
-        f"{move}({right}, {_format_target_sharding(seen, left, right)}), which moves "
-        f"{right} between the devices; or use a mesh with axis_types=(AxisType.Auto, ...), so that the compiler chooses."
+        f"{why}: {move}({right}, {_format_target_sharding(seen, left, right)}), which moves "
+        f"{right} between the devices; {automatic}"
     )
 
 
@@ -675,7 +686,8 @@ def _hint_sharded_index(seen: RecognisedError) -> str:
 
 
 def _hint_allgather(seen: RecognisedError) -> str:
-    return f"process_allgather({seen.format_array_name()}, tiled=True)."
+    text = seen.format_array_name("")
+    return f"process_allgather({text}, tiled=True)." if text else "Pass tiled=True to process_allgather."
 
 
 def _hint_sync_point(seen: RecognisedError) -> str:

@@ -105,7 +105,7 @@ def _parse_item(text: str, shown: RankError | None = None) -> _Item:
 
 
 def _shows_line(frame: str, error: RankError) -> bool:
-    """Return whether a frame failed on the line that is above the message."""
+    """Return whether a frame failed on the line above the message."""
     failed = _FAILED_LINE.search(frame)
     line = error.inner_place.rpartition(" ")[2] or str(error.line)
     return failed is not None and (failed[1], failed[2].strip()) == (

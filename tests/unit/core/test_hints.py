@@ -501,6 +501,26 @@ def test_only_pmap_gets_the_hint_about_its_rows() -> None:
     assert find_hint("ValueError", PMAP_ROWS, site=replace(site, entry="jax._src.lax.lax"), code="f(rows)") is None
 
 
+@pytest.mark.parametrize(
+    ("ename", "evalue"),
+    [
+        ("ValueError", "Mesh for all inputs should be equal."),
+        ("ShardingTypeError", "add got incompatible shardings"),
+        ("ShardingTypeError", "Contracting dimensions are sharded and it is ambiguous"),
+        ("ShardingTypeError", "Use `.at[...].get(out_sharding=)` to"),
+        ("ShardingTypeError", "Use `.at[...].set/add(out_sharding=)` to"),
+        ("ValueError", "Gathering global non-fully-addressable arrays only supports tiled=True"),
+        ("AssertionError", f"{_UNEQUAL} Expected: [nan 0.2 nan 0.2]; got: [nan 0.2]."),
+        ("AssertionError", f"{_UNEQUAL} Expected: [0.1 0.2 0.1 0.2]; got: [0.10000001 0.2]."),
+    ],
+)
+def test_hint_without_the_users_names_invents_none(ename: str, evalue: str) -> None:
+    """Where the rank has not seen the values, the hint has no line with names of its own."""
+    hint = find_hint(ename, evalue) or ""
+    assert hint.endswith(".")
+    assert re.search(r"\b[abx][.,)\[]|\bmesh,|value\)", hint) is None, hint
+
+
 @pytest.mark.slow
 def test_functions_with_out_sharding_accept_it() -> None:
     """Every function and method to which a hint adds `out_sharding` has this parameter in the installed JAX."""
