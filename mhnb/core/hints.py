@@ -610,8 +610,8 @@ _UNCHECKED = "that only turns the check off: if a result that out_specs declares
 
 def _hint_key_timeout(seen: RecognisedError) -> str:
     return (
-        f"No rank set the key {seen.match[1]!r} within {seen.match[2]}. Set it on another rank with key_value_set, "
-        "under the same name, and check that this rank did not stop before that line."
+        f"No rank set the key {seen.match[1]!r} within {seen.match[2]}. Another rank must set it with key_value_set, "
+        "under the same name; check that it reached that line."
     )
 
 

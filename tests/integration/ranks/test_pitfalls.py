@@ -350,6 +350,15 @@ def test_unchecked_replication_differs_between_ranks(ranks: Cluster) -> None:
     assert {rank.stdout for rank in cured} == {"28.0\n"}
 
 
+def test_container_with_texts_is_pulled_as_its_hint_says(ranks: Cluster) -> None:
+    """The container of a failed fetch is pulled by the name in the hint, texts included."""
+    ranks.run("mixed = {'w': params, 'names': ['a', 'b']}").check()
+    assert {"`%mhjax pull mixed`" in (hint or "") for hint in hints(ranks.run("jax.device_get(mixed)"))} == {True}
+    pulled = ranks.pull("mixed")
+    assert pulled["names"] == ["a", "b"]
+    assert pulled["w"].tolist() == list(range(8))
+
+
 def test_hint_is_shown_with_the_traceback(ranks: Cluster) -> None:
     """The text and the HTML of a failed cell contain the hint."""
     from mhnb.view.cell.html import format_cell_html
