@@ -1,19 +1,18 @@
 """Group ranks by equal output, and show differing numbers in templates.
 
 This module decides which ranks share a block, and which block is the majority's. The blocks contain every rank's full output.
-Outputs are compared without cell numbers, memory addresses and random ids.
+Outputs are compared in the normal form that `normal_form` defines. A set that ranks wrote in different orders has one order in their block.
 A drawn table is never a template, which would break its columns: ranks whose tables differ have blocks of their own.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from mhnb.core.output.answers import ANSWER_MIME, Answer, read_answer
+from mhnb.core.output.normal_form import align_orders, normalize_output
 from mhnb.core.output.tables import split_outside_tables
 from mhnb.core.output.template import (
     RANK_PLACEHOLDER,
@@ -24,56 +23,6 @@ from mhnb.core.output.template import (
     unify_skeletons,
 )
 from mhnb.types import Output
-
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
-_IGNORED_KEYS = ("execution_count", "transient")
-_MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<[a-zA-Z][^<>]*>", re.DOTALL)
-"""Markup, which readers do not see."""
-_ID = re.compile(r"""\sid=["']?([\w-]+)""")
-_ID_REFERENCE = re.compile(r"""(?<=\s)((?:id|for|headers|href|aria-\w+)=["']?#?)([\w-]+)""")
-"""Matches where a tag names an element: itself or another one."""
-_WORD = re.compile(r"[\w-]+")
-_PANDAS_ID = re.compile(r"T_[0-9a-f]{5}")
-"""Ids by pandas, which styles a table with rules for its id."""
-_HEX = re.compile(r"[0-9a-f]{8,}")
-
-
-def normalize_output(output: Output) -> str:
-    """Return an output as text that is equal for equal content.
-
-    >>> normalize_output({"output_type": "stream", "name": "stdout", "text": "<f at 0x7f0123456789>"})
-    '{"name": "stdout", "output_type": "stream", "text": "<f at 0x>"}'
-    """
-    content = {key: value for key, value in output.items() if key not in _IGNORED_KEYS}
-    data = content.get("data")
-    if isinstance(data, dict) and isinstance(html := data.get("text/html"), str):
-        content["data"] = {**data, "text/html": _replace_random_ids(html)}
-    return _ADDRESS.sub(" at 0x", json.dumps(content, sort_keys=True, default=str))
-
-
-def _replace_random_ids(html: str) -> str:
-    """Number the random ids in HTML, which differ by rank without meaning.
-
-    They are replaced only where they are names of elements: the same word in visible text stays.
-    """
-    found = (word for tag in _MARKUP.finditer(html) for word in _ID.findall(tag[0]))
-    # No text contains this character, so a number in the text is not mistaken for one of these.
-    numbers = {word: f"\0{at}" for at, word in enumerate(dict.fromkeys(filter(_is_random, found)))}
-    if not numbers:
-        return html
-
-    def rename(markup: re.Match[str]) -> str:
-        if markup[1]:
-            return _WORD.sub(lambda word: numbers.get(word[0], word[0]), markup[0])
-        return _ID_REFERENCE.sub(lambda name: name[1] + numbers.get(name[2], name[2]), markup[0])
-
-    return _MARKUP.sub(rename, html)
-
-
-def _is_random(word: str) -> bool:
-    run = _HEX.search(word)
-    return _PANDAS_ID.match(word) is not None or (run is not None and not run[0].isalpha() and not word.isdecimal())
-
 
 # -- group ranks by equal output
 
@@ -94,10 +43,17 @@ class TextPart:
     template: Template
     answer: Answer | None = None
     """The answer to an exercise that the text of a display is."""
+    originals: tuple[tuple[int, str], ...] = ()
+    """The ranks with a set that is marked because others have another order of it, each with the text as it wrote it."""
+
+    @property
+    def has_several_orders(self) -> bool:
+        """Whether a set has several orders on its ranks."""
+        return len({text for _, text in self.originals}) > 1
 
     def output_of(self, rank: int) -> Output:
         """Return the rank's text as an nbformat output."""
-        text = self.template.text_of(rank)
+        text = dict(self.originals).get(rank) or self.template.text_of(rank)
         if self.channel == "value":
             return {"output_type": "display_data", "data": {"text/plain": text}, "metadata": {}}
         return {"output_type": "stream", "name": self.channel, "text": text}
@@ -128,13 +84,16 @@ class OutputGroup:
     def has_differences(self) -> bool:
         """Whether anything other than their own number differs between its ranks."""
         return any(
-            len(part.variants) > 1 if isinstance(part, RichPart) else bool(part.template.varying) for part in self.parts
+            len(part.variants) > 1
+            if isinstance(part, RichPart)
+            else bool(part.template.varying) or part.has_several_orders
+            for part in self.parts
         )
 
     @property
     def is_literal(self) -> bool:
         """Whether the shown text is every rank's exact text, whatever its figures."""
-        return not any(isinstance(part, TextPart) and part.template.slots for part in self.parts)
+        return not any(isinstance(part, TextPart) and (part.template.slots or part.originals) for part in self.parts)
 
     def outputs_of(self, rank: int) -> tuple[Output, ...]:
         """Return the outputs of a rank."""
@@ -150,27 +109,38 @@ def is_text(output: Output) -> bool:
     return output["output_type"] == "stream" or set(output.get("data", ())) - {ANSWER_MIME} == {"text/plain"}
 
 
-def group_outputs(outputs_by_ranks: Iterable[tuple[Sequence[int], Sequence[Output]]]) -> tuple[OutputGroup, ...]:
+def group_outputs(
+    outputs_by_ranks: Iterable[tuple[Sequence[int], Sequence[Output]]], *, may_list_numbers: bool = True
+) -> tuple[OutputGroup, ...]:
     """Group the ranks' outputs into blocks, ordered by first rank.
 
     Args:
         outputs_by_ranks: ranks with the outputs that all of them have; the caller leaves out errors.
+        may_list_numbers: whether a few ranks' lines of numbers may be blocks of their own, one below the other.
 
     >>> [f.ranks for f in group_outputs([((r,), [{"output_type": "stream", "name": "stdout", "text": f"a {r}"}]) for r in (0, 1)])]
     [(0, 1)]
     """
     classes: dict[tuple[object, ...], list[_Member]] = {}
-    for ranks, outputs in outputs_by_ranks:
-        member = _Member(tuple(ranks), outputs)
+    said = [(tuple(ranks), outputs) for ranks, outputs in outputs_by_ranks]
+    texts = [text_of(output) for _, outputs in said for output in outputs]
+    aligned = iter(align_orders(texts) if len(said) > 1 else texts)
+    for ranks, outputs in said:
+        member = _Member(ranks, outputs, [next(aligned) for _ in outputs])
         classes.setdefault(member.key, []).append(member)
     for members in classes.values():
         _share_skeletons(members)
-    groups_by_class = [_group_by_own_number(members) for members in classes.values()]
+    listed = [may_list_numbers and _are_mostly_numbers(members) for members in classes.values()]
+    groups_by_class = [
+        _group_by_numbers(members, [m.all_numbers for m in members]) if is_listed else _group_by_own_number(members)
+        for members, is_listed in zip(classes.values(), listed, strict=True)
+    ]
     total = sum(len(m.ranks) for members in classes.values() for m in members)
+    has_majority = _has_majority(groups_by_class, total)
     blocks = [
         block
-        for groups in groups_by_class
-        for block in _build_blocks(groups, total, has_majority=_has_majority(groups_by_class, total))
+        for groups, is_listed in zip(groups_by_class, listed, strict=True)
+        for block in (map(_block, groups) if is_listed else _build_blocks(groups, total, has_majority=has_majority))
     ]
     return tuple(sorted(blocks, key=lambda block: block.ranks[0]))
 
@@ -188,15 +158,17 @@ def find_majority(blocks: Sequence[OutputGroup]) -> OutputGroup | None:
 class _Member:
     """Ranks with equal outputs, split into skeletons and numbers."""
 
-    def __init__(self, ranks: tuple[int, ...], outputs: Sequence[Output]) -> None:
+    def __init__(self, ranks: tuple[int, ...], outputs: Sequence[Output], texts: Sequence[str]) -> None:
         self.ranks = ranks
+        self.texts = texts
+        """Those of the outputs, each with the order of sets that all members share."""
         self.shapes: list[tuple[str, Skeleton]] = []
         self.numbers: list[list[str]] = []
         self.outputs = outputs
         self.own_positions: frozenset[int] = frozenset()
         """Positions, among all its numbers, at which it and most others of its class wrote their own rank."""
-        for output in outputs:
-            self._add_output(output)
+        for output, text in zip(outputs, texts, strict=True):
+            self._add_output(output, text)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -206,18 +178,34 @@ class _Member:
             for (channel, skeleton), numbers in zip(self.shapes, self.numbers, strict=True)
         )
 
-    def _add_output(self, output: Output) -> None:
+    @property
+    def all_numbers(self) -> list[str]:
+        """Its numbers, those of every output."""
+        return [number for numbers in self.numbers for number in numbers]
+
+    def original(self, at: int) -> str:
+        """Return a text as written; empty if the shared one is equal."""
+        own = text_of(self.outputs[at])
+        return "" if own == self.texts[at] else own
+
+    def _add_output(self, output: Output, text: str) -> None:
         if is_text(output):
-            stream = output["output_type"] == "stream"
-            text = output["text"] if stream else output["data"]["text/plain"]
-            skeleton, numbers = split_outside_tables(text if isinstance(text, str) else "".join(text))
-            self._add(output["name"] if stream else "value", skeleton, numbers)
+            skeleton, numbers = split_outside_tables(text)
+            self._add(output["name"] if output["output_type"] == "stream" else "value", skeleton, numbers)
         else:
             self._add("rich", tuple(sorted(output.get("data", ()))), [normalize_output(output)])
 
     def _add(self, channel: str, skeleton: Skeleton, numbers: list[str]) -> None:
         self.shapes.append((channel, skeleton))
         self.numbers.append(numbers)
+
+
+def text_of(output: Output) -> str:
+    """Return an output's text; empty if it has other forms."""
+    if not is_text(output):
+        return ""
+    text = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
+    return text if isinstance(text, str) else "".join(text)
 
 
 def _share_skeletons(members: Sequence[_Member]) -> None:
@@ -237,12 +225,10 @@ def _group_by_own_number(members: list[_Member]) -> list[_EqualMembers]:
     """Group members that are equal apart from each rank's own number."""
     if len(members) == 1:
         return [members]
-    if _are_mostly_numbers(members):
-        return [[member] for member in members]
     ranks = sum(len(m.ranks) for m in members)
     marked: list[list[str]] = [[] for _ in members]
     own_positions: list[set[int]] = [set() for _ in members]
-    for position, column in enumerate(zip(*([n for part in m.numbers for n in part] for m in members), strict=True)):
+    for position, column in enumerate(zip(*(m.all_numbers for m in members), strict=True)):
         if len(set(column)) == 1:
             continue
         own = [len(m.ranks) == 1 and _is_own_rank(value, m.ranks[0]) for m, value in zip(members, column, strict=True)]
@@ -253,10 +239,15 @@ def _group_by_own_number(members: list[_Member]) -> list[_EqualMembers]:
             marked[at].append(RANK_PLACEHOLDER + "." * value.endswith(".") if is_common and own[at] else value)
             if is_common and own[at]:
                 own_positions[at].add(position)
-    found: dict[tuple[str, ...], _EqualMembers] = {}
-    for member, mark, own_places in zip(members, marked, own_positions, strict=True):
+    for member, own_places in zip(members, own_positions, strict=True):
         member.own_positions = frozenset(own_places)
-        found.setdefault(tuple(mark), []).append(member)
+    return _group_by_numbers(members, marked)
+
+
+def _group_by_numbers(members: Sequence[_Member], numbers: Sequence[list[str]]) -> list[_EqualMembers]:
+    found: dict[tuple[str, ...], _EqualMembers] = {}
+    for member, own in zip(members, numbers, strict=True):
+        found.setdefault(tuple(own), []).append(member)
     return list(found.values())
 
 
@@ -278,7 +269,7 @@ def _are_crowded(members: Sequence[_Member]) -> bool:
     lines = sum(
         "".join(skeleton).rstrip("\n").count("\n") + 1 for channel, skeleton in members[0].shapes if channel != "rich"
     )
-    rows = [[number for part in member.numbers for number in part] for member in members]
+    rows = [member.all_numbers for member in members]
     if lines != 1 or any(number.lstrip().startswith("|") for row in rows for number in row):
         # Progress bars are merged into one bar.
         return False
@@ -300,7 +291,7 @@ def _build_blocks(groups: Sequence[_EqualMembers], total: int, *, has_majority: 
     """
     major = [group for group in groups if 2 * _size(group) > total]
     minor = [group for group in groups if 2 * _size(group) <= total]
-    if (has_majority and len(minor) <= _MAX_MINORITY_BLOCKS) or _are_mostly_numbers([m for g in groups for m in g]):
+    if has_majority and len(minor) <= _MAX_MINORITY_BLOCKS:
         return [_block(group) for group in groups]
     return [_block(group) for group in major] + ([_block([m for g in minor for m in g])] if minor else [])
 
@@ -317,7 +308,8 @@ def _part(members: _EqualMembers, at: int) -> _Part:
         own = frozenset.intersection(*(m.own_positions for m in members))
         here = {place - first for place in own if 0 <= place - first < len(members[0].numbers[at])}
         template = make_template([(m.ranks, m.numbers[at]) for m in members], skeleton, own_positions=here)
-        return TextPart(channel, template, read_answer(members[0].outputs[at]))
+        originals = sorted((rank, m.original(at)) for m in members for rank in m.ranks if m.original(at))
+        return TextPart(channel, template, read_answer(members[0].outputs[at]), tuple(originals))
     variants: dict[str, tuple[list[int], Output]] = {}
     for member in members:
         variants.setdefault(member.numbers[at][0], ([], member.outputs[at]))[0].extend(member.ranks)

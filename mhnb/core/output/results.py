@@ -13,7 +13,7 @@ from typing import TypeVar
 from mhnb.core.cell_name import format_cell_name
 from mhnb.core.hang_report import HangReport
 from mhnb.core.metrics import NO_METRICS, Metrics
-from mhnb.core.output.folding import normalize_output
+from mhnb.core.output.normal_form import normalize_output
 from mhnb.core.ranks import describe_ranks
 from mhnb.core.trace import TraceReport
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch

@@ -1,6 +1,7 @@
 """Template for texts of several ranks that differ only in numbers.
 
 This module decides what a number is, and which one is the rank's own. The template contains each text completely.
+A random name, such as that of a temporary file, counts as a number.
 
 Units of durations, and of the counts by `%timeit`, may differ by rank together with the number: `940 µs` on one rank and `1.01 ms` on
 another differ in a number. Any other word after a number is text.
@@ -15,13 +16,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from mhnb.core.output.normal_form import RANDOM_NAME
+
 _S = r"\d+s"
 _MIN = rf"\d+min(?: {_S})?"
 _H = rf"\d+h (?:{_MIN}|{_S})"
 _D = rf"\d+d (?:{_H}|\d+h|{_MIN}|{_S})"
 LONG_TIME = rf"(?<![\w.])(?:{_D}|{_H}|{_MIN})(?!\w)"
 """A minute and more, as formatted by IPython: `1min 2s`."""
-_LONG_UNIT = re.compile(r"min|\d[hd]")
+_LONG_TIME = re.compile(LONG_TIME)
 
 _UNIT = re.compile(r"(?P<time> ?[mnuµμ]?s)(?!\w|-[^\W\d])|(?P<loops> loops?)(?= each\b)")
 _NAME_END = re.compile(r"[\w.]$")
@@ -54,7 +57,7 @@ def find_unit(before: str, number: str, after: str) -> tuple[str, str]:
     >>> find_unit("Wall time:", " 940", " µs"), find_unit("", "3", " km")
     (('time', ' µs'), ('', ''))
     """
-    if number[-1:].isalpha() and _LONG_UNIT.search(number):
+    if number[-1:].isalpha() and _LONG_TIME.fullmatch(number.lstrip(" +-")):
         return "time", ""
     found = _UNIT.match(after)
     if found is None or (not number.startswith(" ") and _NAME_END.search(before)):
@@ -91,7 +94,7 @@ _WORD = r"(?<![A-Za-z0-9_])(?:nan|inf)(?![A-Za-z0-9_])"
 # range.
 # A run of blanks is scanned once, from its start, because a rank may print a million of them.
 _NUMBER = re.compile(
-    rf"((?:(?<! ) ++[-+]|(?<![\w.)\]])[-+]|(?<! ) *+)(?:{LONG_TIME}|{_DECIMAL}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)"
+    rf"((?:(?<! ) ++[-+]|(?<![\w.)\]])[-+]|(?<! ) *+)(?:{RANDOM_NAME}|{LONG_TIME}|{_DECIMAL}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)"
 )
 
 _PADDING = re.compile(r" *(?=[\]),|\n]|$)| +(?= [^ ])")
@@ -160,13 +163,15 @@ def unify_skeletons(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skelet
 
 
 def parse_number(value: str) -> float | None:
-    """Parse a number, durations in seconds; None for a progress bar.
+    """Parse a number, durations in seconds; None for other text.
 
-    >>> parse_number(" -1e-3"), parse_number("|███   |")
-    (-0.001, None)
+    >>> parse_number(" -1e-3"), parse_number("|███   |"), parse_number("tmp_x5n7ab_"), parse_number("1. 2.")
+    (-0.001, None, None, None)
     """
-    text = value.strip()
-    return None if text.startswith("|") else parse_measure(text)
+    try:
+        return parse_measure(value.strip())
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

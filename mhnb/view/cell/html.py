@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Literal, TypeAlias
 
-from mhnb.core.output.folding import RichPart, TextPart, is_text
+from mhnb.core.output.folding import RichPart, TextPart, is_text, text_of
 from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
 from mhnb.core.output.rich import find_figure_type
@@ -676,10 +676,7 @@ def _group_grid_cells(
 
 def _is_table(output: Output) -> bool:
     """Return whether an output must not be wrapped: non-text or a table."""
-    if not is_text(output):
-        return True
-    text = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
-    return has_table(text if isinstance(text, str) else "".join(text))
+    return not is_text(output) or has_table(text_of(output))
 
 
 def _format_grid_cell(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mhnb.core.hang_report import HangReport
 from mhnb.core.memory import FailedAllocations, FailureGroup, group_failures
 from mhnb.core.output.diff import DiffRow, compare_lines
-from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_majority, group_outputs, is_text
+from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_majority, group_outputs, text_of
 from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CarriedNote, CellResult, RankResult, group_by_outputs
 from mhnb.core.output.rich import ignore_bars
@@ -222,7 +222,7 @@ def _format_compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[
     """Return a note if ranks share output compared only in part."""
     shared = {rank for block in blocks if len(block.ranks) > 1 for rank in block.ranks}
     long = [
-        r for r in result.ranks if r.rank in shared and sum(len(_text_of(o)) for o in r.outputs) > MAX_COMPARED_NBYTES
+        r for r in result.ranks if r.rank in shared and sum(len(text_of(o)) for o in r.outputs) > MAX_COMPARED_NBYTES
     ]
     if not long or len(group_by_outputs(without_errors(r) for r in long)) == 1:
         return ()
@@ -329,12 +329,12 @@ def _shorten_groups(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]
 
     Thus ranks with the same output still have the same.
     """
-    size = max((sum(len(_text_of(o)) for o in outputs) for outputs in groups), default=0)
+    size = max((sum(len(text_of(o)) for o in outputs) for outputs in groups), default=0)
     if size <= MAX_COMPARED_NBYTES:
         return list(groups)
     groups = [[_cut_long_lines(output) for output in outputs] for outputs in groups]
-    size = max(sum(len(_text_of(o)) for o in outputs) for outputs in groups)
-    lines = max(sum(_text_of(o).count("\n") + 1 for o in outputs) for outputs in groups)
+    size = max(sum(len(text_of(o)) for o in outputs) for outputs in groups)
+    lines = max(sum(text_of(o).count("\n") + 1 for o in outputs) for outputs in groups)
     keep = max(1, int(lines * MAX_COMPARED_NBYTES / size / 2))
     return [
         clip_outputs(_clip_lines(outputs, keep), MAX_COMPARED_NBYTES, where="the log file") if outputs else outputs
@@ -344,7 +344,7 @@ def _shorten_groups(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]
 
 def _cut_long_lines(output: Output) -> Output:
     """Cut very long lines, so that none fills the whole limit."""
-    lines = _text_of(output).split("\n")
+    lines = text_of(output).split("\n")
     if all(len(line) <= _MAX_LINE_NBYTES for line in lines):
         return output
     return _with_text(output, "\n".join(shorten_line(line, _MAX_LINE_NBYTES) for line in lines))
@@ -354,7 +354,7 @@ def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
     """Keep `keep` lines at each end."""
     clipped = []
     for output in outputs:
-        lines = _text_of(output).split("\n")
+        lines = text_of(output).split("\n")
         left_out = len(lines) - 2 * keep
         if left_out <= 0:
             clipped.append(output)
@@ -488,10 +488,13 @@ def _format_first_difference(row: DiffRow) -> str:
 
 def _describe_variation(block: OutputGroup) -> str:
     if _has_differing_numbers(block):
-        lines = [item for item in block_items(block) if not isinstance(item, RichPart)]
+        slots = [slot for item in block_items(block) if not isinstance(item, RichPart) for slot in item.slots]
+        kind = "numbers" if any(any(n is not None for n in slot.numbers) for slot in slots) else "names"
         # The speed that progress bars show always differs.
-        return "numbers differ by rank" if any(line.slots for line in lines) else ""
+        return f"{kind} differ by rank" if slots else ""
     pictures = [part for part in block.parts if isinstance(part, RichPart) and len(part.variants) > 1]
+    if not pictures:
+        return "order differs by rank"
     kinds = {kind for picture in pictures for _, output in picture.variants for kind in output.get("data", ())}
     return f"{'figures' if any(kind.startswith('image/') for kind in kinds) else 'displays'} differ by rank"
 
@@ -526,30 +529,23 @@ def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) ->
     >>> clip_outputs([{"output_type": "stream", "name": "stdout", "text": "abcdef"}], 4, where="a.log")[0]["text"]
     'ab\n… 2 B left out, all of it is in a.log …\nef'
     """
-    total = sum(len(_text_of(output)) for output in outputs)
+    total = sum(len(text_of(output)) for output in outputs)
     if total <= limit_nbytes:
         return tuple(outputs)
     begin, end = limit_nbytes // 2, total - (limit_nbytes - limit_nbytes // 2)
-    middle = "".join(map(_text_of, outputs))[begin:end]
+    middle = "".join(map(text_of, outputs))[begin:end]
     # Include what the rank itself left out in this part.
     left_out = end - begin + sum(int(gap[1].replace(",", "")) - len(gap[0]) for gap in GAP_LINE.finditer(middle))
     note = f"\n… {format_nbytes(left_out)} left out, all of it is in {where} …\n"
     kept, at = [], 0
     for output in outputs:
-        text = _text_of(output)
+        text = text_of(output)
         head, tail = text[: max(0, begin - at)], text[max(0, end - at) :]
         middle = note if at <= begin < at + len(text) else ""
         at += len(text)
         if head or middle or tail or not text:
             kept.append(_with_text(output, head + middle + tail) if middle or len(head) < len(text) else output)
     return tuple(kept)
-
-
-def _text_of(output: Output) -> str:
-    if not is_text(output):
-        return ""
-    text = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
-    return text if isinstance(text, str) else "".join(text)
 
 
 def _with_text(output: Output, text: str) -> Output:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_majority, group_outputs
+from mhnb.core.output.normal_form import ORDER_MARK
 from mhnb.core.output.template import parse_number, split_numbers
 from mhnb.types import Output
 
@@ -134,6 +135,58 @@ def test_whole_float_shares_a_block_with_fractions() -> None:
     (part,) = block.parts
     assert isinstance(part, TextPart)
     assert [slot.values for slot in part.template.varying] == [("1.", "1.5", "0.5")]
+
+
+def test_set_in_another_order_shares_a_block() -> None:
+    """Two ranks that differ in the order of a set, and in a number, share a block that marks the set; no text is lost."""
+    texts = ["rank 0 of {'a', 'b'}: loss 0.5\n", "rank 1 of {'b', 'a'}: loss 0.25\n"]
+    (block,) = group_texts(*texts)
+    assert display_texts(block) == [f"rank ‹rank› of {{'a', 'b'}} {ORDER_MARK}: loss 0.5\n"]
+    assert [block.outputs_of(rank)[0]["text"] for rank in (0, 1)] == texts
+    assert block.has_differences
+    assert not block.is_literal
+
+
+def test_rank_that_differs_from_a_majority_with_several_orders() -> None:
+    """A set that has several orders on the majority's ranks does not separate a rank with another number further."""
+    orders = ("{'a', 'b'}", "{'b', 'a'}")
+    blocks = group_texts(*(f"{orders[rank % 2]} loss {0.7 if rank == 2 else 0.3}" for rank in range(4)))
+    assert [block.ranks for block in blocks] == [(0, 1, 3), (2,)]
+    assert [block.has_differences for block in blocks] == [True, False]
+
+
+def test_numbers_listed_by_rank_may_share_an_order() -> None:
+    """Ranks that are equal but for the order of a set share a block, also where lines of numbers have blocks of their own."""
+    texts = [f"{{'a', 'b'}} {n} {n} {n} {n}" for n in (5, 6)] + ["{'b', 'a'} 5 5 5 5"]
+    assert [block.ranks for block in group_texts(*texts)] == [(0, 2), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("form", "names"),
+    [
+        ("no file /tmp/{}/x.npy", ("tmp4z4rv05h", "tmp__l0tpmu")),
+        ("job {} runs", ("3f2b1c4d-aaaa-4bbb-8ccc-0123456789ab", "00000000-aaaa-4bbb-8ccc-0123456789ab")),
+        ("store_{}.bin", ("ea8ce7f93ce448f7", "bb030eeb66dc4add")),
+        ("buffer {} of 4", ("0x7f4591e20830", "0x7f459081c820")),
+        ("run {}", ("1d2345ab min", "77aabbccd0 min")),
+    ],
+)
+def test_random_name_is_a_number(form: str, names: tuple[str, str]) -> None:
+    """Texts that differ in a random name are one block that lists the names."""
+    (block,) = group_texts(*map(form.format, names))
+    (part,) = block.parts
+    assert isinstance(part, TextPart)
+    (slot,) = part.template.slots
+    assert slot.values == tuple(name.removesuffix(" min") for name in names)
+    assert slot.numbers == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("decade", "facade"), ("tmp_metrics", "tmp_results"), ("deadbeef", "feedface")]
+)
+def test_word_is_not_a_random_name(one: str, other: str) -> None:
+    """A word of a few letters that a hexadecimal number has too is text."""
+    assert len(group_texts(f"saved {one}", f"saved {other}")) == 2
 
 
 def test_padded_own_rank_number_shares_a_block() -> None:

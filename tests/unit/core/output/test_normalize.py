@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.output.folding import normalize_output
+from mhnb.core.output.normal_form import ORDER_MARK, align_orders, normalize_output, normalize_text
 from mhnb.types import Output
 
 
@@ -69,3 +69,56 @@ def test_missing_data_is_accepted() -> None:
 def test_visible_differences_count(one: str, other: str) -> None:
     """Text, names that a user chose, and the cell that a rule applies to all count."""
     assert normalize_output(html(one)) != normalize_output(html(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("on {CpuDevice(id=1), CpuDevice(id=0)}.", "on {CpuDevice(id=0), CpuDevice(id=1)}."),
+        ("it doesn't fit {'a, b', 'c}'} or {1, 'x'}", "it doesn't fit {'c}', 'a, b'} or {'x', 1}"),
+        ("{('a', 1),\n ('b', 2)}", "{('b', 2),\n ('a', 1)}"),
+        ("{frozenset({'a', 'b'}), frozenset({'c'})}", "{frozenset({'c'}), frozenset({'b', 'a'})}"),
+        ("{'names': {'a', 'b'}}", "{'names': {'b', 'a'}}"),
+        ("{<Axis.X: 1>, <Axis.Y: 2>}", "{<Axis.Y: 2>, <Axis.X: 1>}"),
+        ("{<f at 0x7f0123456789>, <g at 0x7f0123456780>}", "{<g at 0x7f9123456789>, <f at 0x7f9123456780>}"),
+        ("(open {'a', 'b'} ]", "(open {'b', 'a'} ]"),
+        ("{ unclosed {'a', 'b'}", "{ unclosed {'b', 'a'}"),
+        ('{grpc_status:6, grpc_message:"no {x}, 1:2"}', '{grpc_message:"no {x}, 1:2", grpc_status:6}'),
+    ],
+)
+def test_order_of_a_set_does_not_count(one: str, other: str) -> None:
+    """Sets with the same members are equal, wherever they are in a text; so are the fields of a gRPC error."""
+    assert normalize_text(one) == normalize_text(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("{'a', 'b'}", "{'a', 'c'}"),
+        ("{'a', 'b'}", "{'b', 'a', 'a'}"),
+        ("['a', 'b']", "['b', 'a']"),
+        ("('a', 'b')", "('b', 'a')"),
+        ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}"),
+        ("{<Axis.X: 1>: 1, <Axis.Y: 2>: 2}", "{<Axis.Y: 2>: 2, <Axis.X: 1>: 1}"),
+        ("{0, 1}", "{1, 0}"),
+        ("f32[8,4]{a,b}", "f32[8,4]{b,a}"),
+        ("{('a', 'b'), 'c'}", "{('b', 'a'), 'c'}"),
+        ("{step:1, loss:2}", "{loss:2, step:1}"),
+    ],
+)
+def test_other_orders_and_members_count(one: str, other: str) -> None:
+    """Other members count, and the order of a list, a tuple, a dict, a pair of numbers and a layout of XLA."""
+    assert normalize_text(one) != normalize_text(other)
+
+
+def test_only_sets_with_several_orders_are_aligned() -> None:
+    """A set that every text has in one order stays as it is, as does a text without the set."""
+    texts = ["{'b', 'a'} in {'z', 'y'}", "{'b', 'a'} in {'y', 'z'}", "no set"]
+    shared = f"{{'b', 'a'}} in {{'z', 'y'}} {ORDER_MARK}"
+    assert align_orders(texts) == [shared, shared, "no set"]
+
+
+@pytest.mark.parametrize("text", ["{" * 50_000, "{'a " * 20_000, "{<:" * 10_000, "{a, " * 20_000])
+def test_unclosed_brackets_are_read_quickly(text: str) -> None:
+    """Every character is read once; reading on from each bracket would take minutes."""
+    assert normalize_text(text) == text

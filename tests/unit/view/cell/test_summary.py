@@ -159,6 +159,19 @@ def test_finished_progress_bar_is_not_a_difference() -> None:
     assert summarise_cell(cell(*beside)).difference == "numbers differ by rank"
 
 
+@pytest.mark.parametrize(
+    ("texts", "difference"),
+    [
+        (("on {'a', 'b'}", "on {'b', 'a'}"), "order differs by rank"),
+        (("in /tmp/tmp4z4rv05h", "in /tmp/tmp__l0tpmu"), "names differ by rank"),
+        (("in /tmp/tmp4z4rv05h of {'a', 'b'}: 7", "in /tmp/tmp__l0tpmu of {'b', 'a'}: 8"), "numbers differ by rank"),
+    ],
+)
+def test_status_line_names_what_differs(texts: tuple[str, str], difference: str) -> None:
+    """The status line names what differs within the block that ranks share, numbers first."""
+    assert summarise_cell(cell(*[[out(text)] for text in texts])).difference == difference
+
+
 def test_progress_bars_do_not_hide_a_difference() -> None:
     """The position of a progress bar at a print is arbitrary, so only the line that one rank alone has is a difference."""
     bar = "train: {}%|███       | {}/100"
