@@ -34,6 +34,8 @@ from mhnb.view.drawings.curves import find_outliers
 
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Placeholders in a line's text for a rank's own number and for a slot. Unicode reserves them for use inside a program."""
+_LIST = re.compile(rf"(?:(?<=[\[(])|^)[-+\d\s.,einfa{OWN_MARK}{SLOT_MARK}]+(?=[\])]|$)|{SLOT_MARK}")
+"""The inside of a list of numbers, or of its part on a line; or a slot elsewhere."""
 _MARKS = re.compile(f"[{OWN_MARK}{SLOT_MARK}]")
 _BYTES_OF, _AT_LEAST_PREFIX = " bytes of ", "at least "
 """If the ranks left out different amounts, the smallest is shown. The others are in the same place."""
@@ -135,10 +137,33 @@ def comparable_lines(block: OutputGroup, *, with_letters: bool = True) -> list[S
         if isinstance(item, RichPart):
             lines += [("picture", str(sorted(output["data"].items()))) for _, output in item.variants]
         else:
-            first, *pieces = strip_ansi(item.text).replace(OWN_MARK, RANK_PLACEHOLDER).split(SLOT_MARK)
-            slots = [f"‹{slot_letter(at) if with_letters else '…'}›{piece}" for at, piece in enumerate(pieces)]
-            lines.append((item.channel, "".join([first, *slots])))
+            lines.append((item.channel, _insert_letters(item, with_letters=with_letters)))
     return lines
+
+
+def _insert_letters(line: BlockLine, *, with_letters: bool = True) -> str:
+    first, *pieces = strip_ansi(line.text).replace(OWN_MARK, RANK_PLACEHOLDER).split(SLOT_MARK)
+    slots = [f"‹{slot_letter(at) if with_letters else '…'}›{piece}" for at, piece in enumerate(pieces)]
+    return "".join([first, *slots])
+
+
+def _join_lists(line: BlockLine, ranks: Sequence[int]) -> BlockLine:
+    """Join the differing numbers of each list into one slot."""
+    slots = iter(line.slots)
+    joined: list[Slot] = []
+
+    def join(found: re.Match[str]) -> str:
+        pieces = found[0].split(SLOT_MARK)
+        inner = [next(slots) for _ in pieces[1:]]
+        if len(inner) < 2:
+            joined.extend(inner)
+            return found[0]
+        texts = [_join_literals(pieces, [slot.values[at] for slot in inner]) for at in range(len(ranks))]
+        joined.append(Slot(tuple(text.replace(OWN_MARK, str(rank)) for text, rank in zip(texts, ranks, strict=True))))
+        return SLOT_MARK
+
+    text = _LIST.sub(join, line.text)
+    return replace(line, text=text, slots=tuple(joined))
 
 
 def format_lines(block: OutputGroup) -> list[str]:
@@ -149,10 +174,10 @@ def format_lines(block: OutputGroup) -> list[str]:
     >>> format_lines(group_outputs(outputs)[0])
     ['rank ‹rank› lost ‹a› of 9', '  a  0: 7 · 1: 8']
     """
-    items = [item for item in block_items(block) if isinstance(item, BlockLine)]
+    items = [_join_lists(item, block.ranks) for item in block_items(block) if isinstance(item, BlockLine)]
     lines: list[str] = []
-    for item, (_, text) in zip(items, comparable_lines(block), strict=True):
-        lines.append(text)
+    for item in items:
+        lines.append(_insert_letters(item))
         lines += [f"  {slot_letter(at)}  {format_values(slot, block.ranks)}" for at, slot in enumerate(item.slots)]
     return lines
 

@@ -17,6 +17,7 @@ from itertools import groupby
 from mhnb.core.messages import shorten_text
 from mhnb.core.output.answers import read_answer
 from mhnb.core.output.folding import OutputGroup, TextPart, group_outputs
+from mhnb.core.output.normal_form import align_orders, normalize_text
 from mhnb.core.output.results import LEFT_WAITING, RANK_STOPPED, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, describe_ranks_short
 from mhnb.types import Output, RankError
@@ -214,7 +215,6 @@ _MAX_TOTAL_CHARS = 64 * 1024
 _CHARS_PER_FRAME = 1024
 _FEW_RANKS = 4
 _NAMES = {NOT_YET: "not yet"}
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _CONTEXT_LINE = re.compile(r" +\d+(?: .*)?")
 """A line of code around the one that failed. For a function on one line, stack_data shows a varying number of them."""
 
@@ -289,7 +289,8 @@ def _shorten_failure(failure: Failure, count: int) -> Failure:
     ends = limit // _CHARS_PER_FRAME
     if sum(map(len, lines)) > 2 * limit and len(lines) > 2 * ends:
         lines[ends:-ends] = [f"[... {len(lines) - 2 * ends:,} frames left out; {full_text} has them ...]"]
-    return replace(failure, error=replace(short, traceback=tuple(lines)))
+    message_lines = shorten_text("\n".join(failure.message_lines), limit, full_text).splitlines()
+    return replace(failure, error=replace(short, traceback=tuple(lines)), message_lines=tuple(message_lines))
 
 
 def _name_failure(failed: RankResult) -> str:
@@ -349,13 +350,14 @@ def _merge_failures(ranks: Sequence[RankResult]) -> Iterator[Failure]:
     """
     by_text: dict[str, list[RankResult]] = {}
     for failed in ranks:
-        by_text.setdefault(_normalise(full_message(failed.error)) if failed.error else "", []).append(failed)
+        by_text.setdefault(_normalise(_message_of(failed)), []).append(failed)
     if len(by_text) == 1 or not all(map(_is_mergeable, ranks)):
         yield from map(_build_failure, by_text.values())
         return
-    outputs = [([failed.rank for failed in same], [_as_stream_output(text)]) for text, same in by_text.items()]
-    for block in group_outputs(outputs):
-        if not _is_template_readable(block):
+    outputs = [([failed.rank], [_as_stream_output(_message_of(failed))]) for failed in ranks]
+    is_not_yet = _name_failure(ranks[0]) == NOT_YET
+    for block in group_outputs(outputs, may_list_numbers=is_not_yet):
+        if is_not_yet and not _is_template_readable(block):
             yield from (_build_failure(same) for same in by_text.values() if same[0].rank in block.ranks)
             continue
         failure = _build_failure([failed for failed in ranks if failed.rank in block.ranks])
@@ -363,38 +365,47 @@ def _merge_failures(ranks: Sequence[RankResult]) -> Iterator[Failure]:
 
 
 def _is_template_readable(block: OutputGroup) -> bool:
-    """Return whether a template reads better than a few separate messages."""
+    """Return whether a template reads better than a row for each rank.
+
+    The card of an exercise has such rows.
+    """
     numbers = sum(len(part.template.varying) for part in block.parts if isinstance(part, TextPart))
     return numbers < 2 or len(block.ranks) > _FEW_RANKS
+
+
+def _message_of(failed: RankResult) -> str:
+    return full_message(failed.error) if failed.error else ""
 
 
 def _is_mergeable(failed: RankResult) -> bool:
     """Return whether numbers can be separated from an error's text losslessly.
 
-    This excludes a guard report, which names every rank itself, a memory address and a progress bar.
+    This excludes a guard report, which names every rank itself, and a progress bar.
     """
     error = failed.error
     if error is None or error.ename == ORDER_MISMATCH:
         return False
     text = full_message(error)
-    return len(text) <= _MAX_MERGED_CHARS and _ADDRESS.search(text) is None and "%|" not in text
+    return len(text) <= _MAX_MERGED_CHARS and "%|" not in text
 
 
 def _build_failure(same: Sequence[RankResult]) -> Failure:
     first = same[0]
+    aligned, *_ = align_orders(list(map(_message_of, same)))
     has_several = len({r.error.line for r in same if r.error}) > 1
     return Failure(
         tuple(sorted(r.rank for r in same)),
         _name_failure(first),
         first.error,
         first_rank=first.rank,
+        message_lines=() if aligned == _message_of(first) else tuple(aligned.splitlines()),
         has_several_lines=has_several,
     )
 
 
 def _normalise(text: str) -> str:
-    """Remove colours and memory addresses."""
-    return _ADDRESS.sub(" at 0x", strip_ansi(text))
+    """Remove colours and what differs by rank without meaning."""
+    return normalize_text(strip_ansi(text))
 
 
 def _as_stream_output(text: str) -> Output:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from mhnb.core.output.normal_form import ORDER_MARK
 from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
 from mhnb.errors import CellFailed
 from mhnb.types import RankError
@@ -15,6 +16,7 @@ from mhnb.view.cell.failures import ORDER_MISMATCH, format_raised_error
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
+from mhnb.view.html import NOT_YET
 from tests.support.view_samples import cell, rank_died
 
 _TRACEBACK = ("Traceback (most recent call last)", "helper.py:7, in read()", "    raise it")
@@ -52,11 +54,101 @@ def test_differing_numbers_are_listed_per_rank() -> None:
         assert "a  0: 4 · 1: 5 · 2: 6" in shown
 
 
+@pytest.mark.parametrize("count", [2, 4, 16])
+def test_numbers_of_a_list_are_listed_together(count: int) -> None:
+    """From two ranks on there is one failure; a list in which several numbers differ is listed as a whole."""
+    ranks = [
+        raised(rank, f"got [{rank + 7}, 0, {rank + 8}] not [0, {rank + 9}] of {rank + 5}") for rank in range(count)
+    ]
+    (failure,) = summarise_cell(cell(*ranks)).failures
+    assert failure.ranks == tuple(range(count))
+    message, *values = failure.message_lines
+    assert message == "got [‹a›] not [0, ‹b›] of ‹c›"
+    assert [line.split(" · ")[1] for line in values] == ["1: 8, 0, 9", "1: 10", "1: 6"]
+
+
 @pytest.mark.parametrize(("count", "folded"), [(4, False), (5, True)])
-def test_few_messages_with_several_numbers_stay_separate(count: int, *, folded: bool) -> None:
-    """Few messages with several differing numbers are shown separately, because they read better than a template with letters."""
-    ranks = [raised(rank, f"positions is [0, 1], expected [{rank + 7}, {rank + 8}]") for rank in range(count)]
+def test_few_wrong_answers_with_several_numbers_are_rows(count: int, *, folded: bool) -> None:
+    """The card of an exercise has a row for each of a few ranks, because rows read better than a template with letters."""
+    ranks = [raised(rank, f"got [{rank + 7}, {rank + 8}]", ename=NOT_YET) for rank in range(count)]
     assert len(grouped_ranks(cell(*ranks))) == (1 if folded else count)
+
+
+# of jax 0.10.2 on four ranks
+_NOT_ADDRESSABLE = (
+    "When the second argument to `device_put` is a Device, the first argument must be a fully addressable array or a "
+    "non-addressable array with a single device sharding. Got value with devices {}"
+)
+_DEVICES = tuple(
+    f"{{{', '.join(f'CpuDevice(id={number})' for number in ids)}}}"
+    for ids in (
+        (2049, 0, 6144, 2048, 4096, 1, 6145, 4097),
+        (2048, 2049, 6144, 4096, 1, 0, 6145, 4097),
+        (2048, 2049, 4097, 6144, 1, 4096, 6145, 0),
+        (2048, 0, 1, 6144, 4097, 2049, 4096, 6145),
+    )
+)
+_UNEQUAL = (
+    "<class 'numpy.ndarray'> passed to device_put is not the same on each process. Make sure you are passing the same value of "
+    "<class 'numpy.ndarray'> on each process.. Expected: [ 0.  1.  2.  3.  4.  5.  6.  7.  1.  2.  3.  4.  5.  6.  7.  8.  2.  3.\n"
+    "  4.  5.  6.  7.  8.  9.  3.  4.  5.  6.  7.  8.  9. 10.]; got: {}."
+)
+_UNEQUAL_VALUES = (
+    "[0. 1. 2. 3. 4. 5. 6. 7.]",
+    "[1. 2. 3. 4. 5. 6. 7. 8.]",
+    "[2. 3. 4. 5. 6. 7. 8. 9.]",
+    "[ 3.  4.  5.  6.  7.  8.  9. 10.]",
+)
+_KEY_EXISTS = (
+    "ALREADY_EXISTS: key dup already exists.\nAdditional GRPC error information from remote target coordination_service while "
+    "calling /xla.coordination.CoordinationService/InsertKeyValue:\n:UNKNOWN:Error received from peer  {}"
+)
+_GRPC_FIELDS = (
+    '{grpc_message:"key dup already exists.", grpc_status:6}',
+    '{grpc_status:6, grpc_message:"key dup already exists."}',
+)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("length", ["short", "long"])
+@pytest.mark.parametrize(("text", "orders"), [(_NOT_ADDRESSABLE, _DEVICES), (_KEY_EXISTS, _GRPC_FIELDS * 2)])
+def test_order_of_a_set_does_not_separate_failures(
+    text: str, orders: Sequence[str], length: Literal["short", "long"], count: int
+) -> None:
+    """Errors that differ in the order of a set, or of gRPC's fields, are one failure that says so, however long they are."""
+    before = "of much text " * (400 if length == "long" else 0)
+    result = cell(*(raised(rank, before + text.format(orders[rank])) for rank in range(count)))
+    (failure,) = summarise_cell(result).failures
+    assert failure.ranks == tuple(range(count))
+    assert "\n".join(failure.message_lines) == f"{before}{text.format(orders[0])} {ORDER_MARK}"
+    assert orders[0] in format_cell_text(result)
+
+
+def test_order_of_a_set_in_a_cause_does_not_separate_failures() -> None:
+    """The order does not count either in the error that another one was raised from."""
+    causes = [(f"ValueError: no {devices}", "The above exception was the direct cause of") for devices in _DEVICES]
+    result = cell(*(raised(rank, "no", traceback_lines=(*cause, *_TRACEBACK)) for rank, cause in enumerate(causes)))
+    assert grouped_ranks(result) == [(0, 1, 2, 3)]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_unequal_data_of_device_put_is_one_failure(count: int) -> None:
+    """JAX's text about data that differ by rank is shown once, with the data of every rank."""
+    result = cell(
+        *(raised(rank, _UNEQUAL.format(_UNEQUAL_VALUES[rank]), ename="AssertionError") for rank in range(count))
+    )
+    (failure,) = summarise_cell(result).failures
+    assert failure.message_lines[-2].endswith("; got: [‹a›].")
+    assert failure.message_lines[-1].startswith("  a  0: 0. 1. 2. 3. 4. 5. 6. 7. · 1: 1. 2. 3. 4. 5. 6. 7. 8.")
+    assert format_cell_text(result).count("is not the same on each process") == 1
+
+
+def test_names_of_temporary_files_are_listed_per_rank() -> None:
+    """A random name is listed like a number."""
+    names = ("tmp4z4rv05h", "tmp__l0tpmu")
+    result = cell(*(raised(rank, f"No such file: '/tmp/{name}/x.npy'") for rank, name in enumerate(names)))
+    (failure,) = summarise_cell(result).failures
+    assert failure.message_lines == ("No such file: '/tmp/‹a›/x.npy'", "  a  0: tmp4z4rv05h · 1: tmp__l0tpmu")
 
 
 def test_traceback_of_first_failed_rank_is_shown() -> None:
@@ -152,16 +244,24 @@ def test_exception_names_every_failed_rank() -> None:
     ("ename", "text"),
     [
         (ORDER_MISMATCH, "report of rank {}\n  all of it"),
-        ("ValueError", "<Reader object at 0x7f112233445{}> has no part {}"),
         ("RuntimeError", "fetch {}0%|█         | file {} of 9"),
         ("ValueError", "part {} " + "of much text " * 1000),
     ],
-    ids=["the guard's report", "an address", "a progress bar", "a long report"],
+    ids=["the guard's report", "a progress bar", "a long report"],
 )
 def test_messages_that_would_lose_information_are_not_grouped(ename: str, text: str) -> None:
     """A message that would lose information in a group is shown unchanged for each rank."""
     ranks = [raised(rank, text.format(rank + 1, rank + 1), ename=ename) for rank in range(3)]
     assert [failure.message_lines for failure in summarise_cell(cell(*ranks)).failures] == [(), (), ()]
+
+
+def test_address_does_not_separate_messages() -> None:
+    """An address is listed if a number differs too; otherwise it is the first rank's."""
+    text = "<Reader object at 0x7f112233445{}> has no part {}"
+    (failure,) = summarise_cell(cell(*(raised(rank, text.format(rank, rank + 5)) for rank in range(2)))).failures
+    assert failure.message_lines[0] == "<Reader object at ‹a›> has no part ‹b›"
+    (failure,) = summarise_cell(cell(*(raised(rank, text.format(rank, 5)) for rank in range(2)))).failures
+    assert failure.message_lines == ()
 
 
 def test_short_message_does_not_hide_line_numbers() -> None:
