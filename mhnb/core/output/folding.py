@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mhnb.core.output.answers import ANSWER_MIME, Answer, read_answer
-from mhnb.core.output.normal_form import align_orders, normalize_output
+from mhnb.core.output.normal_form import ORDER_MARK, align_texts, normalize_output, remove_addresses
 from mhnb.core.output.tables import split_outside_tables
 from mhnb.core.output.template import (
     RANK_PLACEHOLDER,
@@ -44,12 +44,13 @@ class TextPart:
     answer: Answer | None = None
     """The answer to an exercise that the text of a display is."""
     originals: tuple[tuple[int, str], ...] = ()
-    """The ranks with a set that is marked because others have another order of it, each with the text as it wrote it."""
+    """Ranks whose text differs without meaning from the shown one, each with its own text."""
 
     @property
     def has_several_orders(self) -> bool:
         """Whether a set has several orders on its ranks."""
-        return len({text for _, text in self.originals}) > 1
+        is_marked = any(ORDER_MARK in literal for literal in self.template.literals)
+        return is_marked and len({remove_addresses(text) for _, text in self.originals}) > 1
 
     def output_of(self, rank: int) -> Output:
         """Return the rank's text as an nbformat output."""
@@ -124,7 +125,7 @@ def group_outputs(
     classes: dict[tuple[object, ...], list[_Member]] = {}
     said = [(tuple(ranks), outputs) for ranks, outputs in outputs_by_ranks]
     texts = [text_of(output) for _, outputs in said for output in outputs]
-    aligned = iter(align_orders(texts) if len(said) > 1 else texts)
+    aligned = iter(align_texts(texts) if len(said) > 1 else texts)
     for ranks, outputs in said:
         member = _Member(ranks, outputs, [next(aligned) for _ in outputs])
         classes.setdefault(member.key, []).append(member)
@@ -161,7 +162,7 @@ class _Member:
     def __init__(self, ranks: tuple[int, ...], outputs: Sequence[Output], texts: Sequence[str]) -> None:
         self.ranks = ranks
         self.texts = texts
-        """Those of the outputs, each with the order of sets that all members share."""
+        """Those of the outputs, in the form that all members share."""
         self.shapes: list[tuple[str, Skeleton]] = []
         self.numbers: list[list[str]] = []
         self.outputs = outputs

@@ -30,7 +30,7 @@ def normalize_output(output: Output) -> str:
     """Return an output as text that is equal for equal content.
 
     >>> normalize_output({"output_type": "stream", "name": "stdout", "text": "<f at 0x7f0123456789>"})
-    '{"name": "stdout", "output_type": "stream", "text": "<f at 0x>"}'
+    '{"name": "stdout", "output_type": "stream", "text": "<f at 0x…>"}'
     """
     content = {key: value for key, value in output.items() if key not in _IGNORED_KEYS}
     data = content.get("data")
@@ -67,9 +67,9 @@ def remove_addresses(text: str) -> str:
     """Remove the memory addresses of objects.
 
     >>> remove_addresses("<f at 0x7f0123456789>")
-    '<f at 0x>'
+    '<f at 0x…>'
     """
-    return _ADDRESS.sub(" at 0x", text)
+    return _ADDRESS.sub(" at 0x…", text)
 
 
 RANDOM_NAME = (
@@ -119,19 +119,21 @@ def normalize_text(text: str) -> str:
     """Return a text without differences that have no meaning.
 
     >>> normalize_text("on {'b', 'a'} <f at 0x7f0123456789>")
-    "on {'a', 'b'} <f at 0x>"
+    "on {'a', 'b'} <f at 0x…>"
     """
     return remove_addresses(_replace_sets(text, lambda _, found: found.normal))
 
 
-def align_orders(texts: Sequence[str]) -> list[str]:
-    """Write equal sets in one order, that of the first text.
+def align_texts(texts: Sequence[str]) -> list[str]:
+    """Write equal sets in one order, and remove addresses if they differ.
 
-    A set is marked if the texts have several orders of it.
+    The order is that of the first text. A set is marked if the texts have several orders of it.
 
-    >>> align_orders(["on {'b', 'a'}", "on {'a', 'b'}"])
+    >>> align_texts(["on {'b', 'a'}", "on {'a', 'b'}"])
     ["on {'b', 'a'} ‹order differs by rank›", "on {'b', 'a'} ‹order differs by rank›"]
     """
+    if len({tuple(_ADDRESS.findall(text)) for text in texts}) > 1:
+        texts = list(map(remove_addresses, texts))
     written: dict[str, dict[str, None]] = {}
     for text in texts if len(texts) > 1 else ():
         for found in _find_sets(text):

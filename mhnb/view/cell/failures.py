@@ -17,7 +17,7 @@ from itertools import groupby
 from mhnb.core.messages import shorten_text
 from mhnb.core.output.answers import read_answer
 from mhnb.core.output.folding import OutputGroup, TextPart, group_outputs
-from mhnb.core.output.normal_form import align_orders, normalize_text
+from mhnb.core.output.normal_form import align_texts, normalize_text
 from mhnb.core.output.results import LEFT_WAITING, RANK_STOPPED, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, describe_ranks_short
 from mhnb.types import Output, RankError
@@ -391,7 +391,7 @@ def _is_mergeable(failed: RankResult) -> bool:
 
 def _build_failure(same: Sequence[RankResult]) -> Failure:
     first = same[0]
-    aligned, *_ = align_orders(list(map(_message_of, same)))
+    aligned, *_ = align_texts(list(map(_message_of, same)))
     has_several = len({r.error.line for r in same if r.error}) > 1
     return Failure(
         tuple(sorted(r.rank for r in same)),

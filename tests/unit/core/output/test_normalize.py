@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.output.normal_form import ORDER_MARK, align_orders, normalize_output, normalize_text
+from mhnb.core.output.normal_form import ORDER_MARK, align_texts, normalize_output, normalize_text
 from mhnb.types import Output
 
 
@@ -115,7 +115,7 @@ def test_only_sets_with_several_orders_are_aligned() -> None:
     """A set that every text has in one order stays as it is, as does a text without the set."""
     texts = ["{'b', 'a'} in {'z', 'y'}", "{'b', 'a'} in {'y', 'z'}", "no set"]
     shared = f"{{'b', 'a'}} in {{'z', 'y'}} {ORDER_MARK}"
-    assert align_orders(texts) == [shared, shared, "no set"]
+    assert align_texts(texts) == [shared, shared, "no set"]
 
 
 @pytest.mark.parametrize("text", ["{" * 50_000, "{'a " * 20_000, "{<:" * 10_000, "{a, " * 20_000])
