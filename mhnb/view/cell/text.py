@@ -290,8 +290,12 @@ def _format_items(
 def _format_item(item: BlockItem, ranks: Sequence[int], painter: _Colorizer) -> Iterator[str]:
     if isinstance(item, RichPart):
         for variant_ranks, output in item.variants:
-            label = f"{describe_ranks(variant_ranks)}: " if len(item.variants) > 1 else ""
-            yield from (label + output_to_text(output, color=painter.color)).splitlines()
+            text = output_to_text(output, color=painter.color)
+            if len(item.variants) > 1:
+                # The first line of a table is above its columns, and a label would shift it.
+                end = "\n" if "\n" in text else " "
+                text = f"{describe_ranks(variant_ranks)}:{end}{text}"
+            yield from text.splitlines()
         return
     names = [slot_letter(at) for at in range(len(item.slots))]
     yield _insert_names(item.text, names, painter)

@@ -25,6 +25,7 @@ from tests.support.view_samples import (
     failed_in_a_helper,
     out,
     rank_died,
+    shown,
     value,
     with_noise,
 )
@@ -315,3 +316,20 @@ def test_number_with_other_padding_stays_in_the_line() -> None:
     """Only the differing number is listed per rank, not its neighbour with other padding."""
     text = format_cell_text(cell([out("x [0.1  1.5]\n")], [out("x [0.123 1.5]\n")]))
     assert text.splitlines()[1:] == ["  x [‹a›  1.5]", "    a 0: 0.1 · 1: 0.123"]
+
+
+def test_first_line_of_a_table_is_below_its_rank() -> None:
+    """A label in the first line of a table would shift its head; text of one line is beside the label."""
+    tables = [f"   step  rank\n0     0     {rank}" for rank in (0, 1)]
+    result = cell(*([shown(text__html=f"<table>{table}</table>", text__plain=table)] for table in tables))
+    lines = format_cell_text(result).splitlines()[1:]
+    assert lines == [
+        "  rank 0:",
+        "     step  rank",
+        "  0     0     0",
+        "  rank 1:",
+        "     step  rank",
+        "  0     0     1",
+    ]
+    short = cell(*([shown(text__html=f"<b>{rank}</b>", text__plain=f"b {rank}")] for rank in (0, 1)))
+    assert format_cell_text(short).splitlines()[1:] == ["  rank 0: b 0", "  rank 1: b 1"]
