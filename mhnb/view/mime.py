@@ -20,7 +20,15 @@ from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from mhnb.core.output.rich import describe_figure, find_figure_type
+from mhnb.core.messages import shorten_text
+from mhnb.core.output.rich import (
+    OBJECT_REPR,
+    describe_figure,
+    find_figure_type,
+    is_drawn_by_scripts,
+    is_hidden_html,
+    join_text,
+)
 from mhnb.core.output.tables import find_unwrapped
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
@@ -40,12 +48,11 @@ _TAG = re.compile(r"<(/?)[a-z][^<>]*>")
 _DIFFERENCE = re.compile(r"^[+-] |   ← elsewhere$| ← .* elsewhere$")
 """What marks the lines of a table that differs from the majority's."""
 _BLANK_LINE = re.compile(r"(?<=\n)([ \t]*)\n")
-_OBJECT_REPR = re.compile(r"<IPython(?:\.core)?\.display\.\w+ object>")
-"""What IPython prints for a formula, Markdown or JSON instead of the source."""
 _SOURCE_MIMES = ("text/plain", "text/markdown", "text/latex", "application/json", "application/geo+json")
 _SCRIPT_MIME = "application/javascript"
 _MAX_SCRIPT_LINES = 12
 """Maximum number of lines of a script that are shown, enough to recognise it."""
+_MAX_SCRIPT_CHARS = 400
 _SIZE = re.compile(r"\s*\+?(\d{1,6})(?:\.\d*)?(?:px)?(%?)\s*")
 
 
@@ -60,7 +67,7 @@ def output_to_html(output: Output, *, alt: str = "") -> str:
     kind = output["output_type"]
     if kind == "stream":
         style = STDERR_STYLE if output["name"] == "stderr" else ""
-        return format_pre(_join_text(output["text"]).removesuffix("\n"), style=style)
+        return format_pre(join_text(output["text"]).removesuffix("\n"), style=style)
     if kind == "error":
         return format_pre("\n".join(output["traceback"]))
     data, metadata = output.get("data", {}), output.get("metadata")
@@ -71,7 +78,7 @@ def output_to_html(output: Output, *, alt: str = "") -> str:
     for mime, write in _WRITERS:
         if mime not in data:
             continue
-        text = _plain_text(data) if mime == "text/plain" else _join_text(data[mime])
+        text = _plain_text(data) if mime == "text/plain" else join_text(data[mime])
         if len(text) <= MAX_RICH_NBYTES:
             html = write(text, _metadata_of(metadata, mime), alt or mime)
             return html + _format_script_note(data, mime, text) + too_large
@@ -87,12 +94,44 @@ def output_to_text(output: Output, *, color: bool = False) -> str:
     """
     kind = output["output_type"]
     if kind == "stream":
-        text = _join_text(output["text"])
+        text = join_text(output["text"])
     elif kind == "error":
         text = "\n".join(output["traceback"])
     else:
         text = _plain_text(output.get("data", {}))
     return text if color else strip_ansi(text)
+
+
+def is_hidden(output: Output) -> bool:
+    """Return whether an output is data for another display's scripts."""
+    html = _html_for_scripts(output)
+    return html is not None and (is_hidden_html(html) or output["data"].get("text/plain") == "")
+
+
+def show_without_scripts(output: Output) -> Output:
+    """Return the text, with a note, of a display by scripts only.
+
+    >>> display = {"output_type": "display_data", "data": {"text/html": "<script>draw()</script>", "text/plain": "Linear(4, 2)"}}
+    >>> show_without_scripts(display)["data"]["text/plain"].splitlines()[0]
+    'Linear(4, 2)'
+    """
+    html = _html_for_scripts(output)
+    if html is None:
+        return output
+    data = {mime: content for mime, content in output["data"].items() if mime != "text/html"}
+    if data.keys() - {"text/plain", _SCRIPT_MIME}:
+        # Its other forms need no script.
+        return {**output, "data": data}
+    text = _plain_text(data)
+    if OBJECT_REPR.fullmatch(text):
+        text = shorten_text(_first_lines(html.strip()), _MAX_SCRIPT_CHARS)
+    return {**output, "data": {**data, "text/plain": f"{text}\n({SCRIPTS_NOT_RUN})"}}
+
+
+def _html_for_scripts(output: Output) -> str | None:
+    """Return a display's HTML if only scripts can draw it."""
+    html = join_text((output.get("data") or {}).get("text/html", ""))
+    return html if is_drawn_by_scripts(html) else None
 
 
 def format_pre(text: str, *, style: str = "") -> str:
@@ -164,15 +203,15 @@ def _is_closed(html: str) -> bool:
 
 def plain_nbytes(outputs: Iterable[Output]) -> int:
     """Return roughly how much text outputs hold, besides figures and similar content."""
-    streams = sum(len(_join_text(o["text"])) for o in outputs if o["output_type"] == "stream")
-    return streams + sum(len(_join_text(o.get("data", {}).get("text/plain", ""))) for o in outputs)
+    streams = sum(len(join_text(o["text"])) for o in outputs if o["output_type"] == "stream")
+    return streams + sum(len(join_text(o.get("data", {}).get("text/plain", ""))) for o in outputs)
 
 
 def _plain_text(data: dict[str, Any]) -> str:
     texts = [_format_source(mime, data[mime]) for mime in _SOURCE_MIMES if mime in data]
     # A script refers to the page that contains it. That page is the notebook's, and all ranks share it.
-    texts += [f"({SCRIPTS_NOT_RUN})\n{_first_lines(_join_text(data[_SCRIPT_MIME]))}"] if _SCRIPT_MIME in data else []
-    if readable := [text for text in texts if not _OBJECT_REPR.fullmatch(text)] or texts:
+    texts += [f"({SCRIPTS_NOT_RUN})\n{_first_lines(join_text(data[_SCRIPT_MIME]))}"] if _SCRIPT_MIME in data else []
+    if readable := [text for text in texts if not OBJECT_REPR.fullmatch(text)] or texts:
         return readable[0]
     return f"<{', '.join(sorted(data)) or 'nothing'}>"
 
@@ -184,11 +223,7 @@ def _first_lines(source: str) -> str:
 
 
 def _format_source(mime: str, content: Any) -> str:
-    return _join_text(content) if mime.startswith("text/") else json.dumps(content, ensure_ascii=False, default=str)
-
-
-def _join_text(text: Any) -> str:
-    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+    return join_text(content) if mime.startswith("text/") else json.dumps(content, ensure_ascii=False, default=str)
 
 
 def _metadata_of(metadata: Any, mime: str) -> dict[str, Any]:
@@ -275,7 +310,7 @@ def is_image(output: Output) -> bool:
     """
     data = output.get("data", {})
     shown = next((mime for mime, _ in _WRITERS if mime in data), "")
-    return shown.startswith("image/") and len(_join_text(data[shown])) <= MAX_RICH_NBYTES
+    return shown.startswith("image/") and len(join_text(data[shown])) <= MAX_RICH_NBYTES
 
 
 def read_image_width(output: Output) -> int | None:
@@ -287,7 +322,7 @@ def read_image_width(output: Output) -> int | None:
     data, metadata = output.get("data", {}), output.get("metadata")
     for mime in (mime for mime, _ in _WRITERS if mime.startswith("image/") and mime in data):
         asked = _SIZE.fullmatch(str(_metadata_of(metadata, mime).get("width", "")))
-        return int(asked[1]) if asked and not asked[2] else _read_png_width(_join_text(data[mime]))
+        return int(asked[1]) if asked and not asked[2] else _read_png_width(join_text(data[mime]))
     return None
 
 

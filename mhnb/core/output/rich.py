@@ -106,6 +106,39 @@ def _find_bars(lines: Sequence[tuple[str, str]]) -> defaultdict[str, list[tuple[
     return places
 
 
+# -- displays that only scripts can draw
+
+
+OBJECT_REPR = re.compile(r"<IPython(?:\.\w+)?\.display\.\w+ (?:object|at 0x[0-9a-f]+)>")
+"""What IPython prints for HTML, a formula, Markdown or JSON instead of the source."""
+_SCRIPT = re.compile(r"<(?:script|iframe|object|embed|canvas)\b", re.IGNORECASE)
+_UNSEEN = re.compile(
+    r"<(script|style|iframe|object|noscript|template|canvas)\b.*?</\1\s*>|<!--.*?-->|<[^<>]*>",
+    re.DOTALL | re.IGNORECASE,
+)
+_DRAWN = re.compile(r"<(?:img|svg|picture|video|audio|hr|input|progress|meter)\b", re.IGNORECASE)
+_HIDDEN = re.compile(r"""\s*<\w+ style=["']display:\s*none\b""", re.IGNORECASE)
+
+
+def is_drawn_by_scripts(html: str) -> bool:
+    """Check whether HTML shows nothing unless its scripts or frames run.
+
+    >>> is_drawn_by_scripts("<div id='a'></div><script>draw('#a')</script>"), is_drawn_by_scripts("<b>1</b><script>x</script>")
+    (True, False)
+    """
+    return _SCRIPT.search(html) is not None and _DRAWN.search(html) is None and not _UNSEEN.sub("", html).strip()
+
+
+def join_text(text: Any) -> str:
+    """Return an output's text, which nbformat may store as a list."""
+    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def is_hidden_html(html: str) -> bool:
+    """Check whether HTML is hidden, as data for another display's scripts."""
+    return _HIDDEN.match(html) is not None
+
+
 # -- figures that only a front end can draw
 
 
@@ -115,7 +148,7 @@ _FIGURE_KINDS = {
     "application/vnd.vega.": "Vega",
 }
 """By the prefix of the MIME type, which ends in a version."""
-_RENDERED_TYPES = ("text/html", "image/png", "image/svg+xml", "image/jpeg")
+_RENDERED_TYPES = ("image/png", "image/svg+xml", "image/jpeg")
 _TITLE_CHARS, _KINDS_NAMED = 80, 8
 
 
@@ -137,9 +170,10 @@ def find_figure_type(data: Mapping[str, Any]) -> str | None:
     >>> find_figure_type({"application/vnd.plotly.v1+json": {}, "text/plain": "Figure()"})
     'application/vnd.plotly.v1+json'
     """
-    if any(mime in data for mime in _RENDERED_TYPES):
+    found = next((mime for mime in data if mime.startswith(tuple(_FIGURE_KINDS))), None)
+    if found is None or any(mime in data for mime in _RENDERED_TYPES):
         return None
-    return next((mime for mime in data if mime.startswith(tuple(_FIGURE_KINDS))), None)
+    return found if "text/html" not in data or is_drawn_by_scripts(join_text(data["text/html"])) else None
 
 
 def describe_figure(mime: str, content: Any) -> str:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import numbers
+import sys
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.zmqshell import ZMQDisplayPublisher
+from IPython.core import formatters
+from IPython.display import DisplayObject
 
 from mhnb.core.output.events import ClearOutput, DisplayData, ExecuteResult, UpdateDisplayData
+from mhnb.core.output.rich import OBJECT_REPR, is_drawn_by_scripts, is_hidden_html
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
     from mhnb.rank.execution.capture import Capture
 
 
@@ -37,7 +46,7 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
         for name, value in (("data", data), ("metadata", metadata or {})):
             if not isinstance(value, dict):
                 raise TypeError(f"{name} must be a dict, got: {value!r}")
-        bundle, clean_metadata = clean_bundle(data), clean_bundle(metadata or {})
+        bundle, clean_metadata = clean_bundle(self._describe_script_display(data)), clean_bundle(metadata or {})
         display_id = (transient or {}).get("display_id")
         self.capture.publish(
             UpdateDisplayData(bundle, clean_metadata, str(display_id))
@@ -45,12 +54,60 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
             else DisplayData(bundle, clean_metadata, None if display_id is None else str(display_id))
         )
 
+    def _describe_script_display(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Add the text of the value that a library draws with scripts.
+
+        Scripts are not run, and the HTML object that such a library displays does not say what it shows.
+        """
+        html, plain = data.get("text/html"), data.get("text/plain")
+        if not (isinstance(html, str) and isinstance(plain, str) and OBJECT_REPR.fullmatch(plain)):
+            return data
+        assert self.shell is not None
+        if not is_drawn_by_scripts(html) or is_hidden_html(html) or self.shell.display_formatter is None:
+            return data
+        calls = list(_iterate_calls(sys._getframe(2)))
+        if any(call.f_globals.get("__name__") == formatters.__name__ for call in calls):
+            # It is part of a value's own display, which has the value's text.
+            return {**data, "text/plain": ""}
+        value = _find_shown_value(calls, self.shell.user_ns)
+        if value is None or isinstance(value, str | DisplayObject):
+            return data
+        text = self.shell.display_formatter.format(value, include={"text/plain"})[0].get("text/plain", plain)
+        return {**data, "text/plain": text}
+
     def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002
         """Clear the cell's output, now or before its next output."""
         if self.capture is None:
             super().clear_output(wait)
         else:
             self.capture.publish(ClearOutput(bool(wait)))
+
+
+def _iterate_calls(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that called it, the outermost last."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _find_shown_value(calls: Sequence[FrameType], cell_names: dict[str, Any]) -> object:
+    """Return what a cell passed to the call that made a display.
+
+    That is the first argument, which is the object itself in a call such as `view.show()`. A call with several values, such as
+    `show(a, b)`, calls another function for each: then it is that function's argument. None if no library made the display.
+    """
+    in_library = list(takewhile(lambda call: call.f_globals is not cell_names, calls))
+    for call in reversed(in_library if len(in_library) < len(calls) else ()):
+        code, values = call.f_code, call.f_locals
+        if str(call.f_globals.get("__name__")).startswith("IPython."):
+            break
+        if code.co_argcount:
+            return values.get(code.co_varnames[0])
+        if code.co_flags & inspect.CO_VARARGS:
+            several = values.get(code.co_varnames[code.co_kwonlyargcount], ())
+            if len(several) == 1:
+                return several[0]
+    return None
 
 
 class RankDisplayHook(ZMQShellDisplayHook):

@@ -27,10 +27,10 @@ from mhnb.view.cell.failures import Failure, are_not_yet, collapse_traceback, ha
 from mhnb.view.cell.summary import (
     Block,
     CellSummary,
+    as_shown,
     clip_outputs,
     find_outlier_ranks,
     summarise_cell,
-    without_errors,
 )
 from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited, full_text, names_kind
 from mhnb.view.drawings.metrics import draw_card
@@ -614,7 +614,7 @@ def _format_tabs(
 
 def _initial_rank(result: CellResult, cell_summary: CellSummary) -> int:
     """Return the rank whose tab is open: outlier, else failed, else first."""
-    failed = (r.rank for r in result.ranks if r.failure is not None and without_errors(r).outputs)
+    failed = (r.rank for r in result.ranks if r.failure is not None and as_shown(r).outputs)
     return min(cell_summary.outliers, default=next(failed, result.ranks[0].rank))
 
 
@@ -632,7 +632,7 @@ def _format_tab(
 def _format_grid(
     result: CellResult, cell_summary: CellSummary, locations: RankLocations, _uid: str, pictures: Pictures
 ) -> str:
-    outputs = [output for rank in result for output in without_errors(rank).outputs]
+    outputs = [output for rank in result for output in as_shown(rank).outputs]
     has_images = any(map(is_image, outputs))
     # Lines of text are wrapped in columns of equal width. Tables and figures are as wide as they need.
     is_sized = has_images or any(map(_is_table, outputs))
@@ -666,7 +666,7 @@ def _group_grid_cells(
     result: CellResult, cell_summary: CellSummary, outliers: Mapping[int, str]
 ) -> list[list[RankResult]]:
     """Group ranks whose grid cells are equal, ordered by first rank."""
-    place = {rank: at for at, same in enumerate(group_by_outputs(map(without_errors, result))) for rank in same.ranks}
+    place = {rank: at for at, same in enumerate(group_by_outputs(map(as_shown, result))) for rank in same.ranks}
     groups: dict[tuple[object, ...], list[RankResult]] = {}
     for rank in result:
         told = (_format_mark(rank, cell_summary), _format_failure_line(rank, cell_summary), outliers.get(rank.rank, ""))
@@ -725,7 +725,7 @@ def _format_failure_line(rank: RankResult, cell_summary: CellSummary) -> str:
 
 def _format_rank_bodies(result: CellResult, locations: RankLocations, pictures: Pictures) -> list[str]:
     """Format each rank's outputs; store equal ones once if too long."""
-    ranks = [without_errors(r) for r in result.ranks]
+    ranks = [as_shown(r) for r in result.ranks]
     limit = max(1024, MAX_CELL_NBYTES // len(ranks))
     first = {r.rank: r.rank for r in ranks}
     if sum(plain_nbytes(r.outputs) for r in ranks) > MAX_CELL_NBYTES:
@@ -761,7 +761,7 @@ def format_rank_body(
         label: the ranks that have this output; this rank by default.
     """
     log = locations.logs.get(rank.rank)
-    shown: Sequence[Output] = clip_outputs(without_errors(rank).outputs, limit_nbytes, where=log or "the log file")
+    shown: Sequence[Output] = clip_outputs(as_shown(rank).outputs, limit_nbytes, where=log or "the log file")
     label = label or describe_ranks((rank.rank,))
     known_pictures = pictures or Pictures()
     body = "".join(known_pictures.show_rich(o, label, may_shrink=may_shrink) for o in shown)

@@ -46,6 +46,7 @@ from mhnb.view.cell.failures import (
 )
 from mhnb.view.drawings.metrics import MetricCard
 from mhnb.view.html import format_seconds
+from mhnb.view.mime import is_hidden, show_without_scripts
 from mhnb.view.reports.metrics import NO_CARD, build_card
 
 MAX_COMPARED_NBYTES = 192 * 1024
@@ -185,7 +186,7 @@ def summarise_cell(result: CellResult) -> CellSummary:
     )
     # A failed rank without output is not a difference of its own: the failure report gives the reason.
     outliers -= {
-        r.rank for r in result.ranks if r.failure is not None and not (without_errors(r).outputs or r.omitted_nbytes)
+        r.rank for r in result.ranks if r.failure is not None and not (as_shown(r).outputs or r.omitted_nbytes)
     }
     loss = find_loss(result, failures)
     described = _describe_outliers(blocks)
@@ -224,7 +225,7 @@ def _format_compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[
     long = [
         r for r in result.ranks if r.rank in shared and sum(len(text_of(o)) for o in r.outputs) > MAX_COMPARED_NBYTES
     ]
-    if not long or len(group_by_outputs(without_errors(r) for r in long)) == 1:
+    if not long or len(group_by_outputs(as_shown(r) for r in long)) == 1:
         return ()
     return (
         "The text is long, so only its beginning and end were compared between ranks; the log files have all of it.",
@@ -286,7 +287,7 @@ def _format_interrupt(result: CellResult) -> str:
 def _build_blocks(result: CellResult) -> tuple[Block, ...]:
     if not any(r.outputs or r.omitted_nbytes for r in result.ranks):
         return ()  # most cells print nothing, and should cost nothing
-    groups = group_by_outputs(without_errors(r) for r in result.ranks)
+    groups = group_by_outputs(as_shown(r) for r in result.ranks)
     outputs = _shorten_groups([g.outputs for g in groups])
     omitted = {r.rank: r.omitted_nbytes for r in result.ranks}
     folded = group_outputs((g.ranks, shown) for g, shown in zip(groups, outputs, strict=True))
@@ -364,16 +365,18 @@ def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
     return clipped
 
 
-def without_errors(result: RankResult) -> RankResult:
-    """Remove the error that ended the cell, because it is shown above.
+def as_shown(result: RankResult) -> RankResult:
+    """Return a result with its outputs as they are shown.
 
-    An error that did not end the cell, such as one in a `__repr__`, becomes text where it occurred.
+    The error that ended the cell is shown above. One that did not end it, such as one in a `__repr__`, becomes text where it occurred.
+    A display that only scripts can draw becomes text too.
     """
-    if all(output["output_type"] != "error" for output in result.outputs):
-        return result
-    if result.outcome == "ok":
-        return replace(result, outputs=tuple(map(_error_as_text, result.outputs)))
-    return replace(result, outputs=tuple(o for o in result.outputs if o["output_type"] != "error"))
+    shown = [
+        _error_as_text(show_without_scripts(output))
+        for output in result.outputs
+        if (result.outcome == "ok" or output["output_type"] != "error") and not is_hidden(output)
+    ]
+    return result if shown == list(result.outputs) else replace(result, outputs=tuple(shown))
 
 
 def _error_as_text(output: Output) -> Output:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mhnb.core.output.results import CellResult
 from mhnb.view.cell.html import View, format_cell_html, format_rank_body
-from mhnb.view.cell.summary import find_outlier_ranks, summarise_cell, without_errors
+from mhnb.view.cell.summary import as_shown, find_outlier_ranks, summarise_cell
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations, host_color, new_uid
 from mhnb.view.live.frame import ByteBudget, build_frame, frame_to_html
@@ -66,7 +66,7 @@ class ResultPanel:
             return "(this rank did not run the cell)"
         error = found[0].failure
         failed = format_pre(f"✗ {error.ename}: {error.evalue}") if error is not None else ""
-        has_output = without_errors(found[0]).outputs or found[0].omitted_nbytes
+        has_output = as_shown(found[0]).outputs or found[0].omitted_nbytes
         return failed + (
             format_rank_body(found[0], self._locations, may_shrink=True) if has_output or not failed else ""
         )

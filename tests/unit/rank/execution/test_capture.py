@@ -42,6 +42,69 @@ print("e")
     assert [type(event) for event in result.events[3:]] == [DisplayData, Stream, ExecuteResult]
 
 
+_VIEWER = """
+import sys, types
+from IPython.display import HTML, display
+viewer = types.ModuleType("viewer")
+exec('''
+from IPython.display import HTML, display
+def show(*objects):
+    for one in objects:
+        draw(one)
+def draw(value, size=3):
+    display(HTML("<script>draw()</script>"))
+    display(HTML("<div style='display:none'><script>data</script></div>"))
+class View:
+    def show(self):
+        draw("data")
+    def __repr__(self):
+        return "View()"
+''', viewer.__dict__)
+def show_in_function(value): viewer.show(value)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "texts"),
+    [
+        ("viewer.show([1])", ["[1]"]),
+        ("viewer.show([1], [2])", ["[1]", "[2]"]),
+        ("viewer.draw(size=4, value=[1])", ["[1]"]),
+        ("viewer.View().show()", ["View()"]),
+        ("show_in_function([1])", ["[1]"]),
+        ("viewer.draw('text')", ["<IPython.core.display.HTML object>"]),
+        ("display(HTML('<script>draw()</script>'))", ["<IPython.core.display.HTML object>"]),
+    ],
+)
+def test_display_by_scripts_has_the_text_of_its_value(rank: CellProcess, call: str, texts: list[str]) -> None:
+    """Where a library displays only scripts, the text is that of the value which the cell gave to the library."""
+    events = [event for event in rank.run(_VIEWER + call).events if isinstance(event, DisplayData)]
+    shown = [event for event in events if "display:none" not in event.data["text/html"]]
+    assert [event.data["text/plain"] for event in shown] == texts
+    assert all(event.data["text/html"] == "<script>draw()</script>" for event in shown)
+
+
+def test_display_inside_a_value_s_own_display_has_no_text(rank: CellProcess) -> None:
+    """A library that displays scripts while IPython formats a value leaves the text to that value's own display."""
+    source = (
+        "class Tree:\n    def _repr_html_(self):\n        viewer.draw(self)\n        return '<script>move()</script>'\n"
+    )
+    events = rank.run(_VIEWER + source + "    def __repr__(self): return 'Tree()'\nTree()").events
+    shown = [event for event in events if isinstance(event, DisplayData | ExecuteResult)]
+    assert [event.data["text/plain"] for event in shown if "display:none" not in event.data["text/html"]] == [
+        "",
+        "Tree()",
+    ]
+
+
+def test_display_of_a_value_whose_repr_fails(rank: CellProcess) -> None:
+    """A `__repr__` that raises prints its error and does not fail the cell."""
+    result = rank.run(
+        _VIEWER + "class Bad:\n    def __repr__(self): raise ValueError('no text')\nviewer.draw(Bad())\nprint('on')"
+    )
+    assert result.stdout.endswith("on\n")
+
+
 def test_streams_have_what_programs_expect(rank: CellProcess) -> None:
     """The streams have a descriptor, an encoding and names, and are not a terminal."""
     result = rank.run("""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import pytest
 
 from mhnb.core.output.results import RankResult
+from mhnb.core.output.rich import find_figure_type
 from mhnb.types import Output, RankError
 from mhnb.view.cell.blocks import comparable_lines
 from mhnb.view.cell.failures import ORDER_MISMATCH
 from mhnb.view.cell.html import format_cell_html
-from mhnb.view.cell.summary import clip_outputs, summarise_cell
+from mhnb.view.cell.summary import as_shown, clip_outputs, summarise_cell
+from mhnb.view.cell.text import format_cell_text
+from mhnb.view.sanitize import SCRIPTS_NOT_RUN
 from tests.support.view_samples import cell, failed, out, shown, value
 
 
@@ -220,3 +224,66 @@ def test_marker_characters_in_output_are_replaced() -> None:
     """Marker characters in the output are replaced, because Unicode defines them for no text."""
     (block,) = summarise_cell(cell([out("x \ufdd0 \ufdd1 y")], [out("x \ufdd0 \ufdd1 y")])).blocks
     assert comparable_lines(block.output_group) == [("stdout", "x \ufffd \ufffd y")]
+
+
+# of flax 0.12.8 with treescope 0.1.10, shortened
+_STREAMED = (
+    """<script> (()=>{ customElements.define("treescope-container", TreescopeContainer); })(); </script>
+<treescope-container class="treescope_out_{0}" style="display:block"></treescope-container> <treescope-run-here>
+<script type="application/octet-stream"> const root = document.getElementsByClassName( "treescope_out_{0}"); </script>
+</treescope-run-here>""",
+    '<div style="display:none"> <script type="application/octet-stream" >{0}</script> <treescope-run-here></div>',
+)
+
+
+def _streamed(name: str, text: str) -> list[Output]:
+    return [shown(text__html=html.replace("{0}", name), text__plain=text) for html in _STREAMED]
+
+
+def test_display_that_needs_scripts_is_its_text() -> None:
+    """A display that only scripts can draw is shown as text with a note; ranks whose displays differ only in names agree."""
+    names = ("ea8ce7f93ce448f7b2f16383b915abaa", "bb030eeb66dc4add8186281cb724d488")
+    result = cell(*(_streamed(name, f"Linear( # Param: 10\n  rank={rank}\n)") for rank, name in enumerate(names)))
+    assert format_cell_text(result).splitlines() == [
+        "ranks 0-1 · 0.21 s",
+        "  Linear( # Param: 10",
+        "    rank=‹rank›",
+        "  )",
+        f"  ({SCRIPTS_NOT_RUN})",
+    ]
+    html = unescape(format_cell_html(result, uid="u"))
+    assert html.count("Linear( # Param: 10") == 3  # for both, and for each word for word
+    assert SCRIPTS_NOT_RUN in html
+
+
+def test_display_that_needs_scripts_keeps_its_figure() -> None:
+    """A figure, or an image, that comes with HTML of scripts only is shown instead of it."""
+    scripts = "<div id='a'></div><script>draw()</script>"
+    image = as_shown(RankResult(0, "ok", (shown(text__html=scripts, text__plain="fig", image__png="AAAA"),)))
+    assert image.outputs[0]["data"].keys() == {"text/plain", "image/png"}
+    plot = {"text/html": scripts, "text/plain": "Figure()", "application/vnd.plotly.v1+json": {"data": []}}
+    assert find_figure_type(plot) == "application/vnd.plotly.v1+json"
+    assert find_figure_type({**plot, "text/html": "<b>a figure</b>"}) is None
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
+        ("\n<iframe\n src='http://x/y'></iframe>", "<iframe\n src='http://x/y'></iframe>"),
+    ],
+)
+def test_html_of_unknown_value_is_its_source(html: str, text: str) -> None:
+    """Where the text only says that there is HTML, the source says more."""
+    output = shown(text__html=html, text__plain="<IPython.core.display.HTML object>")
+    (converted,) = as_shown(RankResult(0, "ok", (output,))).outputs
+    assert converted["data"] == {"text/plain": f"{text}\n({SCRIPTS_NOT_RUN})"}
+
+
+@pytest.mark.parametrize(
+    "html", ["<b>1</b><script>x</script>", "<img src='a'><script>x</script>", "<p>x</p>", "<i></i>"]
+)
+def test_html_that_shows_something_stays(html: str) -> None:
+    """HTML stays if it shows something without its scripts, or has none."""
+    result = RankResult(0, "ok", (shown(text__html=html, text__plain="x"),))
+    assert as_shown(result) is result
