@@ -141,11 +141,14 @@ def suggest_flags(message: str, flags: Iterable[str]) -> str:
 
 
 def find_stray_code(line: str, message: str) -> str:
-    """Return the code that a line of flags ends with; empty without any.
+    """Return the code at the end of a line of flags.
 
     Args:
         line: the flags, as typed.
         message: argparse's about the line, with suggestions.
+
+    Returns:
+        An empty string if the line has no code.
 
     >>> find_stray_code("--quiet x = 1", "unrecognized arguments: x = 1")
     'x = 1'

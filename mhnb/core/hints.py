@@ -580,7 +580,7 @@ def _hint_unbound_axis(seen: RecognisedError) -> str:
 
 
 def _hint_pmap_rows(seen: RecognisedError) -> str:
-    if seen.site.entry != "jax._src.pmap":
+    if not seen.site.entry.endswith(".pmap"):
         return ""
     why = (
         f"jax.pmap takes one row for each device of this rank, but it got {seen.match[1]} for each. "

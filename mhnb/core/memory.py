@@ -440,7 +440,7 @@ _ITEM = re.compile(r"(?P<before>.*\[)(?P<index>\d+)(?P<after>\](?:(?!\[\d+\]).)*
 
 
 def _fold_items(rows: Iterable[ArrayRow]) -> list[ArrayRow]:
-    """Fold equal items of one list, such as `acc[0]` and `acc[1]`, into one row."""
+    """Fold equal items of one list into one row."""
     lists: dict[Hashable, dict[int, ArrayRow]] = {}
     for at, row in enumerate(rows):
         array = row.array

@@ -64,7 +64,7 @@ class RankCellNames:
         return _AT_LINE.sub(lambda found: f"({self.format_file(found[1])}, line ", message)
 
     def name_places(self, message: str) -> str:
-        """Name the cells in JAX's message, whose file and line are in a word."""
+        """Name the cells in a message that has `<cell 12>:4`."""
         return _PLACE.sub(lambda found: self.format_file(found[0]), message)
 
     def name_frames(self, text: str) -> str:

@@ -167,7 +167,7 @@ class InterruptDelivery:
         return self._requests is not None and 0 < self._requests.interrupted_seq == self._seq - 1
 
     def _is_for_earlier_request(self) -> bool:
-        """Return whether a signal now was meant for a request before the last cell."""
+        """Return whether a signal now was meant for earlier work."""
         return self._requests is not None and 0 < self._requests.interrupted_seq < self._seq
 
     def run_request(self, work: Callable[[], _T]) -> _T:

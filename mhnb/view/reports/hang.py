@@ -66,7 +66,7 @@ def build_hang(
 
 
 def build_past_hang(report: HangReport | None) -> Document:
-    """Build where the ranks of a stopped cell were stuck, in a fold."""
+    """Build a fold: where the ranks of a stopped cell were stuck."""
     if report is None:
         return []
     label = Line("where the ranks were when the cell was stopped", "quiet")
