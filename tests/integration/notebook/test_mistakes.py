@@ -162,7 +162,7 @@ ON_RANKS = {
         on_ranks("x[0]"),
         "ShardingTypeError",
         "Indexing a sharded dimension needs the result's sharding",
-        "x.at[i].get(out_sharding=NamedSharding(x.sharding.mesh, P(...)))",
+        "x.at[0].get(out_sharding=NamedSharding(x.sharding.mesh, P()))",
         on_ranks("x.at[0].get(out_sharding=NamedSharding(x.sharding.mesh, P()))"),
     ),
     "removed function": Mistake(
@@ -180,9 +180,9 @@ ON_RANKS = {
         on_ranks("jax.sharding.Mesh"),
     ),
     "second initialize": Mistake(
-        on_ranks("jax.distributed.initialize('localhost:1234', 2, 0)"),
+        on_ranks("jax.distributed.initialize('localhost:1234', 7, 0)"),
         "RuntimeError",
-        "mhnb has already initialised it on every rank",
+        "jax.distributed is already initialised with num_processes=2, and this call has num_processes=7",
         "remove this call",
     ),
     "collective on one rank": Mistake(
