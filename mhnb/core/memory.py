@@ -380,11 +380,14 @@ def _group_near(used: Mapping[_K, int], share: float, nbytes: int) -> list[list[
     >>> _group_near({0: 100, 1: 101, 2: 900, 3: 901, 4: 100}, 0.02, 1)
     [[0, 1, 4], [2, 3]]
     """
-    middle = sorted(used.values())[(len(used) - 1) // 2]
-    limit = max(share * middle, nbytes)
-    near = [key for key, number in used.items() if abs(number - middle) <= limit]
-    others = {key: number for key, number in used.items() if key not in near}
-    return [near, *(_group_near(others, share, nbytes) if others else [])]
+    groups, rest = [], dict(used)
+    while rest:
+        middle = sorted(rest.values())[(len(rest) - 1) // 2]
+        limit = max(share * middle, nbytes)
+        groups.append([key for key, number in rest.items() if abs(number - middle) <= limit])
+        for key in groups[-1]:
+            del rest[key]
+    return groups
 
 
 def _maximum(numbers: Iterable[_Number]) -> _Number:
@@ -449,7 +452,9 @@ def _fold_items(rows: Iterable[ArrayRow]) -> list[ArrayRow]:
             lists[at] = {0: row}
         else:
             same = (item["before"], item["after"], row.groups[0][0], _size_key(array), array.program, array.place)
-            lists.setdefault(same, {})[int(item["index"])] = row
+            # Two of one name, in locals of a function that calls itself, are rows of their own.
+            if lists.setdefault(same, {}).setdefault(int(item["index"]), row) is not row:
+                lists[at] = {0: row}
     return [_fold_list(found) if len(found) > 1 else next(iter(found.values())) for found in lists.values()]
 
 

@@ -178,6 +178,13 @@ def test_equal_items_of_a_list_are_one_row() -> None:
     assert suggest_sharding([rows[0].array]) is not None
 
 
+def test_items_of_two_lists_of_one_name_are_all_there() -> None:
+    """The locals of a function that calls itself have the same names."""
+    own = [array(name) for name in ("acc[0]", "acc[0]", "acc[1]", "acc[1]")]
+    rows = merge_arrays({0: own, 1: own})
+    assert [(row.array.names[0], row.array.count) for row in rows] == [("acc[0..1]", 2), ("acc[0]", 1), ("acc[1]", 1)]
+
+
 def test_largest_array_on_a_device_is_first() -> None:
     """A sharded array with more bytes in all comes after a replicated one that takes more of each device."""
     sharded = array("a", nbytes=8 * 100, nbytes_per_device=100, spec="P(('data', 'model'))")
