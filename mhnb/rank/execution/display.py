@@ -66,14 +66,20 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
         if not is_drawn_by_scripts(html) or is_hidden_html(html) or self.shell.display_formatter is None:
             return data
         calls = list(_iterate_calls(sys._getframe(2)))
-        if any(call.f_globals.get("__name__") == formatters.__name__ for call in calls):
+        formatting = [call.f_locals for call in calls if call.f_globals.get("__name__") == formatters.__name__]
+        by_itself = [
+            names["obj"]
+            for names in formatting
+            if "obj" in names and isinstance(names.get("self"), formatters.IPythonDisplayFormatter)
+        ]
+        if formatting and not by_itself:
             # It is part of a value's own display, which has the value's text.
             return {**data, "text/plain": ""}
-        value = _find_shown_value(calls, self.shell.user_ns)
+        value = by_itself[0] if by_itself else _find_shown_value(calls, self.shell.user_ns)
         if value is None or isinstance(value, str | DisplayObject):
             return data
-        text = self.shell.display_formatter.format(value, include={"text/plain"})[0].get("text/plain", plain)
-        return {**data, "text/plain": text}
+        # Not `format`, which would let the value display itself again.
+        return {**data, "text/plain": self.shell.display_formatter.formatters["text/plain"](value)}
 
     def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002
         """Clear the cell's output, now or before its next output."""

@@ -97,6 +97,18 @@ def test_display_inside_a_value_s_own_display_has_no_text(rank: CellProcess) -> 
     ]
 
 
+@pytest.mark.parametrize("call", ["Chart()", "display(Chart())", "Chart().show()"])
+def test_value_that_displays_itself_by_scripts_has_its_text(rank: CellProcess, call: str) -> None:
+    """Such a value has no other form, and is displayed once."""
+    source = (
+        "class Chart:\n    def show(self): display(HTML('<script>draw()</script>'))\n"
+        "    def _ipython_display_(self): self.show()\n    def __repr__(self): return 'Chart()'\n"
+    )
+    (shown,) = [event for event in rank.run(_VIEWER + source + call).events if isinstance(event, DisplayData)]
+    assert shown.data == {"text/html": "<script>draw()</script>", "text/plain": shown.data["text/plain"]}
+    assert shown.data["text/plain"] == ("<IPython.core.display.HTML object>" if call == "Chart().show()" else "Chart()")
+
+
 def test_display_of_a_value_whose_repr_fails(rank: CellProcess) -> None:
     """A `__repr__` that raises prints its error and does not fail the cell."""
     result = rank.run(
