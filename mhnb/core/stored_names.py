@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ast
+import re
 
 _BINDINGS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Match)
-_DEFERRED = (ast.Lambda, ast.GeneratorExp)
-"""Expressions whose lines can run in a later statement."""
+_UNCERTAIN = (ast.Lambda, ast.GeneratorExp, ast.NamedExpr)
+"""Expressions whose lines can run in a later statement, or that store before their statement ends."""
+_CHANGING_CALL = re.compile(
+    "add|append(left)?|clear|delattr|discard|extend|fill|insert|next|pop(item|left)?|remove|reverse|setattr|setdefault|sort|update"
+)
+"""Functions and methods of Python's own values that change one, such as `losses.append`."""
 
 
 def stores_names(source: str, *, first: int = 1, failed_at: int | None = None) -> bool:
     r"""Check whether the cell assigns a name, an attribute or an element.
 
-    Text that only IPython can parse may assign one. A call is not looked into.
+    A call that changes a value of Python's own counts, such as `losses.append(x)`; other calls are not looked into. Text that
+    only IPython can parse may assign one.
 
     Args:
         source: the cell's text.
@@ -36,10 +42,17 @@ def stores_names(source: str, *, first: int = 1, failed_at: int | None = None) -
 def _list_completed(statements: list[ast.stmt], line: int) -> list[ast.stmt]:
     """Return the statements before one that raised; all if that is compound."""
     begun = [each for each in statements if each.lineno <= line]
+    return begun[:-1] if begun and _has_stored_nothing(begun[-1]) else statements
+
+
+def _has_stored_nothing(statement: ast.stmt) -> bool:
+    """Check whether a statement that raised has stored nothing."""
     # The line is the innermost in the cell's text. That of a function or a loop does not tell how far the cell came.
-    is_simple = bool(begun) and not hasattr(begun[-1], "body")
-    deferred = any(isinstance(node, _DEFERRED) for each in begun[-1:] for node in ast.walk(each))
-    return begun[:-1] if is_simple and not deferred else statements
+    if hasattr(statement, "body") or hasattr(statement, "cases"):
+        return False
+    targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+    is_plain = len(targets) == 1 and isinstance(targets[0], ast.Name | None)
+    return is_plain and not any(isinstance(node, _UNCERTAIN) for node in ast.walk(statement))
 
 
 def _stores(node: ast.AST) -> bool:
@@ -47,6 +60,12 @@ def _stores(node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Lambda):
         return False
+    if isinstance(node, ast.Call) and _CHANGING_CALL.fullmatch(_name_call(node.func)):
+        return True
     # The variable of a comprehension is its own.
     inner = (node.iter, *node.ifs) if isinstance(node, ast.comprehension) else ast.iter_child_nodes(node)
     return any(map(_stores, inner))
+
+
+def _name_call(function: ast.expr) -> str:
+    return getattr(function, "attr", getattr(function, "id", ""))

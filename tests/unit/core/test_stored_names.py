@@ -7,6 +7,7 @@ import pytest
 from mhnb.core.stored_names import stores_names
 
 STORING = (
+    *("x.append(1)", "optimizer.update(m, g)", "setattr(x, 'a', 1)", "print(next(it))"),
     *("x = 1", "x += 1", "x: int = 1", "x[0] = 1", "x.a = 1", "del x", "import x", "from x import *", "f(y := 1)"),
     *(
         "def f(): pass",
@@ -29,7 +30,6 @@ NOT_STORING = (
     *(
         "",
         "f(x)",
-        "x.append(1)",
         "[i for i in x]",
         "{i: j for i, j in x}",
         "sorted(x, key=lambda i: (j := i))",
@@ -82,6 +82,10 @@ def test_statements_above_the_first_line_do_not_count(first: int, stores: bool) 
         ("if x:\n    f(x)", 2, False),
         ("g = lambda a: f(a)\ny = g(1)", 1, True),
         ("list(f(a) for a in x)\ny = 1", 1, True),
+        ("match x:\n    case 0:\n        y = 1\n        f()", 4, True),
+        ("print(n := f(x), g(n))", 1, True),
+        ("a, b[g()] = 1, 2", 1, True),
+        ("x.append(f(x))", 1, False),
         (CELL, 3, True),
     ],
 )
