@@ -342,18 +342,21 @@ def describe_os_error(error: OSError) -> str:
     """
     if error.errno is None:
         # It is mhnb's own, and has its next step.
-        return str(error)
+        return str(error) or type(error).__name__
+    name = None if error.filename is None else os.fsdecode(error.filename)
     if error.errno in _FULL_DISK:
         return (
-            f"{error.filename or 'the output'} cannot be written: {error.strerror}"
+            f"{name or 'the output'} cannot be written: {error.strerror}"
             "\n  Fix: df -h    (shows the disk that is full: remove files there, or write to another disk)"
         )
-    if error.filename is None:
+    if name is None:
         return f"{error.strerror or error}\n  Fix: mhnb doctor"
-    paths = shlex.join([str(Path(error.filename).parent), str(error.filename)])
+    folder = str(Path(name).parent)
+    if error.errno == errno.ENOENT:
+        return f"{name}: {error.strerror}\n  Fix: ls {shlex.quote(folder)}    (shows what is there: give another path)"
     return (
-        f"{error.filename}: {error.strerror}"
-        f"\n  Fix: ls -ld {paths}    (shows owners and modes: correct them, or give another path)"
+        f"{name}: {error.strerror}"
+        f"\n  Fix: ls -ld {shlex.join([folder, name])}    (shows owners and modes: correct them, or give another path)"
     )
 
 

@@ -435,7 +435,9 @@ def test_interrupt_of_a_command_ends_with_one_line(
             OSError(errno.ENOSPC, "No space left on device", "/a/b"),
             "/a/b cannot be written: No space left on device\n  Fix: df -h ",
         ),
-        (FileNotFoundError(errno.ENOENT, "No such file", "/a/b c"), "/a/b c: No such file\n  Fix: ls -ld /a '/a/b c' "),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/a b/c"), "/a b/c: No such file\n  Fix: ls '/a b' "),
+        (PermissionError(errno.EACCES, "Denied", b"/a/b c"), "/a/b c: Denied\n  Fix: ls -ld /a '/a/b c' "),
+        (TimeoutError(), "TimeoutError\n"),
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "Connection refused\n  Fix: mhnb doctor\n"),
         (
             FileNotFoundError("the notebooks are not here\n  Fix: reinstall mhnb"),
