@@ -213,19 +213,16 @@ def _fetch_profiles(
     client: RankClient, seq: int, traces: Mapping[int, RankTrace], folder: Path, name: str
 ) -> list[str]:
     """Fetch each rank's profile in parts; return notes on failures."""
-    notes = []
+    failed: dict[str, list[int]] = {}
     for rank, trace in traces.items():
         path = profile_path(folder, name, rank)
         starts = range(0, trace.profile_nbytes, _PART_NBYTES)
         jobs = (_make_job(rank, seq, path, start, trace.profile_nbytes) for start in starts)
         try:
             run_jobs(client, jobs)
-        except NotPrivate:
-            # It is about the folder, so it is the same for every rank.
-            raise
         except (MhnbError, OSError) as error:
-            notes.append(f"rank {rank}: its profile for XProf could not be written: {error}")
-    return notes
+            failed.setdefault(str(error), []).append(rank)
+    return [f"{describe_ranks(same)}: no profile for XProf could be written: {why}" for why, same in failed.items()]
 
 
 def _make_job(rank: int, seq: int, path: Path, start: int, size: int) -> TransferJob:

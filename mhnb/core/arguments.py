@@ -152,16 +152,19 @@ def find_stray_code(line: str, message: str) -> str:
 
     >>> find_stray_code("--quiet x = 1", "unrecognized arguments: x = 1")
     'x = 1'
+    >>> find_stray_code("--out x x = x", "unrecognized arguments: x = x"), find_stray_code('""', "unrecognized arguments: ")
+    ('x = x', '')
     >>> find_stray_code("--qiet", "unrecognized arguments: --qiet (did you mean --quiet?)")
     ''
     """
     unknown = message.removeprefix(_UNKNOWN).split()
-    if not message.startswith(_UNKNOWN) or "(did you mean" in message or unknown[0].startswith("-"):
+    if not message.startswith(_UNKNOWN) or "(did you mean" in message or not unknown or unknown[0].startswith("-"):
         return ""
     # Up to the first bracket, because the message lacks the line's quotes.
     beginning = re.escape(unknown[0].partition("(")[0] or "(")
-    found = re.search(rf"(?:^|\s)({beginning}.*)", line)
-    return found[1] if found else ""
+    ends = (line[found.end() :] for found in re.finditer(rf"(?:^|\s)(?={beginning})", line))
+    # The same word may be before, as the value of a flag.
+    return next((end for end in ends if len(end.split()) == len(unknown)), "")
 
 
 def _find_meant_flag(word: str, known: Sequence[str]) -> str | None:

@@ -33,7 +33,7 @@ def find_address_towards(hosts: Sequence[HostName], resolve_alias: Callable[[Hos
         resolve_alias: returns the name on the network.
 
     Raises:
-        LaunchError: this machine can resolve none of the names.
+        LaunchError: this machine can resolve none of the tried names.
     """
     unknown, reason = [], ""
     for host in hosts[:_MAX_TRIED]:
@@ -44,8 +44,9 @@ def find_address_towards(hosts: Sequence[HostName], resolve_alias: Callable[[Hos
             # A name that cannot be encoded for DNS is a UnicodeError.
             reason = str(getattr(error, "strerror", "") or error)
             unknown.append(str(host) if name == host.address else f"{host} ({name})")
+    names = f"the name of host {unknown[0]}" if len(unknown) == 1 else f"the names of hosts {', '.join(unknown)}"
     raise LaunchError(
-        f"this machine cannot resolve the name of host {', '.join(unknown)} ({reason})"
+        f"this machine cannot resolve {names} ({reason})"
         f"\n  Fix: correct the name, and test it: ssh {replace(hosts[0], port=None)} true"
         f"\n  Or: if only a jump host knows the name: {_ADDRESS}"
     )

@@ -276,7 +276,7 @@ VALUES = {
     "layout of an unknown name": Mistake(
         "%mhjax layout opne",
         "layout opne",
-        "unknown variable 'opne';",
+        "unknown variable 'opne'",
         "%mhjax vars lists all",
         "%mhjax vars",
     ),

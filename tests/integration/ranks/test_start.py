@@ -557,7 +557,7 @@ def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None
     [
         ({"guard": "strict"}, "expected lockstep, parity or off"),
         ({"start_timeout_s": -1}, "start_timeout_s=-1"),
-        ({"initialize": {"x": 1}}, "no argument 'x'"),
+        ({"initialize": {"process_id": 1}}, "process_id=1: mhnb sets it"),
         ({"ranks_per_host": 0}, "ranks_per_host=0"),
     ],
 )

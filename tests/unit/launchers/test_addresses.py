@@ -32,7 +32,7 @@ def test_misspelt_host_is_named_with_its_cure(find: Callable[[str], str]) -> Non
     with pytest.raises(LaunchError) as raised:
         find("me@nowhere.invalid:2222,a..b")
     first, fix, other = str(raised.value).splitlines()
-    assert first.startswith("this machine cannot resolve the name of host me@nowhere.invalid:2222, a..b (")
+    assert first.startswith("this machine cannot resolve the names of hosts me@nowhere.invalid:2222, a..b (")
     assert fix == "  Fix: correct the name, and test it: ssh me@nowhere.invalid true"
     assert other.startswith("  Or: if only a jump host knows the name: --address 10.0.0.1 ")
 
