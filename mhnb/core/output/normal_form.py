@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mhnb.types import Output
 
 _IGNORED_KEYS = ("execution_count", "transient")
-_MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<[a-zA-Z][^<>]*>", re.DOTALL)
-"""Markup, which readers do not see."""
+_MARKUP = re.compile(r"<(style|script)\b.*?(?:</\1>|\Z)|<[a-zA-Z][^<>]*>", re.DOTALL)
+"""Markup, which readers do not see; a script that is not closed ends with the text."""
 _ID = re.compile(r"""\sid=["']?([\w-]+)""")
 _ID_REFERENCE = re.compile(r"""(?<=\s)((?:id|for|headers|href|aria-\w+)=["']?#?)([\w-]+)""")
 """Matches where a tag names an element: itself or another one."""
@@ -87,10 +88,13 @@ ORDER_MARK = "‹order differs by rank›"
 """Is shown behind a set that some ranks wrote in another order."""
 
 _OPEN = re.compile(r"\{")
-_TOKEN = re.compile(r"""[{}()\[\]:]|,\s+|'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+\"""")
+# A quote that is not closed ends with its line, so no part of a line is scanned again from the next quote.
+_TOKEN = re.compile(r"""[{}()\[\]:<>]|,\s+|'(?:[^'\\\n]|\\.)*+'?|"(?:[^"\\\n]|\\.)*+"?""")
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 _NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?")
 _GRPC_FIELD = re.compile(r"[a-z_]+:\S")
+_MAX_DEPTH = 50
+"""Sets that contain each other are read at most this deep, because each one's normal form contains that of the inner ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,12 @@ class _Bracket:
 
     kind: str
     start: int
+    first_inside: int
+    """The number of sets before it."""
     commas: list[tuple[int, int]] = field(default_factory=list)
+    angles: int = 0
+    """`<` without their `>` in its last member: a colon inside `<Color.RED: 1>` is not behind a key."""
     has_colon: bool = False
-    found: list[_FoundSet] = field(default_factory=list)
-    """The sets inside it."""
 
 
 def normalize_text(text: str) -> str:
@@ -159,53 +165,44 @@ def _replace_sets(text: str, replace: Callable[[str, _FoundSet], str]) -> str:
 def _find_sets(text: str) -> list[_FoundSet]:
     """Return the outermost sets of a text, in order."""
     opened: list[_Bracket] = []
-    outer: list[_FoundSet] = []
+    found: list[_FoundSet] = []
     at = 0
     # Outside of brackets, a quote may be an apostrophe.
     while (token := (_TOKEN if opened else _OPEN).search(text, at)) is not None:
         at, kind = token.end(), token[0]
-        if kind in _CLOSING:
-            opened.append(_Bracket(kind, token.start()))
+        if kind in _CLOSING and len(opened) < _MAX_DEPTH:
+            opened.append(_Bracket(kind, token.start(), len(found)))
         elif kind == ":":
-            opened[-1].has_colon = opened[-1].has_colon or _is_after_key(opened[-1], text, token.start())
+            opened[-1].has_colon |= opened[-1].angles <= 0
+        elif kind in ("<", ">"):
+            opened[-1].angles += 1 if kind == "<" else -1
         elif kind[0] == ",":
             opened[-1].commas.append(token.span())
+            opened[-1].angles = 0
         elif kind == _CLOSING[opened[-1].kind]:
             bracket = opened.pop()
-            (opened[-1].found if opened else outer).extend(_close(bracket, text, at))
-        elif kind in _CLOSING.values():
-            # These brackets are not those of a value.
-            outer += [found for bracket in opened for found in bracket.found]
-            opened = []
-    return [*outer, *(found for bracket in opened for found in bracket.found)]
+            if bracket.kind == "{" and bracket.commas:
+                found[bracket.first_inside :] = _close(bracket, text, at, found[bracket.first_inside :])
+        elif kind[0] not in "'\"":
+            # These brackets are not those of a value, or too many.
+            opened.clear()
+    return found
 
 
-def _is_after_key(bracket: _Bracket, text: str, at: int) -> bool:
-    """Check that a colon is not inside `<Color.RED: 1>`."""
-    member = text[bracket.commas[-1][1] if bracket.commas else bracket.start : at]
-    return member.count("<") <= member.count(">")
-
-
-def _close(bracket: _Bracket, text: str, end: int) -> list[_FoundSet]:
-    """Return the set that a bracket is, otherwise the sets inside it."""
-    if bracket.kind != "{" or not bracket.commas:
-        return bracket.found
+def _close(bracket: _Bracket, text: str, end: int, inside: list[_FoundSet]) -> list[_FoundSet]:
+    """Return the set that a brace is, otherwise the sets inside it."""
     edges = [bracket.start + 1, *(edge for comma in bracket.commas for edge in comma), end - 1]
-    members = [
-        _normalize_part(text, begin, stop, bracket.found) for begin, stop in zip(edges[::2], edges[1::2], strict=True)
-    ]
+    members, rest = [], deque(inside)
+    for begin, stop in zip(edges[::2], edges[1::2], strict=True):
+        parts, done = [], begin
+        while rest and rest[0].start < stop:
+            one = rest.popleft()
+            parts += [text[done : one.start], one.normal]
+            done = one.end
+        members.append(remove_addresses("".join([*parts, text[done:stop]]).strip()))
     if not (_are_grpc_fields(members) if bracket.has_colon else _are_members(members)):
-        return bracket.found
+        return inside
     return [_FoundSet(bracket.start, end, f"{{{', '.join(sorted(members))}}}")]
-
-
-def _normalize_part(text: str, begin: int, end: int, found: Sequence[_FoundSet]) -> str:
-    parts = []
-    for one in found:
-        if begin <= one.start < end:
-            parts += [text[begin : one.start], one.normal]
-            begin = one.end
-    return remove_addresses("".join([*parts, text[begin:end]]).strip())
 
 
 def _are_members(members: Sequence[str]) -> bool:

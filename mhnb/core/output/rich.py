@@ -113,9 +113,10 @@ OBJECT_REPR = re.compile(r"<IPython(?:\.\w+)?\.display\.\w+ (?:object|at 0x[0-9a
 """What IPython prints for HTML, a formula, Markdown or JSON instead of the source."""
 _SCRIPT = re.compile(r"<(?:script|iframe|object|embed|canvas)\b", re.IGNORECASE)
 _UNSEEN = re.compile(
-    r"<(script|style|iframe|object|noscript|template|canvas)\b.*?</\1\s*>|<!--.*?-->|<[^<>]*>",
+    r"<(script|style|iframe|object|noscript|template|canvas)(?=[\s/>]).*?(?:</\1\s*>|\Z)|<!--.*?(?:-->|\Z)|<[^<>]*>",
     re.DOTALL | re.IGNORECASE,
 )
+"""What readers do not see; a script or a comment that is not closed ends with the text, as in browsers."""
 _DRAWN = re.compile(r"<(?:img|svg|picture|video|audio|hr|input|progress|meter)\b", re.IGNORECASE)
 _HIDDEN = re.compile(r"""\s*<\w+ style=["']display:\s*none\b""", re.IGNORECASE)
 

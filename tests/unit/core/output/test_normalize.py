@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.output.normal_form import ORDER_MARK, align_texts, normalize_output, normalize_text
+from mhnb.core.output.rich import is_drawn_by_scripts
 from mhnb.types import Output
 
 
@@ -118,7 +119,49 @@ def test_only_sets_with_several_orders_are_aligned() -> None:
     assert align_texts(texts) == [shared, shared, "no set"]
 
 
-@pytest.mark.parametrize("text", ["{" * 50_000, "{'a " * 20_000, "{<:" * 10_000, "{a, " * 20_000])
-def test_unclosed_brackets_are_read_quickly(text: str) -> None:
-    """Every character is read once; reading on from each bracket would take minutes."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{" * 50_000,
+        "{'a " * 20_000,
+        "{<:" * 10_000,
+        "{a, " * 20_000,
+        pytest.param("{" + "'\\" * 200_000, id="quotes"),
+        pytest.param("{<" + ":" * 1_000_000, id="colons"),
+        pytest.param(
+            "{" + ", ".join(f"frozenset({{'a', 'b{at:06}'}})" for at in range(100_000)) + "}", id="frozensets"
+        ),
+        pytest.param("{a, " * 400_000 + "b}" + "}" * 400_000, id="deep"),
+    ],
+)
+def test_brackets_are_read_quickly(text: str) -> None:
+    """Every character is read a few times; reading on from each bracket or quote would take minutes."""
     assert normalize_text(text) == text
+
+
+def test_sets_are_found_behind_an_unclosed_quote() -> None:
+    """The quote ends with its line, and the brace does not hide what follows."""
+    assert normalize_text("{ it's, b\n on {'b', 'a'}") == "{ it's, b\n on {'a', 'b'}"
+
+
+@pytest.mark.parametrize("tag", ["<script ", "<style>", "<!--"])
+def test_unclosed_tags_are_read_quickly(tag: str) -> None:
+    """The text is searched once for the end of a script; searching from each tag would take minutes."""
+    text = "<script></script>" + tag * 200_000
+    assert is_drawn_by_scripts(text)
+    assert text in normalize_output(html(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_drawn"),
+    [
+        ("<script>draw()", True),
+        ("<script>draw()</script><!-- x", True),
+        ("<script>draw()</script> 1 < 2", False),
+        ("<script>draw()</script><object-view>text</object-view>", False),
+        ("<canvas>no canvas</canvas>\n", True),
+    ],
+)
+def test_display_that_only_scripts_can_draw(text: str, *, is_drawn: bool) -> None:
+    """What is inside a script or a comment is not seen, even if it is not closed; another element's text is."""
+    assert is_drawn_by_scripts(text) == is_drawn
