@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mhnb.core.output.answers import ANSWER_MIME, Answer, read_answer
-from mhnb.core.output.normal_form import ORDER_MARK, align_texts, normalize_output, remove_addresses
+from mhnb.core.output.normal_form import (
+    ORDER_MARK,
+    align_addresses,
+    align_sets,
+    normalize_output,
+    normalize_sets,
+    remove_addresses,
+)
 from mhnb.core.output.tables import split_outside_tables
 from mhnb.core.output.template import (
     RANK_PLACEHOLDER,
@@ -124,10 +131,7 @@ def group_outputs(
     """
     classes: dict[tuple[object, ...], list[_Member]] = {}
     said = [(tuple(ranks), outputs) for ranks, outputs in outputs_by_ranks]
-    texts = [text_of(output) for _, outputs in said for output in outputs]
-    aligned = iter(align_texts(texts) if len(said) > 1 else texts)
-    for ranks, outputs in said:
-        member = _Member(ranks, outputs, [next(aligned) for _ in outputs])
+    for member in _align_members(said):
         classes.setdefault(member.key, []).append(member)
     for members in classes.values():
         _share_skeletons(members)
@@ -207,6 +211,26 @@ def text_of(output: Output) -> str:
         return ""
     text = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
     return text if isinstance(text, str) else "".join(text)
+
+
+def _align_members(said: Sequence[tuple[tuple[int, ...], Sequence[Output]]]) -> list[_Member]:
+    """Make members, with one order of each set per class.
+
+    A class differs only in the order of sets and in numbers, so a minority in it has the order of its first rank too.
+    """
+    written = [text_of(output) for _, outputs in said for output in outputs]
+    plain = iter(align_addresses(written) if len(said) > 1 else written)
+    texts = [[next(plain) for _ in outputs] for _, outputs in said]
+    normal = [list(map(normalize_sets, own)) for own in texts]
+    if normal != texts:
+        classes: dict[tuple[object, ...], list[int]] = {}
+        for at, ((ranks, outputs), own) in enumerate(zip(said, normal, strict=True)):
+            classes.setdefault(_Member(ranks, outputs, own).key, []).append(at)
+        for places in classes.values():
+            columns = [align_sets(column) for column in zip(*(texts[at] for at in places), strict=True)]
+            for at, *own in zip(places, *columns, strict=True):
+                texts[at] = own
+    return [_Member(ranks, outputs, own) for (ranks, outputs), own in zip(said, texts, strict=True)]
 
 
 def _share_skeletons(members: Sequence[_Member]) -> None:

@@ -127,38 +127,66 @@ def normalize_text(text: str) -> str:
     >>> normalize_text("on {'b', 'a'} <f at 0x7f0123456789>")
     "on {'a', 'b'} <f at 0x…>"
     """
-    return remove_addresses(_replace_sets(text, lambda _, found: found.normal))
+    return remove_addresses(normalize_sets(text))
 
 
 def align_texts(texts: Sequence[str]) -> list[str]:
-    """Write equal sets in one order, and remove addresses if they differ.
+    """Write sets in one order, and remove addresses if they differ.
 
-    The order is that of the first text. A set is marked if the texts have several orders of it.
+    Args:
+        texts: those of ranks whose texts are equal, except for the order of sets, addresses and numbers.
 
     >>> align_texts(["on {'b', 'a'}", "on {'a', 'b'}"])
     ["on {'b', 'a'} ‹order differs by rank›", "on {'b', 'a'} ‹order differs by rank›"]
     """
-    if len({tuple(_ADDRESS.findall(text)) for text in texts}) > 1:
-        texts = list(map(remove_addresses, texts))
-    written: dict[str, dict[str, None]] = {}
-    for text in texts if len(texts) > 1 else ():
-        for found in _find_sets(text):
-            written.setdefault(found.normal, {})[remove_addresses(text[found.start : found.end])] = None
-    if all(len(orders) == 1 for orders in written.values()):
+    return align_sets(align_addresses(texts))
+
+
+def align_addresses(texts: Sequence[str]) -> list[str]:
+    """Remove the addresses from all texts if they differ in one.
+
+    >>> align_addresses(["<f at 0x7f0123456789>", "<f at 0x7f0123456780>"])
+    ['<f at 0x…>', '<f at 0x…>']
+    """
+    differ = len({tuple(_ADDRESS.findall(text)) for text in texts}) > 1
+    return [remove_addresses(text) if differ else text for text in texts]
+
+
+def align_sets(texts: Sequence[str]) -> list[str]:
+    """Write the sets in the order that the first text has there.
+
+    A set is marked if the texts have several orders of it there. Equal sets at other positions do not count: a text may
+    have one set in two orders.
+    """
+    if len(set(texts)) <= 1:
         return list(texts)
+    written: dict[tuple[int, str], dict[str, None]] = {}
+    found_by_text = [_find_sets(text) for text in texts]
+    for text, found in zip(texts, found_by_text, strict=True):
+        for at, one in enumerate(found):
+            written.setdefault((at, one.normal), {})[text[one.start : one.end]] = None
 
-    def align(own: str, found: _FoundSet) -> str:
-        first, *others = written[found.normal]
-        return f"{first} {ORDER_MARK}" if others else own
+    def align(at: int, one: _FoundSet) -> str:
+        first, *others = written[at, one.normal]
+        return f"{first} {ORDER_MARK}" if others else first
 
-    return [_replace_sets(text, align) for text in texts]
+    return [_replace_sets(text, found, align) for text, found in zip(texts, found_by_text, strict=True)]
 
 
-def _replace_sets(text: str, replace: Callable[[str, _FoundSet], str]) -> str:
+def normalize_sets(text: str) -> str:
+    """Write the members of sets in alphabetical order.
+
+    >>> normalize_sets("on {'b', 'a'}")
+    "on {'a', 'b'}"
+    """
+    return _replace_sets(text, _find_sets(text), lambda _, one: one.normal)
+
+
+def _replace_sets(text: str, found: Sequence[_FoundSet], replace: Callable[[int, _FoundSet], str]) -> str:
     parts, end = [], 0
-    for found in _find_sets(text):
-        parts += [text[end : found.start], replace(text[found.start : found.end], found)]
-        end = found.end
+    for at, one in enumerate(found):
+        parts += [text[end : one.start], replace(at, one)]
+        end = one.end
     return "".join([*parts, text[end:]])
 
 

@@ -147,6 +147,42 @@ def test_set_in_another_order_shares_a_block() -> None:
     assert not block.is_literal
 
 
+@pytest.mark.parametrize("other", ["{'b', 'a'}", "warn {'b', 'a'} 1"])
+def test_ranks_that_agree_about_a_set_have_no_mark(other: str) -> None:
+    """The order of a set in another rank's other text does not count, and that text keeps its own."""
+    texts = ["{'a', 'b'} 1", "{'a', 'b'} 1", "{'a', 'b'} 1", other]
+    blocks = group_texts(*texts)
+    assert [block.ranks for block in blocks] == [(0, 1, 2), (3,)]
+    assert [display_texts(block) for block in blocks] == [[texts[0]], [other]]
+    assert all(block.is_literal for block in blocks)
+
+
+def test_sets_are_compared_by_output() -> None:
+    """Every rank displays a set in two orders, which are those of the other rank."""
+    shown = [stream("{'a', 'b'}"), stream("{'b', 'a'}", "stderr")]
+    (block,) = group_outputs([((0,), [*shown, stream("loss 1")]), ((1,), [*shown, stream("loss 2")])])
+    assert display_texts(block)[:2] == ["{'a', 'b'}", "{'b', 'a'}"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "import {{ {}, {} }} from 'x'",
+        'record {{"id": "it\'s {}", "names": ["{}"]}}',
+        "const f = ({{ {},\n {} }}) => {{ return {{ 1, 2 }} }}",
+        "{{'{}', '{}' <f at 0x7f0123456789>",
+    ],
+)
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a"), ("x'", "y")])
+def test_shown_text_is_one_that_a_rank_wrote(form: str, names: tuple[str, str]) -> None:
+    """Apart from the mark, each block shows a text of its first rank, also if it is code or JSON."""
+    texts = [form.format("a", "b"), form.format(*names)]
+    for block in group_texts(*texts):
+        (text,) = display_texts(block)
+        assert text.replace(f" {ORDER_MARK}", "") == texts[block.ranks[0]]
+        assert [block.outputs_of(rank)[0]["text"] for rank in block.ranks] == [texts[rank] for rank in block.ranks]
+
+
 def test_rank_that_differs_from_a_majority_with_several_orders() -> None:
     """A set that has several orders on the majority's ranks does not separate a rank with another number further."""
     orders = ("{'a', 'b'}", "{'b', 'a'}")
