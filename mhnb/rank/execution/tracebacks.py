@@ -31,7 +31,7 @@ from mhnb.rank.execution.exceptions import class_has, syntax_error_location, tra
 from mhnb.rank.execution.streams import CellThread
 
 _MHNB_RANK_FOLDER = str(Path(__file__).parents[1])
-_MAX_ARRAYS, _MAX_LEAVES = 8, 1000
+_MAX_ARRAYS, _MAX_PARTS = 8, 1000
 _TREES = (dict, list, tuple)
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
 """Libraries between the cell and an error of JAX. If other code is there, the cell's own names do not explain the error."""
@@ -230,25 +230,34 @@ def _find_site(error: BaseException) -> ErrorSite:
 
 def _describe_tree(text: str, tree: object) -> tuple[TreeFacts, Any] | None:
     """Describe a container, with its first global array; None without one."""
-    leaves = list(islice(_iterate_leaves(text, tree), _MAX_LEAVES + 1))
+    leaves = _list_leaves(text, tree)
     spread = [(path, leaf) for path, leaf in leaves if _is_plain_array(leaf) and not leaf.is_fully_addressable]
-    if not spread or len(leaves) > _MAX_LEAVES:
+    if not spread:
         return None
     devices = {_describe_array(leaf).device_order for _, leaf in spread}
     path, first = spread[0]
     return TreeFacts(path, len(spread), is_uniform=len(devices) == 1 and len(spread) == len(leaves)), first
 
 
-def _iterate_leaves(text: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if type(value) is dict:
-        for key, part in value.items():
-            # Only a key of these types has a text to name its part by; any other part counts as a value of another kind.
-            yield from _iterate_leaves(f"{text}[{key!r}]", part if type(key) in (str, int) else key)
-    elif type(value) in (list, tuple):
-        for at, part in enumerate(value):
-            yield from _iterate_leaves(f"{text}[{at}]", part)
-    elif value is not None:
-        yield text, value
+def _list_leaves(text: str, tree: Any) -> list[tuple[str, Any]]:
+    """Return a container's values with their paths; none if too large.
+
+    Containers count too: a few lists that contain each other twice, or one that contains itself, have parts without end.
+    """
+    leaves, waiting, count = list[tuple[str, Any]](), [(text, tree)], 0
+    while waiting:
+        path, value = waiting.pop()
+        if type(value) not in _TREES:
+            leaves += [(path, value)] if value is not None else []
+            continue
+        count += len(value)
+        if count > _MAX_PARTS:
+            return []
+        items = value.items() if type(value) is dict else enumerate(value)
+        # Only a key of these types has a text to name its part by; any other part counts as a value of another kind.
+        parts = [(f"{path}[{key!r}]", part) if type(key) in (str, int) else (path, key) for key, part in items]
+        waiting += reversed(parts)
+    return leaves
 
 
 def _is_plain_array(value: object) -> bool:

@@ -1,0 +1,58 @@
+"""What an error's site says about the values in the failing line, without running code of theirs."""
+
+from __future__ import annotations
+
+import linecache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mhnb.core.error_site import ErrorSite
+from mhnb.rank.execution.tracebacks import find_error_site
+
+SHARDING = SimpleNamespace(device_set=[SimpleNamespace(id=0)])
+FACTS = {"is_fully_addressable": False, "sharding": SHARDING, "shape": (8,), "dtype": np.dtype("f4")}
+GLOBAL = type("ArrayImpl", (), {"__module__": "jax", **FACTS})()
+"""Stands for a global array of JAX, which one process cannot have."""
+
+
+def find_site(value: Any, monkeypatch: pytest.MonkeyPatch) -> ErrorSite:
+    """Return the site of an error in NumPy, in a line of a cell that uses the value as `t`."""
+    line = "np.broadcast_to(np.ones(3), 2 if t is None else 4)"
+    monkeypatch.setitem(linecache.cache, "<cell 1>", (len(line), None, [line], "<cell 1>"))
+    with pytest.raises(ValueError, match="could not be broadcast") as caught:
+        exec(compile(line, "<cell 1>", "exec"), {"np": np, "t": value})
+    return find_error_site(caught.value)
+
+
+def make_nested(levels: int) -> list[Any]:
+    """Return a list without values that has 2 ** levels lists."""
+    nested = list[Any]()
+    for _ in range(levels):
+        nested = [nested, nested]
+    return nested
+
+
+def make_circular() -> list[Any]:
+    """Return a list that contains itself."""
+    circular = [GLOBAL]
+    circular.append(circular)
+    return circular
+
+
+def test_tree_is_described_by_its_global_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first array has its path, and a value of another kind makes the tree uneven."""
+    site = find_site({"a": [None, (1, GLOBAL)], "b": GLOBAL}, monkeypatch)
+    assert site.trees == {"t": ("t['a'][1][1]", 2, False)}
+    assert site.arrays["t['a'][1][1]"].shape == (8,)
+    assert find_site([GLOBAL, {"a": GLOBAL}], monkeypatch).trees == {"t": ("t[0]", 2, True)}
+
+
+@pytest.mark.parametrize("large", [make_nested(60), make_circular(), [GLOBAL] * 2000, [[None] * 2000, GLOBAL]])
+def test_large_tree_is_not_described(large: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists that contain each other many times, or themselves, end the search as many values do: a rank waits for it."""
+    site = find_site(large, monkeypatch)
+    assert site.names == {"t": False}
+    assert site.trees == {}
