@@ -37,6 +37,7 @@ class ArrayFacts(NamedTuple):
     """Equal for two arrays that are on the same devices."""
     device_order: int
     """Equal if the shardings of two arrays list the devices in the same order."""
+    is_bool: bool = False
 
 
 class TreeFacts(NamedTuple):
@@ -134,28 +135,39 @@ class MaskedIndex(NamedTuple):
     """The indexed array, one of `ErrorSite.arrays`."""
     mask: str
     template: str
-    """The index as an expression, with `{0}` in place of the array and `{1}` in place of the mask."""
+    """The expression that failed, with `{0}` in place of the array and `{1}` in place of the mask."""
 
 
 def find_mask(site: ErrorSite) -> MaskedIndex | None:
-    """Return the failed index `x[x > 3]`, or None.
+    """Return the failed `x[x > 3]` or `x.at[x > 3].set(0)`, or None.
 
     >>> find_mask(ErrorSite(expression="x[0]", names={"x": True}))
     """
-    node = next(_parse_candidates(site, ""), None)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        # x.at[mask].set(0)
-        node = node.func.value
-    if not isinstance(node, ast.Subscript):
+    match failed := next(_parse_candidates(site, ""), None):
+        # `x.at[mask]` alone computes nothing, so the call of its method is what failed. Any other call has its value.
+        case ast.Call(func=ast.Attribute(value=ast.Subscript(value=ast.Attribute(value=whole, attr="at")) as index)):
+            infix = ".at"
+        case ast.Subscript(value=whole) as index:
+            infix = ""
+        case _:
+            return None
+    array, text = ast.unparse(whole), ast.unparse(failed)
+    parts = index.slice.elts if isinstance(index.slice, ast.Tuple) else [index.slice]
+    masks = [ast.unparse(part) for part in parts if _is_mask(site, part)]
+    if array not in site.arrays or len(masks) != 1 or len(masks[0]) > _MAX_QUOTED_CHARS or len(text) > _MAX_CALL_CHARS:
         return None
-    in_at = isinstance(node.value, ast.Attribute) and node.value.attr == "at"
-    array = ast.unparse(node.value.value if in_at and isinstance(node.value, ast.Attribute) else node.value)
-    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    masks = [ast.unparse(part) for part in parts if _UseCollector(site.names).collect(part)]
-    if array not in site.arrays or len(masks) != 1 or len(masks[0]) > _MAX_QUOTED_CHARS:
-        return None
-    index = ", ".join("{1}" if ast.unparse(part) == masks[0] else _escape(ast.unparse(part)) for part in parts)
-    return MaskedIndex(array, masks[0], f"{{0}}{'.at' if in_at else ''}[{index}]")
+    inside = ", ".join("{1}" if ast.unparse(part) == masks[0] else _escape(ast.unparse(part)) for part in parts)
+    return MaskedIndex(array, masks[0], f"{{0}}{infix}[{inside}]{_escape(text[len(ast.unparse(index)) :])}")
+
+
+def _is_mask(site: ErrorSite, part: ast.expr) -> bool:
+    """Return whether part of an index is a global array of booleans."""
+    match part:
+        case ast.Compare() | ast.UnaryOp(op=ast.Invert()) | ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
+            used = [site.arrays.get(named.known) for named in _UseCollector(site.names).collect(part)]
+            return any(facts and not facts.is_local for facts in used)
+    facts = site.arrays.get(ast.unparse(part))
+    return facts is not None and facts.is_bool and not facts.is_local
 
 
 def find_index(site: ErrorSite) -> tuple[str, str] | None:

@@ -244,7 +244,8 @@ def _find_replicable(seen: RecognisedError, named: NamedValue | None) -> _Replic
     if tree is not None:
         known = tree.array
     facts = seen.site.arrays.get(known)
-    if not text or facts is None or facts.is_local or not facts.is_on_mesh:
+    # `x.at[0]` of `x.at[0].set(1).tolist()` is no array.
+    if not text or ".at[" in text or facts is None or facts.is_local or not facts.is_on_mesh:
         return None
     return _Replicable(text, f"{known}.sharding.mesh", tree is None or text == known, facts.is_explicit)
 

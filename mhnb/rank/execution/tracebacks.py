@@ -279,6 +279,7 @@ def _describe_array(array: Any) -> ArrayFacts:
         device_count=len(ids),
         device_set=crc32(repr(sorted(ids)).encode()),
         device_order=crc32(repr(ids).encode()),
+        is_bool=array.dtype == bool,
     )
 
 

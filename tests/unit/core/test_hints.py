@@ -358,6 +358,70 @@ def test_fetch_names_only_what_can_be_replicated(site: ErrorSite, says: str) -> 
     assert ".addressable_shards" not in hint.replace("t['w'].addressable_shards", "")
 
 
+MASK = SPREAD._replace(is_bool=True)
+MASKED = {
+    "x[mask]": "x[PUT(mask, S)]",
+    "x[x > 3]": "x[PUT(x > 3, S)]",
+    "x[:, (x > 3) & ~mask]": "x[:, PUT((x > 3) & ~mask, S)]",
+    "x[t['m']]": "x[PUT(t['m'], S)]",
+    "x.at[x > 3].set(0)": "x.at[PUT(x > 3, S)].set(0)",
+    "x.at[mask].add({1: 2}[1], mode='drop')": "x.at[PUT(mask, S)].add({1: 2}[1], mode='drop')",
+}
+
+
+def find_fetch_hint(expression: str, *, is_explicit: bool = False) -> str:
+    """Return the hint for a failed fetch in an expression of known arrays."""
+    arrays = {"x": SPREAD._replace(is_explicit=is_explicit), "mask": MASK, "t['m']": MASK, "places": SPREAD}
+    arrays["own"] = MASK._replace(is_local=True)
+    names = dict.fromkeys(arrays, True) | {"i": False, "perm": False, "t": False}
+    site = ErrorSite(expression=expression, names=names, arrays=arrays)
+    return find_hint("RuntimeError", FETCHED, site=site, code=expression) or ""
+
+
+@pytest.mark.parametrize("expression", MASKED)
+def test_mask_is_replicated_in_the_users_line(expression: str) -> None:
+    """A mask that JAX has to fetch is replicated, and the rest of the line stays, so that it can be run."""
+    cure = MASKED[expression].replace("PUT", "jax.device_put").replace("S)", "NamedSharding(x.sharding.mesh, P()))")
+    hint = find_fetch_hint(expression)
+    assert hint.startswith("JAX counts the elements that a mask selects")
+    assert hint.endswith(f"on all ranks: {cure}.")
+    whole = "jax.device_put(x, NamedSharding(x.sharding.mesh, P()))"
+    assert find_fetch_hint(expression, is_explicit=True).endswith(f"on all ranks: {cure.replace('x', whole, 1)}.")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "x[i].item()",
+        "x[perm].tolist()",
+        "x[places].tolist()",
+        "x[x > 3].tolist()",
+        "x[places]",
+        "x[own]",
+        "x[i - 1]",
+        "x[i < 3]",
+        "x[mask, x > 3]",
+        "x.at[i].set(0)",
+        "x.at[mask].set(0).tolist()",
+        "x.at[mask]",
+        "i[mask]",
+    ],
+)
+def test_only_the_index_that_failed_is_a_mask(expression: str) -> None:
+    """What fetches is the call after an index, or an index that is no mask of the ranks: the hint does not name a mask."""
+    hint = find_fetch_hint(expression)
+    assert "mask selects" not in hint
+    assert hint.startswith("A rank holds only its own shards of a global array.")
+
+
+@pytest.mark.parametrize("expression", ["x.at[mask].set(0).tolist()", "np.asarray(x.at[0])"])
+def test_updated_part_is_not_called_an_array(expression: str) -> None:
+    """`x.at[0]` has no shards and cannot be moved: no cure names it."""
+    hint = find_fetch_hint(expression)
+    assert "replicate each global array" in hint
+    assert ".at[" not in hint
+
+
 SLICES = "`jax.make_mesh` does not support multi-slice topologies."
 DATA_MODEL = (("data", 4), ("model", 4))
 EXPLICIT = ("Explicit", "Explicit")

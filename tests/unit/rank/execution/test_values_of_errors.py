@@ -6,6 +6,7 @@ import linecache
 from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -56,3 +57,10 @@ def test_large_tree_is_not_described(large: list[Any], monkeypatch: pytest.Monke
     site = find_site(large, monkeypatch)
     assert site.names == {"t": False}
     assert site.trees == {}
+
+
+def test_array_of_booleans_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hint about a mask needs to know that an array has booleans."""
+    array = jnp.arange(3)
+    assert not find_site(array, monkeypatch).arrays["t"].is_bool
+    assert find_site(array > 1, monkeypatch).arrays["t"].is_bool
