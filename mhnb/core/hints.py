@@ -610,6 +610,9 @@ _UNCHECKED = "that only turns the check off: if a result that out_specs declares
 
 
 def _hint_key_timeout(seen: RecognisedError) -> str:
+    # JAX's own collectives wait for keys too, such as `cuda:nccl/0`.
+    if "key_value_get" not in seen.code:
+        return ""
     return (
         f"No rank set the key {seen.match[1]!r} within {seen.match[2]}. Another rank must set it with key_value_set, "
         "under the same name; check that it reached that line."
@@ -989,7 +992,7 @@ HINTS = (
     ),
     # -- one rank without the others
     _make_hint(
-        r"^DEADLINE_EXCEEDED: GetKeyValue\(\) timed out with key: (\S+) and duration: (\S+)",
+        r"^DEADLINE_EXCEEDED: GetKeyValue\(\) timed out with key: (.+?) and duration: (\S+)",
         _hint_key_timeout,
         ename="JaxRuntimeError",
     ),
