@@ -1092,14 +1092,23 @@ def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: s
     >>> find_hint("RuntimeError", "Array has been deleted with shape=float32[8].").split(":")[1]
     " use the function's result instead."
     """
-    site = site or ErrorSite()
+    try:
+        return _find_hint(ename, evalue, site or ErrorSite(), code or "")
+    except Exception as error:  # noqa: BLE001 - becomes the hint: without one the cell goes on all the same
+        kind = type(error).__name__
+        return (
+            f"mhnb could not look for a hint about this error, because of a {kind} in its own code; please report it."
+        )
+
+
+def _find_hint(ename: str, evalue: str, site: ErrorSite, code: str) -> str | None:
     raised_in = f"{site.module}.{site.function}"
     for hint in HINTS:
         found = hint.pattern.search(evalue)
         if found is None or not hint.ename.fullmatch(ename) or not hint.raised_in.fullmatch(raised_in):
             continue
         # The function that builds a text may find that no hint applies after all.
-        if text := hint.text if isinstance(hint.text, str) else hint.text(RecognisedError(found, site, code or "")):
+        if text := hint.text if isinstance(hint.text, str) else hint.text(RecognisedError(found, site, code)):
             return text
     return find_removed_api(ename, evalue)
 

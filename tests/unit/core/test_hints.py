@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import pytest
 from msgspec.structs import replace
 
+from mhnb.core import hints
 from mhnb.core.error_site import ArrayFacts, ErrorSite, RefusedMesh, TreeFacts
-from mhnb.core.hints import HINTS, TAKE_OUT_SHARDING, UPDATES, find_hint
+from mhnb.core.hints import HINTS, TAKE_OUT_SHARDING, UPDATES, Hint, RecognisedError, find_hint
 from mhnb.magics.commands import list_names
 from tests.support.source import PACKAGE
 
@@ -486,6 +487,18 @@ COLLECTIVE = "Not every rank reached this collective."
 def test_only_a_key_of_the_users_code_is_named(key: str, code: str, begins: str) -> None:
     """JAX's collectives wait for keys of their own, which no code of the user's can set."""
     assert (find_hint("JaxRuntimeError", KEY_TIMEOUT.format(key), code=code) or "").startswith(begins)
+
+
+def test_failure_of_a_hint_is_shown_as_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the code of a hint is reported to the user, and ends neither the cell nor the cluster."""
+
+    def fail(_: RecognisedError) -> str:
+        raise KeyError("x")
+
+    any_text = re.compile(".*")
+    monkeypatch.setattr(hints, "HINTS", (Hint(re.compile("boom"), fail, ename=any_text, raised_in=any_text),))
+    assert "KeyError" in (find_hint("UsageError", "boom") or "")
+    assert find_hint("UsageError", "other") is None
 
 
 def test_hints_are_sentences() -> None:
