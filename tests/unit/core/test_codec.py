@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (27, "e53dd4e82b3621b8")
+FORMAT = (27, "1e2bed03b9e93b10")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 
