@@ -8,10 +8,11 @@ import re
 _BINDINGS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Match)
 _UNCERTAIN = (ast.Lambda, ast.GeneratorExp, ast.NamedExpr)
 """Expressions whose lines can run in a later statement, or that store before their statement ends."""
-_CHANGING_CALL = re.compile(
-    "add|append(left)?|clear|delattr|discard|extend|fill|insert|next|pop(item|left)?|remove|reverse|setattr|setdefault|sort|update"
+_CHANGING_METHOD = re.compile(
+    "add|append(left)?|clear|discard|extend|fill|insert|pop(item|left)?|remove|reverse|setdefault|sort|update"
 )
-"""Functions and methods of Python's own values that change one, such as `losses.append`."""
+"""Methods of Python's own values that change one, such as `losses.append`."""
+_CHANGING_FUNCTIONS = ("delattr", "next", "setattr")
 
 
 def stores_names(source: str, *, first: int = 1, failed_at: int | None = None) -> bool:
@@ -60,12 +61,14 @@ def _stores(node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Lambda):
         return False
-    if isinstance(node, ast.Call) and _CHANGING_CALL.fullmatch(_name_call(node.func)):
+    if isinstance(node, ast.Call) and _changes_a_value(node.func):
         return True
     # The variable of a comprehension is its own.
     inner = (node.iter, *node.ifs) if isinstance(node, ast.comprehension) else ast.iter_child_nodes(node)
     return any(map(_stores, inner))
 
 
-def _name_call(function: ast.expr) -> str:
-    return getattr(function, "attr", getattr(function, "id", ""))
+def _changes_a_value(function: ast.expr) -> bool:
+    if isinstance(function, ast.Attribute):
+        return _CHANGING_METHOD.fullmatch(function.attr) is not None
+    return isinstance(function, ast.Name) and function.id in _CHANGING_FUNCTIONS

@@ -81,7 +81,7 @@ TYPED = {
     ),
     "misspelt host": Mistake(
         "%mhjax start --name other --hosts nowhere.invalid,nobody.invalid",
-        "this machine cannot resolve the name of host",
+        "this machine cannot resolve the names of hosts",
         "nowhere.invalid, nobody.invalid",
         "Fix: correct the name, and test it: ssh nowhere.invalid true\n  Or: if only a jump host knows the name: --address",
     ),

@@ -30,6 +30,7 @@ NOT_STORING = (
     *(
         "",
         "f(x)",
+        "add(x)",
         "[i for i in x]",
         "{i: j for i, j in x}",
         "sorted(x, key=lambda i: (j := i))",
