@@ -21,7 +21,7 @@ from mhnb.cluster.options import StartOptions, StartRequest
 from mhnb.cluster.status import describe_location
 from mhnb.core.addresses import Address, parse_address
 from mhnb.core.cluster_spec import ClusterSpec, HostAssignment
-from mhnb.core.launch.environment import rank_environment
+from mhnb.core.launch.environment import NotebookEnvironment, rank_environment
 from mhnb.core.messages import HostSpec
 from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR, StartBarrier
 from mhnb.core.state.machine import ClusterStateMachine
@@ -237,7 +237,12 @@ def _create_state_machine(
         start_barrier,
     )
     return ClusterStateMachine(
-        registry, generation=generation, now=now, start_timeout_s=options.start_timeout_s, kernel=KERNEL
+        registry,
+        generation=generation,
+        now=now,
+        start_timeout_s=options.start_timeout_s,
+        kernel=KERNEL,
+        environment=NotebookEnvironment(os.environ, shape.is_local),
     )
 
 

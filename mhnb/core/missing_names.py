@@ -1,4 +1,4 @@
-"""Find which cell or push had set a name that is missing."""
+"""Find the name that an error lacks, and which cell set it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from mhnb.core.error_site import ErrorSite
 from mhnb.core.export import translate_cell
 from mhnb.core.journal import CellRecord, PushRecord, Record
 from mhnb.core.replay import list_steps, plan_replay, select_since_start, step_key, step_name
 
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
+_VARIABLE = re.compile(r"'(\w+)'")
 
 
 def note_undefined_names(
@@ -73,6 +75,17 @@ def find_missing_name(evalue: str) -> str | None:
     'jnp'
     """
     found = _UNDEFINED.match(evalue)
+    return None if found is None else found[1]
+
+
+def find_missing_variable(ename: str, evalue: str, site: ErrorSite) -> str | None:
+    """Return the environment variable that `os.environ` lacks; None for another error.
+
+    >>> find_missing_variable("KeyError", "'TOKEN'", ErrorSite("os", "_Environ.__getitem__"))
+    'TOKEN'
+    """
+    is_lookup = (ename, site.module, site.function) == ("KeyError", "os", "_Environ.__getitem__")
+    found = _VARIABLE.fullmatch(evalue) if is_lookup else None
     return None if found is None else found[1]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mhnb.core.preflight_facts import Gpu
 from mhnb.errors import LaunchError
@@ -101,6 +102,34 @@ def _xla_flags(flags: str) -> str:
     if "--xla_cpu_collective_timeout_seconds" in flags:
         return flags
     return f"{flags} --xla_cpu_collective_timeout_seconds={COLLECTIVE_TIMEOUT_S}".strip()
+
+
+# -- variables that are set after the start
+
+
+@dataclass(frozen=True, slots=True)
+class NotebookEnvironment:
+    """The environment of the notebook's process, and how ranks get it."""
+
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Always the present ones."""
+    is_local: bool = True
+    """Whether a restart copies all variables, because the ranks are on this machine."""
+
+    def describe_missing_variable(self, name: str) -> str | None:
+        """Describe how ranks get a variable that only the notebook has.
+
+        >>> NotebookEnvironment({"TOKEN": "x"}, is_local=False).describe_missing_variable("TOKEN")[-59:]
+        'To copy it: %mhjax stop, then %mhjax start with --env TOKEN'
+        """
+        if name not in self.variables:
+            return None
+        why = ", which copied its environment when they started" if self.is_local else ""
+        copy = "%mhjax restart --replay" if self.is_local else f"%mhjax stop, then %mhjax start with --env {name}"
+        return (
+            f"{name} is set in the notebook but not on the ranks{why}. "
+            f'To set it: os.environ["{name}"] = ... in a %%mhjax cell. To copy it: {copy}'
+        )
 
 
 # -- assign GPUs to ranks

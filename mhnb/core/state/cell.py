@@ -22,7 +22,7 @@ from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
 from mhnb.core.hints import find_hint, find_printed_hint, shorten_values
 from mhnb.core.journal import CellRecord, trace_launches
 from mhnb.core.messages import CallbackFailed, CellEnded, InterruptDelivered, RankStatus
-from mhnb.core.missing_names import find_missing_name
+from mhnb.core.missing_names import find_missing_name, find_missing_variable
 from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import LEFT_WAITING, CarriedNote, CellResult, RankResult
@@ -69,6 +69,8 @@ class RankCell:
     accumulator: OutputAccumulator
     outcome: Outcome = "running"
     error: RankError | None = None
+    missing_variable: str | None = None
+    """The environment variable that the error's code looked up and did not find."""
     report: LaunchReport = field(default_factory=LaunchReport)
     launches: list[LaunchRow] = field(default_factory=list)
     """The launches of its report, in order."""
@@ -185,6 +187,7 @@ class RankCell:
         for event in events:
             if isinstance(event, ErrorRaised):
                 self.error = _explain_error(event)
+                self.missing_variable = find_missing_variable(event.ename, event.evalue, event.site)
             elif isinstance(event, Stream):
                 self._printed = (self._printed + event.text)[-_SEARCHED_CHARS:]
         self._output_flags = (self._output_flags[0], self._output_flags[1] or bool(events))
@@ -655,12 +658,24 @@ class Cell:
         part.outcome, part.error = outcome, part.error or error
         part.is_stopped = False
 
-    def explain_missing_names(self, describe: Callable[[str], str | None]) -> None:
-        """Add `describe`'s hint to each NameError that has no hint."""
+    def explain_missing_names(
+        self, describe: Callable[[str], str | None], describe_variable: Callable[[str], str | None]
+    ) -> None:
+        """Add a hint to each unexplained error about a missing name.
+
+        Args:
+            describe: returns the hint of a variable of Python.
+            describe_variable: returns the hint of a variable of the environment.
+        """
         for part in self.parts.values():
-            if part.error is not None and part.error.ename == "NameError" and part.error.hint is None:
-                name = find_missing_name(part.error.evalue)
-                part.error = replace(part.error, hint=None if name is None else describe(name))
+            if part.error is None or part.error.hint is not None:
+                continue
+            hint = None
+            if part.error.ename == "NameError" and (name := find_missing_name(part.error.evalue)) is not None:
+                hint = describe(name)
+            elif part.missing_variable is not None:
+                hint = describe_variable(part.missing_variable)
+            part.error = replace(part.error, hint=hint)
 
     def has_record(self, *, guard_available: bool) -> bool:
         """Check whether the cell can be judged by recorded launches."""

@@ -24,6 +24,7 @@ from mhnb.core.flight import FlightEvent
 from mhnb.core.guard.launches import IN_SYNC_NOTE, MAY_DIFFER, REPLAY_COMMAND
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord, Record, ReplayRecord
+from mhnb.core.launch.environment import NotebookEnvironment
 from mhnb.core.messages import (
     CallbackFailed,
     CellEnded,
@@ -258,6 +259,9 @@ def refusal_error(state: ClusterState, reason: str, replay_command: str) -> Mhnb
 # -- the state machine
 
 
+_EMPTY_ENVIRONMENT = NotebookEnvironment()
+
+
 class ClusterStateMachine:
     """One generation of a cluster, from its start to its stop.
 
@@ -267,10 +271,18 @@ class ClusterStateMachine:
         now: seconds on the owner's clock; every event comes with a later one.
         start_timeout_s: how long the ranks may take until all are ready.
         kernel: identifies the notebook's kernel, which numbers its cells.
+        environment: of the notebook's process.
     """
 
     def __init__(
-        self, registry: RankRegistry, *, generation: int, now: float, start_timeout_s: float, kernel: str = ""
+        self,
+        registry: RankRegistry,
+        *,
+        generation: int,
+        now: float,
+        start_timeout_s: float,
+        kernel: str = "",
+        environment: NotebookEnvironment = _EMPTY_ENVIRONMENT,
     ) -> None:
         self.registry = registry
         self.process_count = len(self.registry.entries)
@@ -287,6 +299,7 @@ class ClusterStateMachine:
         self._requests = PendingRequests()
         self._next_seq = self._first_new_seq = 1
         self._finished_cells = FinishedCells()
+        self._environment = environment
         self.added_parts = ClusterParts(registry, generation)
         """What features keep of all cells."""
         self._next_cell_note: CarriedNote | None = None
@@ -536,7 +549,8 @@ class ClusterStateMachine:
         recorded = cell.has_record(guard_available=self.guard_available)
         record = record_cell(cell, self.generation, recorded=recorded, kernel=self.kernel)
         cell.explain_missing_names(
-            cache(lambda name: describe_missing_name(name, [*self.history, record], self.generation, cell.seq))
+            cache(lambda name: describe_missing_name(name, [*self.history, record], self.generation, cell.seq)),
+            self._environment.describe_missing_variable,
         )
         self.registry.record_outcomes(record.seq, record.outcomes)
         self._judging = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +64,23 @@ def test_cluster_lifecycle(fresh_session: Session) -> None:
     assert {rank.state for rank in second.ranks} == {"stopped"}
     assert "alive" not in fresh_session.run("%mhjax status").out
     assert_all_name_start(fresh_session)
+
+
+@pytest.mark.cold_start
+def test_restart_copies_the_variables_of_the_notebook(fresh_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that the notebook set after the start is named where a rank lacks it; a restart copies it."""
+    fresh_session.run("%mhjax start -n 1 --devices 1")
+    monkeypatch.setenv("MHNB_TEST_TOKEN", "the-secret")
+    failed = fresh_session.try_('%%mhjax\nimport os\ntoken = os.environ["MHNB_TEST_TOKEN"]')
+    assert "→ MHNB_TEST_TOKEN is set in the notebook but not on the ranks" in failed.out
+    assert 'os.environ["MHNB_TEST_TOKEN"] = ... in a %%mhjax cell' in failed.out
+    assert "%mhjax restart --replay" in failed.out
+    assert "the-secret" not in failed.text
+    for other in ('os.environ["MHNB_TEST_OTHER"]', '{}["MHNB_TEST_TOKEN"]'):
+        assert "is set in the notebook" not in fresh_session.try_(f"%%mhjax\n{other}").text
+    replayed = fresh_session.run("%mhjax restart --replay").text
+    assert re.search(r"In \[\d+\] raised KeyError on rank 0 before, and finished", replayed), replayed
+    fresh_session.run("%%mhjax\nassert token == 'the-secret'")
 
 
 def test_stop_leaves_detached_cluster_running(fresh_session: Session, capsys: pytest.CaptureFixture[str]) -> None:

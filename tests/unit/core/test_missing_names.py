@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
 from mhnb.core.journal import AcceptRecord, CellRecord, PushRecord, Record, ReplayRecord, StartRecord
-from mhnb.core.missing_names import describe_missing_name, find_missing_name
+from mhnb.core.missing_names import describe_missing_name, find_missing_name, find_missing_variable
+from mhnb.rank.execution.tracebacks import find_error_site
 
 START = StartRecord(1, "2 hosts x 1 device")
 RESTART = replace(START, generation=2, after=1, is_restart=True)
@@ -102,3 +106,17 @@ def test_replayed_cell_lacks_only_what_was_set_before_it() -> None:
     """Cells that follow it in the replay had not set a name yet when it first ran."""
     assert describe("x", RESTART, seq=6, source="f(x)") == f"`x` was set by cell 4 {BACK}"
     assert describe("x", RESTART, seq=4) is None
+
+
+def test_missing_variable_is_one_that_os_environ_lacks() -> None:
+    """A KeyError of another mapping, or of a deletion, names no variable that could be set."""
+    lookup = find_error_site(_catch(lambda: os.environ["MHNB_MISSING"]))
+    assert find_missing_variable("KeyError", "'MHNB_MISSING'", lookup) == "MHNB_MISSING"
+    for other in (lambda: os.environ.__delitem__("MHNB_MISSING"), lambda: dict[str, str]()["MHNB_MISSING"]):
+        assert find_missing_variable("KeyError", "'MHNB_MISSING'", find_error_site(_catch(other))) is None
+
+
+def _catch(function: Callable[[], object]) -> BaseException:
+    with pytest.raises(KeyError) as caught:
+        function()
+    return caught.value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mhnb.core.launch.environment import COLLECTIVE_TIMEOUT_S, rank_environment
+from mhnb.core.launch.environment import COLLECTIVE_TIMEOUT_S, NotebookEnvironment, rank_environment
 
 
 def environment(user: dict[str, str] | None = None, *, devices: int = 2, simulated: bool = True) -> dict[str, str]:
@@ -43,3 +43,13 @@ def test_the_execution_pool_grows_with_the_devices() -> None:
     """A pool that is only as large as the machine deadlocks correct programs."""
     assert environment(devices=2)["PJRT_NPROC"] == "32"
     assert environment(devices=16)["PJRT_NPROC"] == "64"
+
+
+def test_only_a_variable_of_the_notebook_has_a_hint() -> None:
+    """The hint names the variable, never its value."""
+    here = NotebookEnvironment({"TOKEN": "secret"})
+    hint = here.describe_missing_variable("TOKEN")
+    assert hint is not None
+    assert hint.endswith('os.environ["TOKEN"] = ... in a %%mhjax cell. To copy it: %mhjax restart --replay')
+    assert "secret" not in hint + repr(here)
+    assert here.describe_missing_variable("OTHER") is None
