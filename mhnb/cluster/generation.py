@@ -242,7 +242,7 @@ def _create_state_machine(
         now=now,
         start_timeout_s=options.start_timeout_s,
         kernel=KERNEL,
-        environment=NotebookEnvironment(os.environ, shape.is_local),
+        environment=NotebookEnvironment(os.environ, shape.is_local, shape.devices),
     )
 
 

@@ -31,6 +31,7 @@ NOTE_KINDS: Mapping[str, str] = MappingProxyType(
         "out-of-memory": "An allocation failed, and the report shows what the memory held.",
         "metric-differs": "Ranks logged different values of a metric on which they should agree.",
         "metric-missing": "Values that a cell logged could not be read.",
+        "late-variable": "An environment variable was changed after JAX had read it, so JAX does not use the change.",
         # an interrupt
         "interrupt-steps": "An interrupt escalates from an agreed stop over signals to a kill.",
         "abandoned-collective": "A rank was interrupted inside a collective, which may still be waiting.",

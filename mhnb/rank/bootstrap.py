@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from IPython.core.getipython import get_ipython
 
 from mhnb.core.arguments import format_unknown
 from mhnb.core.cluster_spec import SET_BY_MHNB
+from mhnb.core.launch.environment import LATE_VARIABLES, StartVariables
 from mhnb.core.messages import HostSpec, Message, RunCell
 from mhnb.errors import InvalidRequest
 from mhnb.rank.execution.debugging import disable_jax_breakpoint
@@ -67,6 +69,8 @@ class Bootstrap:
         self._abandoned_count = 0
         self._awaits_init = not spec.init
         """Whether a cell has yet to initialise JAX."""
+        self._variables: StartVariables | None = None
+        """What the environment was when JAX had started; None until then."""
 
     def run(self) -> None:
         """Run every phase up to `checked`; without init, only up to `jax`."""
@@ -99,6 +103,7 @@ class Bootstrap:
             self._progress("initialised")
             self._check_devices()
             self._check_sum()
+            self._begin_variables()
         else:
             jax_private.register_cluster_env(arguments)
         jax.distributed.initialize = _idempotent_initialize(
@@ -233,18 +238,25 @@ class Bootstrap:
     def changed_facts(self) -> dict[str, Any]:
         """Return the facts that have changed since the last cell.
 
-        These are all facts, once a cell has initialised JAX itself, and the number of launches that it abandoned.
+        These are all facts, once a cell has initialised JAX itself, the number of launches that it abandoned, and the
+        variables that it changed too late for JAX.
         """
         abandoned_count = self.recorder.abandoned.count_running()
-        changed = {} if abandoned_count == self._abandoned_count else {"left": abandoned_count}
+        changed: dict[str, Any] = {} if abandoned_count == self._abandoned_count else {"left": abandoned_count}
         self._abandoned_count = abandoned_count
+        if self._variables is not None:
+            changed |= {LATE_VARIABLES: late} if (late := self._variables.take_changes()) else {}
         return changed if not self._awaits_init else changed | self._facts_after_init()
 
     def _facts_after_init(self) -> dict[str, Any]:
         if not _has_devices():
             return {}
         self._awaits_init = False
+        self._begin_variables()
         return self.facts()
+
+    def _begin_variables(self) -> None:
+        self._variables = StartVariables(os.environ, devices=self._spec.devices)
 
     def facts(self) -> dict[str, Any]:
         """Return this rank's facts, fewer before JAX has its devices."""

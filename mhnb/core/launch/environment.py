@@ -1,7 +1,7 @@
 """Environment variables and GPUs of the ranks.
 
 The variables of simulated ranks are computed from the user's own and the requested shape. Comments give the measured reasons.
-The user's own settings win where both could apply.
+The user's own settings win where both could apply. Messages name variables that came too late, never their values.
 
 GPUs are assigned to the ranks of a machine from the output of nvidia-smi and CUDA_VISIBLE_DEVICES. A GPU is identified by its
 UUID, which is the same for every process on every machine. This module uses no process.
@@ -22,6 +22,7 @@ COLLECTIVE_TIMEOUT_S = 300
 XLA's own default is 30 minutes, longer than any user watches a stuck cell.
 """
 
+_TIMEOUT_FLAG = f"--xla_cpu_collective_timeout_seconds={COLLECTIVE_TIMEOUT_S}"
 _FORCED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -101,10 +102,88 @@ def add_to_no_proxy(listed: str, addresses: Iterable[str]) -> str:
 def _xla_flags(flags: str) -> str:
     if "--xla_cpu_collective_timeout_seconds" in flags:
         return flags
-    return f"{flags} --xla_cpu_collective_timeout_seconds={COLLECTIVE_TIMEOUT_S}".strip()
+    return f"{flags} {_TIMEOUT_FLAG}".strip()
 
 
 # -- variables that are set after the start
+
+
+_CONFIG_VARIABLES = (
+    "JAX_DEBUG_INFS",
+    "JAX_DEBUG_NANS",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_DISABLE_JIT",
+    "JAX_ENABLE_X64",
+    "JAX_LOG_COMPILES",
+)
+"""Read when JAX is imported; `jax.config.update` changes what they set at any time."""
+_START_VARIABLES = ("JAX_COMPILATION_CACHE_DIR", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "XLA_FLAGS")
+"""Read before the first program runs, and never again."""
+_ACCELERATOR_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "LIBTPU_INIT_ARGS",
+    "XLA_PYTHON_CLIENT_ALLOCATOR",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+)
+"""The same; without meaning for simulated devices."""
+
+
+LATE_VARIABLES = "late_variables"
+"""The fact of a rank with the changes that a cell has made."""
+
+
+class StartVariables:
+    """The variables that JAX reads only at its start, and later changes.
+
+    Args:
+        environment: of a process whose JAX has started, or whose ranks start now.
+        devices: simulated CPU devices per rank; None for other devices.
+
+    >>> environment = {"XLA_FLAGS": "--a"}
+    >>> variables = StartVariables(environment, devices=None)
+    >>> environment["XLA_FLAGS"] = "--a --b"
+    >>> variables.take_changes(), variables.take_changes()
+    ({'XLA_FLAGS': ''}, {})
+    """
+
+    def __init__(self, environment: Mapping[str, str], *, devices: int | None) -> None:
+        self._environment = environment
+        self._names = (*_CONFIG_VARIABLES, *_START_VARIABLES, *(_ACCELERATOR_VARIABLES if devices is None else ()))
+        # What simulated ranks have in any case is no change.
+        self._own_flags = {_TIMEOUT_FLAG, f"--xla_force_host_platform_device_count={devices}"}
+        self._own_values = {} if devices is None else {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+        self._at_start = self._latest = self._read()
+
+    def _read(self) -> dict[str, str | None]:
+        return {name: self._environment.get(name) for name in self._names}
+
+    def take_changes(self) -> dict[str, str]:
+        """Return what changed since the last call, with the CPU devices requested.
+
+        A value that JAX has read at its start is no change. The number is empty if the value requests none.
+        """
+        before, self._latest = self._latest, self._read()
+        if self._latest == before:
+            return {}
+        return {
+            name: _find_requested_devices(name, value or "")
+            for name, value in self._latest.items()
+            if value != before[name] and not self._is_as_at_start(name, value)
+        }
+
+    def _is_as_at_start(self, name: str, value: str | None) -> bool:
+        at_start = self._at_start[name]
+        if name != "XLA_FLAGS":
+            return value in (at_start, self._own_values.get(name, at_start))
+        return {*(value or "").split()} ^ {*(at_start or "").split()} <= self._own_flags
+
+
+def _find_requested_devices(name: str, value: str) -> str:
+    if name == "JAX_NUM_CPU_DEVICES":
+        return value if value.isdecimal() else ""
+    found = _FORCED.findall(value) if name == "XLA_FLAGS" else []
+    return found[-1] if found else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +194,8 @@ class NotebookEnvironment:
     """Always the present ones."""
     is_local: bool = True
     """Whether a restart copies all variables, because the ranks are on this machine."""
+    devices: int | None = None
+    """Simulated CPU devices per rank; None for other devices."""
 
     def describe_missing_variable(self, name: str) -> str | None:
         """Describe how ranks get a variable that only the notebook has.
@@ -130,6 +211,40 @@ class NotebookEnvironment:
             f"{name} is set in the notebook but not on the ranks{why}. "
             f'To set it: os.environ["{name}"] = ... in a %%mhjax cell. To copy it: {copy}'
         )
+
+    def describe_late_variable(self, name: str, requested: str, *, in_notebook: bool) -> str:
+        """Describe a variable that was changed after JAX had read it.
+
+        Args:
+            name: the variable.
+            requested: the number of CPU devices that its value requests; empty for none.
+            in_notebook: whether it was changed in the notebook and not in a cell of the ranks.
+
+        >>> NotebookEnvironment().describe_late_variable("JAX_ENABLE_X64", "", in_notebook=False).partition(". ")[2]
+        'To change it now: jax.config.update("jax_enable_x64", ...) in a %%mhjax cell'
+        """
+        what = (
+            "in the notebook after the ranks had started, so they do not have the change"
+            if in_notebook
+            else "after JAX had read it, so the change has no effect on JAX"
+        )
+        return f"{name} was changed {what}. {self._describe_cure(name, requested, in_notebook=in_notebook)}"
+
+    def _describe_cure(self, name: str, requested: str, *, in_notebook: bool) -> str:
+        is_simulated = self.devices is not None
+        if name in _CONFIG_VARIABLES:
+            return f'To change it now: jax.config.update("{name.lower()}", ...) in a %%mhjax cell'
+        if is_simulated and (requested or name == "JAX_NUM_CPU_DEVICES"):
+            return f"For other numbers of devices: %mhjax stop, then %mhjax start --devices {requested or 'D'}"
+        if is_simulated and name == "JAX_PLATFORMS":
+            other = "--profile gpu" if self.is_local else "without --devices"
+            return f"Simulated devices are CPU devices. For others: %mhjax stop, then %mhjax start {other}"
+        # mhnb itself passes the flags of simulated devices to every host.
+        if not self.is_local and not (is_simulated and name == "XLA_FLAGS"):
+            return f"To pass it on: %mhjax stop, then %mhjax start with --env {name}=..."
+        # A restart keeps the number of ranks, which may be that of the visible GPUs.
+        restart = "%mhjax stop, then %mhjax start" if name == "CUDA_VISIBLE_DEVICES" else "%mhjax restart --replay"
+        return f"To pass it on: {'' if in_notebook else 'set it in a cell without %%mhjax, then '}{restart}"
 
 
 # -- assign GPUs to ranks

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from mhnb.core.debugging import DebugUpdate, RankDebugState
+from mhnb.core.launch.environment import LATE_VARIABLES, NotebookEnvironment, StartVariables
 from mhnb.core.memory import FailedAllocations
 from mhnb.core.messages import (
     CellEnded,
@@ -43,10 +44,13 @@ class ClusterParts:
     Args:
         registry: the registry of its ranks.
         generation: its number.
+        environment: of the notebook's process.
     """
 
-    def __init__(self, registry: RankRegistry, generation: int) -> None:
+    def __init__(self, registry: RankRegistry, generation: int, environment: NotebookEnvironment) -> None:
         self._generation = generation
+        self._environment = environment
+        self._notebook_variables = StartVariables(environment.variables, devices=environment.devices)
         self.metrics = MetricStore()
         """What the cells have logged."""
         self.arrivals = ClusterArrivals(registry)
@@ -57,6 +61,7 @@ class ClusterParts:
             _MetricPart(cell, self.metrics, self._generation),
             _AllocationPart(),
             _ArrivalPart(self.arrivals),
+            _VariablePart(self._environment, self._notebook_variables),
             DebuggerPart(),
         )
 
@@ -100,6 +105,28 @@ class _AllocationPart(CellPart):
 
     def result(self) -> FailedAllocations | None:
         return FailedAllocations(self._found) or None
+
+
+class _VariablePart(CellPart):
+    """Notes on variables that were changed after JAX had read them."""
+
+    def __init__(self, environment: NotebookEnvironment, in_notebook: StartVariables) -> None:
+        self._environment, self._in_notebook = environment, in_notebook
+        self._on_ranks: dict[str, str] = {}
+
+    def handle(self, _cell: Cell, event: Event, _now: float, /) -> Sequence[Command]:
+        if isinstance(event, CellEnded):
+            self._on_ranks |= event.facts.get(LATE_VARIABLES, {})
+        return ()
+
+    def end(self, _cell: Cell, /) -> Sequence[str]:
+        # Other hosts do not get the notebook's variables at all.
+        here = self._in_notebook.take_changes() if self._environment.is_local else {}
+        return [
+            self._environment.describe_late_variable(name, requested, in_notebook=found is here)
+            for found in (self._on_ranks, here)
+            for name, requested in found.items()
+        ]
 
 
 class ClusterArrivals:

@@ -300,7 +300,7 @@ class ClusterStateMachine:
         self._next_seq = self._first_new_seq = 1
         self._finished_cells = FinishedCells()
         self._environment = environment
-        self.added_parts = ClusterParts(registry, generation)
+        self.added_parts = ClusterParts(registry, generation, environment)
         """What features keep of all cells."""
         self._next_cell_note: CarriedNote | None = None
         self._state_before: tuple[ClusterState, str] = ("clean", "")

@@ -67,8 +67,11 @@ def test_cluster_lifecycle(fresh_session: Session) -> None:
 
 
 @pytest.mark.cold_start
-def test_restart_copies_the_variables_of_the_notebook(fresh_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that the notebook set after the start is named where a rank lacks it; a restart copies it."""
+def test_restart_copies_the_variables_of_the_notebook(
+    fresh_session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A variable that the notebook set after the start is named where a rank lacks it or JAX missed it; a restart copies it."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     fresh_session.run("%mhjax start -n 1 --devices 1")
     monkeypatch.setenv("MHNB_TEST_TOKEN", "the-secret")
     failed = fresh_session.try_('%%mhjax\nimport os\ntoken = os.environ["MHNB_TEST_TOKEN"]')
@@ -78,9 +81,18 @@ def test_restart_copies_the_variables_of_the_notebook(fresh_session: Session, mo
     assert "the-secret" not in failed.text
     for other in ('os.environ["MHNB_TEST_OTHER"]', '{}["MHNB_TEST_TOKEN"]'):
         assert "is set in the notebook" not in fresh_session.try_(f"%%mhjax\n{other}").text
+    flags = f"--xla_dump_to={tmp_path}"
+    set_flags = f"%%mhjax\nos.environ['XLA_FLAGS'] = {flags!r}"
+    late = "XLA_FLAGS was changed after JAX had read it"
+    assert fresh_session.run(set_flags).out.count(late) == 1
+    assert late not in fresh_session.run(set_flags).out
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    late_here = "XLA_FLAGS was changed in the notebook after the ranks had started"
+    assert late_here in fresh_session.run("%%mhjax\n1").out
+    assert late_here not in fresh_session.run("%%mhjax\n1").out
     replayed = fresh_session.run("%mhjax restart --replay").text
     assert re.search(r"In \[\d+\] raised KeyError on rank 0 before, and finished", replayed), replayed
-    fresh_session.run("%%mhjax\nassert token == 'the-secret'")
+    assert "XLA_FLAGS" not in fresh_session.run(f"{set_flags}\nassert token == 'the-secret'").out
 
 
 def test_stop_leaves_detached_cluster_running(fresh_session: Session, capsys: pytest.CaptureFixture[str]) -> None:

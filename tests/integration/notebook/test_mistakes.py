@@ -343,3 +343,29 @@ def test_cell_without_a_cluster_names_the_start(idle: Session) -> None:
     with hidden_clusters():
         text = idle.try_(on_ranks("1")).text
     assert "no cluster is running\n  Fix: %mhjax start (4 simulated hosts × 2 CPU devices on this machine)" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "os.environ['XLA_FLAGS'] = '--xla_dump_to=x'",
+            "set it in a cell without %%mhjax, then %mhjax restart --replay",
+        ),
+        ("%env XLA_FLAGS=--xla_force_host_platform_device_count=8", "%mhjax stop, then %mhjax start --devices 8"),
+        ("os.environ.update(JAX_ENABLE_X64='1')", 'jax.config.update("jax_enable_x64", ...) in a %%mhjax cell'),
+        ("os.environ.setdefault('JAX_DEBUG_NANS', '1')", 'jax.config.update("jax_debug_nans", ...) in a %%mhjax cell'),
+        ("os.environ['JAX_PLATFORMS'] = 'cpu'", ""),
+        ("os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'", ""),
+    ],
+)
+def test_variable_that_jax_has_read_is_noted_once(user: Session, code: str, said: str) -> None:
+    """A cell that changes a variable after JAX has read it gets one note with the cure; a value that JAX has gets none."""
+    user.run("%%mhjax\nimport os\nbefore = dict(os.environ)")
+    try:
+        text = user.run(on_ranks(code)).text
+    finally:
+        restored = user.run("%%mhjax\nos.environ.clear(); os.environ.update(before)").text
+    assert text.count("after JAX had read it, so the change has no effect on JAX") == bool(said), text
+    assert said in text
+    assert "after JAX had read it" not in restored
