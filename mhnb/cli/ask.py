@@ -169,7 +169,8 @@ def _ask_report(record: RunRecord, name: str, arguments: Mapping[str, Any]) -> t
         if record.is_detachable:
             return None, f"no notebook is attached\n  Fix: %mhjax attach {record.full_name}"
         return None, f"its notebook (pid {record.owner_pid}) has ended, and the cluster is ending"
-    answer = ask_notebook(record, "report", _ANSWER_S, {"name": name, "arguments": arguments})
+    tell = partial(print, file=sys.stderr, flush=True)
+    answer = ask_notebook(record, "report", _ANSWER_S, {"name": name, "arguments": arguments}, on_progress=tell)
     return answer, "" if answer is not None else describe_silence(record)
 
 

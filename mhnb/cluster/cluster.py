@@ -99,12 +99,6 @@ class FrontEnd(TypedDict, total=False):
 AnswerShell: TypeAlias = Callable[["Cluster", str, Mapping[str, Any]], tuple[str, Mapping[str, Any]]]
 
 
-def _answer(
-    answer_shell: AnswerShell, cluster: Cluster, _: Callable[[str], None], *, name: str, arguments: Mapping[str, Any]
-) -> tuple[str, Mapping[str, Any]]:
-    return answer_shell(cluster, name, arguments)
-
-
 def _check_debug(debug: object) -> None:
     """Check what a cell asks of the debugger.
 
@@ -193,8 +187,15 @@ class Cluster:
         """Return what a shell may request while this process has the cluster."""
         long_actions: dict[str, LongAction] = {"restart": self._restart_for_shell}
         if self.answer_shell is not None:
-            long_actions["report"] = partial(_answer, self.answer_shell, self)
+            long_actions["report"] = partial(self._report_to_shell, self.answer_shell)
         return ShellRequests(self._resources.run_dir, {"interrupt": self._interrupt_for_shell}, long_actions, time.time)
+
+    def _report_to_shell(
+        self, answer_shell: AnswerShell, tell: Callable[[str], None], *, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, Any]]:
+        # A rank may not answer, and the shell's user should read why.
+        with self._listener.show_to_shell(tell):
+            return answer_shell(self, name, arguments)
 
     def _interrupt_for_shell(self) -> tuple[str, Mapping[str, Any]]:
         cell, has_requests = self._state_machine.current, self._state_machine.has_requests

@@ -476,6 +476,8 @@ class EventLoop:
                 # Also without a change, so that the waiting user sees from the first moment that the start makes progress.
                 self._next_report = now + _REPORT_S
                 self._listener.on_progress(self._state_machine, now)
+        elif self._state_machine.has_slow_requests(now):
+            self._host_monitor.request_heartbeats(now)
         for event in self._host_monitor.check_halted(self._state_machine.registry, now):
             if isinstance(event, RankExited):
                 self._handle(event)

@@ -247,7 +247,7 @@ class HostMonitor:
         self._requests.close()
 
     def request_heartbeats(self, now: float) -> None:
-        """During a start, request local heartbeats too: a rank may be halted."""
+        """Request heartbeats from local supervisors too, because a rank may be halted."""
         if now - self._heartbeats_requested_at >= _HEARTBEAT_REQUEST_EVERY_S:
             self._heartbeats_requested_at = now
             for supervisor in self._all:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import queue
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -140,6 +142,9 @@ class ClusterListener:
         self.start_updates: queue.SimpleQueue[StartProgress | MhnbError] = queue.SimpleQueue()
         self.show_late: Callable[[CellResult], None] | None = None
         self.show_notice: Callable[[str], None] = print_notice
+        self._shells: list[Callable[[str], None]] = []
+        """Functions that show a notice to a shell, which waits for a report."""
+        self._shells_lock = threading.Lock()
         self._requests: ShellRequests | None = None
 
     def enable_shell_requests(self, requests: ShellRequests) -> None:
@@ -177,6 +182,20 @@ class ClusterListener:
     def on_notice(self, text: str) -> None:
         """Show a text to the user."""
         _call_view(self.show_notice, text)
+        with self._shells_lock:
+            for show in self._shells:
+                _call_view(show, text)
+
+    @contextmanager
+    def show_to_shell(self, show: Callable[[str], None]) -> Iterator[None]:
+        """Pass notices also to a shell while its report is made, and not after it."""
+        with self._shells_lock:
+            self._shells.append(show)
+        try:
+            yield
+        finally:
+            with self._shells_lock:
+                self._shells.remove(show)
 
     def on_tick(self) -> None:
         """Serve shells' requests until one fails: another user may have written it."""

@@ -40,6 +40,18 @@ def format_cell_wait(running: CellResult, ahead: int, *, is_replay: bool = False
     return f"waiting for {name}{more} to end ({progress})"
 
 
+def format_silence(ranks: Sequence[int], waited_s: float, reason: str, ways: Sequence[str]) -> str:
+    """Format which ranks have not answered a request, and what the user can do.
+
+    >>> print(format_silence([2], 5.0, "rank 2 (host2, pid 4711) is suspended (SIGSTOP or a debugger)", ["kill -CONT 4711"]))
+    rank 2 has not answered for 5 s: rank 2 (host2, pid 4711) is suspended (SIGSTOP or a debugger)
+      Fix: kill -CONT 4711
+    """
+    have = "has" if len(ranks) == 1 else "have"
+    lines = [f"\n  {'Or' if number else 'Fix'}: {way}" for number, way in enumerate(ways)]
+    return f"{describe_ranks(ranks)} {have} not answered for {waited_s:g} s: {reason}{''.join(lines)}"
+
+
 def format_operation_wait(text: str, elapsed_s: float) -> str:
     """Format that a cell waits for a start, restart or replay.
 

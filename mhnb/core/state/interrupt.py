@@ -146,6 +146,13 @@ class InterruptEscalation:
 
 _TYPING_HELP = ("complete", "inspect")
 """Requests that nobody waits for once the user has run the cell."""
+_WITHOUT_NOTE = (*_TYPING_HELP, "release", "pip")
+"""Requests whose silence tells the user nothing: they are not awaited, or take as long as another program."""
+
+SILENCE_NOTE_AFTER_S = 5.0
+"""How long a rank may take to answer until the user is told why."""
+_LOOK_AFTER_S = 2.0
+"""How long a rank may take to answer until its supervisor is asked whether it is halted."""
 
 
 class _Request(NamedTuple):
@@ -167,6 +174,8 @@ class PendingRequests:
     """Those for which a cell waits."""
     _interrupted: set[int] = field(default_factory=set)
     _next_signal_at: float = 0.0
+    _noted_ranks: set[int] = field(default_factory=set)
+    """Ranks that have been silent since the user was told about them."""
 
     @property
     def is_empty(self) -> bool:
@@ -184,8 +193,10 @@ class PendingRequests:
 
     def remove(self, number: int) -> None:
         """Record that a request was answered, or never will be."""
-        self._pending.pop(number, None)
+        removed = self._pending.pop(number, None)
         self._awaited.discard(number)
+        if removed is not None and removed.rank not in {request.rank for request in self._pending.values()}:
+            self._noted_ranks.discard(removed.rank)
         if number in self._interrupted:
             self._interrupted.discard(number)
             # The rank begins the next one, which may be as endless.
@@ -215,6 +226,34 @@ class PendingRequests:
         # The number shows the next cell that a signal which comes too late is not meant for it.
         return [StopBeforeLaunch(last_seq), SignalRanks(ranks, int(signal.SIGINT))]
 
+    def has_slow(self, now: float) -> bool:
+        """Check whether a request takes long enough to look for the reason."""
+        return any(now - request.sent_at >= _LOOK_AFTER_S for request in self._pending.values())
+
+    def take_silent(self, now: float) -> tuple[int, ...]:
+        """Return ranks whose answer is overdue, each once until it has answered.
+
+        >>> pending = PendingRequests()
+        >>> pending.add(7, 1, "vars", now=3.0)
+        >>> pending.take_silent(now=7.9), pending.take_silent(now=8.0), pending.take_silent(now=9.0)
+        ((), (1,), ())
+        """
+        silent = {
+            request.rank
+            for number, request in self._pending.items()
+            if now - request.sent_at >= SILENCE_NOTE_AFTER_S
+            and number not in self._interrupted
+            and request.handler not in _WITHOUT_NOTE
+        }
+        new = tuple(sorted(silent - self._noted_ranks))
+        self._noted_ranks |= silent
+        return new
+
+    @property
+    def awaited_ranks(self) -> tuple[int, ...]:
+        """Ranks whose answer a cell waits for."""
+        return tuple(sorted({self._pending[number].rank for number in self._awaited}))
+
     def describe_wait(self, now: float) -> str:
         """Describe what cells wait for; empty if they wait for no request.
 
@@ -227,5 +266,4 @@ class PendingRequests:
         if not self._awaited:
             return ""
         first = self._pending[min(self._awaited)]
-        ranks = {self._pending[number].rank for number in self._awaited}
-        return f"waiting for {describe_ranks(sorted(ranks))} to answer {first.handler!r} ({now - first.sent_at:.0f} s)"
+        return f"waiting for {describe_ranks(self.awaited_ranks)} to answer {first.handler!r} ({now - first.sent_at:.0f} s)"

@@ -72,10 +72,10 @@ from mhnb.core.state.events import (
     TimePassed,
     WriteRecord,
 )
-from mhnb.core.state.interrupt import PendingRequests
+from mhnb.core.state.interrupt import SILENCE_NOTE_AFTER_S, PendingRequests
 from mhnb.core.state.rank_registry import RankRegistry, ended_the_same
 from mhnb.core.state.verdict import classify_death, judge_cell
-from mhnb.core.waiting import format_cell_wait
+from mhnb.core.waiting import format_cell_wait, format_silence
 from mhnb.errors import BreakpointRefused, CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.types import ClusterState, RankError
 
@@ -496,7 +496,8 @@ class ClusterStateMachine:
         if ticket not in tickets:
             return ""
         if cell is None:
-            return self._requests.describe_wait(now)
+            why = self._explain_silence(self._requests.awaited_ranks)
+            return "; ".join(filter(None, (self._requests.describe_wait(now), why)))
         is_replay = cell.request.replayed_seq is not None
         # Without outputs, which may be large and are not needed.
         ranks = tuple(RankResult(rank, part.outcome) for rank, part in cell.parts.items())
@@ -640,13 +641,50 @@ class ClusterStateMachine:
     def _on_time_passed(self, now: float) -> list[Command]:
         if self.state == "starting" and now - self._hosts_allocated_at > self.start_timeout_s:
             return self._on_start_timeout()
-        cell = self.current
+        cell, notes = self.current, self._note_silent_ranks(now)
         if cell is None:
-            return self._requests.next_commands(now, self._next_seq - 1)
+            return [*notes, *self._requests.next_commands(now, self._next_seq - 1)]
         if cell.is_overdue(now):
-            return self._interrupt(now, "timeout")
+            return [*notes, *self._interrupt(now, "timeout")]
         cell.free_from_failed_callback(now, can_disconnect=self.registry.can_disconnect())
-        return [*cell.handle(TimePassed(), now), *cell.escalate(now)]
+        return [*notes, *cell.handle(TimePassed(), now), *cell.escalate(now)]
+
+    def _note_silent_ranks(self, now: float) -> list[Command]:
+        """Notify the user which ranks do not answer a request, and why."""
+        ranks = self._requests.take_silent(now)
+        if not ranks:
+            return []
+        halted = [str(entry.pid) for entry in self.registry.entries if entry.rank in ranks and entry.is_halted]
+        ways = [f"kill -CONT {' '.join(halted)}"] if halted else []
+        if self.current is None:
+            ways.append("Ctrl-C ends the wait, and the variables stay as they are")
+        elif any(part.is_stopped for part in self.current.parts.values()):
+            ways.append("c at the debugger's prompt continues the cell, and q ends it")
+        else:
+            ways.append("wait for the cell; %mhjax where shows what it does")
+        they = "it" if len(ranks) == 1 else "they"
+        unknown = f"{they} may not be done yet, or be in one long call that lets no other code run"
+        reason = self._explain_silence(ranks) or unknown
+        return [NotifyUser(format_silence(ranks, SILENCE_NOTE_AFTER_S, reason, ways))]
+
+    def _explain_silence(self, ranks: Collection[int]) -> str:
+        """Describe why ranks do not answer; empty if that is not known."""
+        halted = [entry for entry in self.registry.entries if entry.rank in ranks and entry.is_halted]
+        reasons = [entry.describe_halted() for entry in halted]
+        if self.current is not None:
+            others = [
+                each
+                for each in self.current.running_ranks
+                if each in ranks and not self.registry.entries[each].is_halted
+            ]
+            stopped = [rank for rank in others if self.current.parts[rank].is_stopped]
+            running = [rank for rank in others if rank not in stopped]
+            name = self.current.name
+            reasons += (
+                [f"{describe_ranks(stopped)} {_be(stopped)} at the debugger's prompt in {name}"] if stopped else []
+            )
+            reasons += [f"{describe_ranks(running)} {_be(running)} running {name}"] if running else []
+        return "; ".join(reasons)
 
     def _on_start_timeout(self) -> list[Command]:
         if self.registry.missing_hosts:
@@ -665,6 +703,10 @@ class ClusterStateMachine:
     def has_requests(self) -> bool:
         """Whether a rank has not answered a request."""
         return not self._requests.is_empty
+
+    def has_slow_requests(self, now: float) -> bool:
+        """Whether a rank takes long to answer, so that its supervisor should look at it."""
+        return self._requests.has_slow(now)
 
     def begin_request(self, number: int, rank: int, handler: str, now: float) -> None:
         """Record a request that was sent to a rank."""
@@ -832,6 +874,10 @@ class ClusterStateMachine:
             for rank in cell.running_ranks:
                 cell.mark_rank_lost(rank, "killed", RankError(RANK_STOPPED, "the cluster was stopped during the cell"))
         return [*self._finish_if_done(now), *self._refuse_queued()]
+
+
+def _be(ranks: Sequence[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
 
 
 _DISCONNECTED = "closed the connections between ranks: collectives fail"

@@ -132,6 +132,11 @@ class RankEntry:
     last_event: FlightEvent | None = None
     """What its flight recorder had last, when that was read."""
 
+    def describe_halted(self) -> str:
+        """Describe that its process is halted, and since which phase of the start."""
+        where = f" after phase '{self.phase}'" if self.phase not in (None, "ready") else ""
+        return f"rank {self.rank} ({self.host}, pid {self.pid}) is suspended{where} (SIGSTOP or a debugger)"
+
 
 def describe_exit(exited: RankExited) -> str:
     """Describe how a process ended.
@@ -489,7 +494,7 @@ class RankRegistry:
         else:
             why = describe_exit(cause) + "".join(f"\n    {shorten_line(line)}" for line in cause.last_lines[-6:])
         halted = "".join(
-            f"\n  {_format_halted(e)}, which may be the cause" for e in self.entries if e.is_halted and e is not entry
+            f"\n  {e.describe_halted()}, which may be the cause" for e in self.entries if e.is_halted and e is not entry
         )
         text = (
             f"rank {entry.rank} ({entry.host}, pid {entry.pid}) did not start: after phase '{phase}' it {_verb(cause)}{why}{halted}\n"
@@ -561,7 +566,7 @@ class RankRegistry:
         first = halted[0]
         way = f"to continue it: kill -CONT {first.pid}; " if self.is_takeover else ""
         return EnginesMissing(
-            f"{self._format_timeout(timeout_s)}: {', '.join(map(_format_halted, halted[:4]))}\n"
+            f"{self._format_timeout(timeout_s)}: {', '.join(entry.describe_halted() for entry in halted[:4])}\n"
             f"  log {first.log_path} · {way}{self._next_step()}",
             rank=first.rank,
             phase=first.phase,
@@ -605,8 +610,3 @@ def _ended_the_same(exited: RankExited, first: RankExited, slow: Collection[int]
 
 def _verb(cause: StartFailed | RankExited) -> str:
     return "raised " if isinstance(cause, StartFailed) else ""
-
-
-def _format_halted(entry: RankEntry) -> str:
-    where = f" after phase '{entry.phase}'" if entry.phase not in (None, "ready") else ""
-    return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) is suspended{where} (SIGSTOP or a debugger)"

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import psutil
 import pytest
 
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.system.processes import is_stopped
+from mhnb.system.waiting import wait_until
 
 Fresh = Callable[..., Cluster]
 
@@ -115,3 +122,62 @@ def test_controller_death_in_a_cell_is_reported_at_once(fresh: Fresh) -> None:
     assert "cell 1 runs to its end" in received[0]
     assert {rank.outcome for rank in result} == {"interrupted"}
     assert result.state == "dead"
+
+
+@pytest.fixture
+def halted(fresh: Fresh) -> Iterator[Cluster]:
+    """Two ranks, of which rank 1 is suspended."""
+    cluster = fresh(2, 1)
+    pid = cluster.ranks[1].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    yield cluster
+    os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "ask", [Cluster.vars, Cluster.memory, lambda cluster: cluster.push(x=1)], ids=["vars", "memory", "push"]
+)
+def test_silent_rank_is_named_while_its_answer_is_awaited(halted: Cluster, ask: Callable[[Cluster], object]) -> None:
+    """The user reads which rank does not answer, why, and what to do; once the rank continues, the answer comes."""
+    notifications = collect_notifications(halted)
+    pid = halted.ranks[1].pid
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, halted)
+        assert notifications.get(timeout=60) == (
+            f"rank 1 has not answered for 5 s: rank 1 (host1, pid {pid}) is suspended (SIGSTOP or a debugger)\n"
+            f"  Fix: kill -CONT {pid}\n"
+            "  Or: Ctrl-C ends the wait, and the variables stay as they are"
+        )
+        assert not answer.done()
+        os.kill(pid or 0, signal.SIGCONT)
+        answer.result(timeout=60)
+    assert notifications.empty()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the signals that are pending from /proc")
+def test_ctrl_c_while_a_suspended_rank_is_awaited_harms_nothing(halted: Cluster) -> None:
+    """The rank gets the signal when it continues, also if it had not begun with the request; the next cell runs."""
+    rank = psutil.Process(halted.ranks[1].pid)
+    awaited = halted.ask(1, "vars", {})
+    halted.interrupt_requests()
+    status = Path(f"/proc/{rank.pid}/status")
+    assert wait_until(lambda: re.search(r"ShdPnd:\t0+2\n", status.read_text()), 60, 0.01)
+    rank.resume()
+    awaited.result(timeout=60)
+    result = halted.run("1 + 1")
+    assert (result.state, {each.text for each in result}) == ("clean", {"2"})
+
+
+def test_shell_shows_which_rank_its_report_waits_for(halted: Cluster) -> None:
+    """A shell that asked for a report reads why it takes long, and gets the report once the rank continues."""
+    notifications = collect_notifications(halted)
+    command = [sys.executable, "-m", "mhnb", "memory", halted.name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        assert shell.stderr is not None
+        line = shell.stderr.readline()
+        os.kill(halted.ranks[1].pid or 0, signal.SIGCONT)
+        rest, printed = shell.stderr.read(), shell.stdout.read()
+    assert line + rest == f"{notifications.get_nowait()}\n"
+    assert printed.startswith(f"{halted.name} · memory")

@@ -6,13 +6,14 @@ import signal
 
 import pytest
 
-from mhnb.core.messages import InterruptDelivered, RankExited, RankStatus
+from mhnb.core.messages import DebugPrompt, InterruptDelivered, RankExited, RankStatus
 from mhnb.core.state.cell import HANDLING_AFTER_S
 from mhnb.core.state.events import (
     Command,
     DisconnectRanks,
     InterruptRequested,
     KillRanks,
+    NotifyUser,
     RefuseCell,
     RequestsInterrupted,
     SendToRank,
@@ -20,7 +21,7 @@ from mhnb.core.state.events import (
     StopBeforeLaunch,
     TimePassed,
 )
-from mhnb.core.state.interrupt import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
+from mhnb.core.state.interrupt import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S, SILENCE_NOTE_AFTER_S
 from mhnb.view.cell.summary import format_heading
 from tests.unit.core.state.test_disconnect import sample, start_cell
 from tests.unit.core.state.test_machine import Driver, ended, finished
@@ -205,6 +206,66 @@ def test_cell_waits_for_earlier_requests() -> None:
     assert driver.machine.describe_wait(1, driver.now) == ""
 
 
+def wait_silently(driver: Driver, for_s: float = SILENCE_NOTE_AFTER_S + 1.0) -> list[str]:
+    """Let time pass, and return what the user is told."""
+    return [command.text for command in driver(TimePassed(), after=for_s) if isinstance(command, NotifyUser)]
+
+
+def test_silent_rank_is_named_once() -> None:
+    """The user reads once which ranks have not answered, and again only if one is silent after an answer."""
+    driver = Driver().ready()
+    ask(driver, 0, 1)
+    assert wait_silently(driver, SILENCE_NOTE_AFTER_S / 2) == []
+    answer(driver, 0)
+    unknown = "it may not be done yet, or be in one long call that lets no other code run"
+    assert wait_silently(driver) == [
+        f"rank 1 has not answered for 5 s: {unknown}\n  Fix: Ctrl-C ends the wait, and the variables stay as they are"
+    ]
+    assert wait_silently(driver) == []
+    answer(driver, 1)
+    ask(driver, 1)
+    assert len(wait_silently(driver)) == 1
+
+
+def test_note_on_a_silent_rank_has_the_reason() -> None:
+    """It is suspended, or its cell is at a debugger's prompt, or runs; each reason has its way out."""
+    driver = Driver(4).ready()
+    driver.submit()
+    driver(DebugPrompt(2, 1, 1, "(Pdb) ", "", line=2, is_new=True))
+    driver.machine.registry.entries[3].is_halted = True
+    ask(driver, 0, 1, 2, 3)
+    driver(ended(0))
+    answer(driver, 0)
+    (note,) = wait_silently(driver)
+    assert note == (
+        "ranks 1-3 have not answered for 5 s: rank 3 (host3, pid 103) is suspended (SIGSTOP or a debugger); "
+        "rank 2 is at the debugger's prompt in cell 1; rank 1 is running cell 1\n"
+        "  Fix: kill -CONT 103\n"
+        "  Or: c at the debugger's prompt continues the cell, and q ends it"
+    )
+
+
+def test_no_note_on_requests_that_the_user_does_not_wait_for() -> None:
+    """Nobody waits for a completion, or after Ctrl-C."""
+    driver = Driver().ready()
+    driver.machine.begin_request(1, 1, "complete", driver.now)
+    assert wait_silently(driver) == []
+    ask(driver, 0)
+    driver(RequestsInterrupted())
+    assert wait_silently(driver) == []
+
+
+def test_cell_that_waits_for_a_suspended_rank_says_so() -> None:
+    """The line of the cell has the reason too."""
+    driver = Driver().ready()
+    driver.machine.registry.entries[1].is_halted = True
+    ask(driver, 1)
+    driver.submit(ticket=1)
+    assert driver.machine.describe_wait(1, driver.now + 3.0) == (
+        "waiting for rank 1 to answer 'vars' (3 s); rank 1 (host1, pid 101) is suspended (SIGSTOP or a debugger)"
+    )
+
+
 def test_cell_interrupts_an_endless_completion() -> None:
     """The code of a value that completion runs may be endless, and nobody waits for its answer."""
     driver = Driver().ready()
@@ -254,7 +315,7 @@ def test_rank_is_signalled_for_its_first_request_only() -> None:
     driver(RequestsInterrupted())
     driver.machine.begin_request(2, 0, "vars", driver.now)
     driver.machine.end_request(1, driver.now)
-    assert advance(driver, 5.0) == []
+    assert advance(driver, 4.0) == []
 
 
 def test_dead_cluster_refuses_a_cell_that_waits_for_a_request() -> None:
