@@ -63,7 +63,7 @@ _PROVENANCE_HINT = (
     " If it should differ, create it on every rank in a %%mhjax --guard off cell."
 )
 _THREAD_HINT = (
-    "  Several threads or tasks of this cell launch programs, and their order differs between the ranks.\n"
+    "  Several threads or tasks launch programs, and their order differs between the ranks.\n"
     "  Launch from one thread, or make the threads wait for each other in a fixed order."
 )
 
@@ -227,7 +227,8 @@ def format_mismatch(
         reason = _ENDING_TEXTS.get(stand.ending, "") if stand.fingerprint is None else ""
         key = stand.provenance if letters else stand.fingerprint
         members.setdefault((key, stand.thread if in_threads else UNKNOWN_THREAD, reason), []).append(stand)
-    suffixes = {stand.rank: _format_suffix(stand, letters, details.threads if in_threads else None) for stand in votes}
+    threads = details.threads if in_threads else None
+    suffixes = {stand.rank: _format_suffix(stand, letters, threads, cell_name) for stand in votes}
     groups = tuple(_build_group(same, names, why, suffixes[same[0].rank]) for (*_, why), same in members.items())
     text = format_difference(LaunchDifference(number - 1, groups), cell_name, source)
     if any(stand.fingerprint is None and stand.ending == "left" for stand in votes):
@@ -266,11 +267,13 @@ def _format_differences(groups: Sequence[LaunchGroup], differences: Mapping[int,
     ]
 
 
-def _format_suffix(vote: Vote, letters: Mapping[int, str], threads: Mapping[int, str] | None) -> str:
+def _format_suffix(
+    vote: Vote, letters: Mapping[int, str], threads: Mapping[int, str] | None, cell_name: str
+) -> str:
     """Return what follows the program's name: the arrays' letter and the thread."""
     arrays = f" of arrays {letters[vote.provenance]}" if letters else ""
     known = threads is not None and vote.thread != UNKNOWN_THREAD
-    return f"{arrays} in {format_thread(vote.thread, threads or {})}" if known else arrays
+    return f"{arrays} in {format_thread(vote.thread, threads or {}, cell_name)}" if known else arrays
 
 
 def _build_group(same: Sequence[Vote], names: Mapping[int, str], reason: str, suffix: str) -> LaunchGroup:
@@ -409,7 +412,7 @@ class LaunchProposal(NamedTuple):
     thread: _Hash = UNKNOWN_THREAD
     """Number of the thread or task of the cell that launches it; see `core/guard/threads.py`."""
     thread_label: str = ""
-    """Label of the thread's kind."""
+    """Label of the thread's kind, with the cell that started it."""
 
     @property
     def line(self) -> int | None:

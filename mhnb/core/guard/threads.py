@@ -14,6 +14,8 @@ UNKNOWN_THREAD = 0
 """A thread that was not started by Python code of a cell; it is not compared."""
 MAIN_THREAD = 1
 
+_CELL_MARK = "\x1f"
+"""Between a label and the cell that started the thread."""
 _COUNT_BITS = 24
 _COUNT_MASK = (1 << _COUNT_BITS) - 1
 
@@ -38,18 +40,30 @@ def kind_of(number: int) -> int:
     return number & ~_COUNT_MASK
 
 
-def format_thread(number: int, labels: Mapping[int, str]) -> str:
+def add_cell(label: str, cell_name: str) -> str:
+    """Add the cell that started a thread to the label of its kind."""
+    return f"{label}{_CELL_MARK}{cell_name}"
+
+
+def format_thread(number: int, labels: Mapping[int, str], cell_name: str = "") -> str:
     """Format a thread for messages.
 
     Args:
         labels: by kind; a label that ends with `#` is followed by the thread's count within its kind.
+        cell_name: the cell that the message is about; a thread of another cell is named with that one.
 
     >>> format_thread(7 << 24 | 2, {7 << 24: "task score #"}), format_thread(9 << 24 | 1, {9 << 24: "thread prefetch"})
     ('task score #2', 'thread prefetch')
+    >>> labels = {7 << 24: add_cell("thread loader #", "In [3]")}
+    >>> format_thread(7 << 24 | 1, labels, "In [3]"), format_thread(7 << 24 | 1, labels, "In [4]")
+    ('thread loader #1', 'thread loader #1 of In [3]')
     """
     if number == MAIN_THREAD:
         return "the main thread"
-    label, count = labels.get(kind_of(number), "a thread #"), number & _COUNT_MASK
+    label, _, own_cell = labels.get(kind_of(number), "a thread #").partition(_CELL_MARK)
+    count = number & _COUNT_MASK
     if label.endswith("#"):
-        return f"{label}{count}"
-    return label if count == 1 else f"{label} #{count}"
+        text = f"{label}{count}"
+    else:
+        text = label if count == 1 else f"{label} #{count}"
+    return text if own_cell in ("", cell_name) else f"{text} of {own_cell}"

@@ -45,7 +45,7 @@ from mhnb.core.guard.agreement import (
 )
 from mhnb.core.guard.launch_report import LaunchPlace, PendingPlace
 from mhnb.core.guard.provenance import InputRow, join_uncompared_blocks, uncompared_blocks
-from mhnb.core.guard.threads import MAIN_THREAD
+from mhnb.core.guard.threads import MAIN_THREAD, add_cell
 from mhnb.core.messages import RunCell
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import BreakpointRefused, MhnbError, OrderMismatch, RanksLost
@@ -593,7 +593,7 @@ class LaunchGate:
             in_interrupt_handler,
             provenance,
             thread.number,
-            "" if thread.number == MAIN_THREAD else thread.label,
+            "" if thread.number == MAIN_THREAD else add_cell(thread.label, CELL_NAMES.format_name(current_cell())),
         )
 
     def _defer_signals(self) -> None:
@@ -663,7 +663,7 @@ class LaunchGate:
                     self._refused_inputs = describe_inputs(inputs, sample_of)
                 raise OrderMismatch(text, result=None)
             case "cell ended":
-                text = "nothing was launched\n  the cell ended while one of its threads was waiting to launch"
+                text = "nothing was launched\n  the cell ended while a thread was waiting to launch"
                 raise _CellEndedError(text, result=None)
             case "refused":
                 raise RuntimeError(decision.text)

@@ -48,7 +48,7 @@ def test_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> None
     (text,) = texts(result)
     assert f"in {said} " in text
     assert "in the main thread" in text
-    assert "Several threads or tasks of this cell launch programs" in text
+    assert "Several threads or tasks launch programs" in text
     printed = {output["text"] for rank in result for output in rank.outputs if output.get("name") == "stderr"}
     assert len(printed) == 1, printed
     (trace,) = printed
@@ -527,3 +527,34 @@ def test_condition_is_found_anywhere(ready: Cluster, code: str) -> None:
     """The condition is found in an expression, in a function between the call and the launch, and in a cell with a magic."""
     (text,) = texts(ready.run(code))
     assert "The call is inside `if rank == 0:`" in text
+
+
+EARLIER_THREAD = """
+begin, done = threading.Event(), threading.Event()
+def loader():
+    begin.wait()
+    try: rank == 1 or top(x).block_until_ready()
+    finally: done.set()
+threading.Thread(target=loader).start()
+"""
+LATER_CELL = """
+try:
+    if rank == 1: add(x).block_until_ready()
+    begin.set()
+    done.wait()
+    if rank != 1: add(x).block_until_ready()
+finally: begin.set()
+"""
+
+
+def test_mismatch_names_the_cell_of_an_earlier_thread(ready: Cluster) -> None:
+    """A thread that an earlier cell started is named with that cell, and the hint does not call it one of this cell."""
+    earlier = ready.run(EARLIER_THREAD).check()
+    result = ready.run(LATER_CELL)
+    assert names(result) == ["OrderMismatch"] * 4
+    assert result[1].error is not None
+    text = result[1].error.evalue
+    assert f"in thread loader #1 of cell {earlier.seq}\n" in text
+    assert "in the main thread " in text
+    assert "Several threads or tasks launch programs" in text
+    check_sum(ready)
