@@ -567,6 +567,38 @@ def _hint_indivisible(seen: RecognisedError) -> str:
     return f"{parts} does not divide {size}: pad dimension {axis} to {fitting}, or shard another dimension."
 
 
+def _find_named_operands(seen: RecognisedError) -> tuple[str, str] | None:
+    """Return two operands, at least one of which is an array with a name."""
+    operands = find_operands(seen.site, seen.code)
+    return operands if operands and any(text in seen.site.arrays for text in operands) else None
+
+
+def _hint_summed(seen: RecognisedError) -> str:
+    if (operands := _find_named_operands(seen)) is None:
+        return ""
+    return (
+        f"The dimension that is summed over has size {seen.match[1]} in {operands[0]} and {seen.match[2]} in {operands[1]}. "
+        "Transpose or reshape one of them, so that both sizes are equal."
+    )
+
+
+def _hint_broadcast(seen: RecognisedError) -> str:
+    if (operands := _find_named_operands(seen)) is None:
+        return ""
+    return (
+        f"{operands[0]} has shape {seen.match[1]}, and {operands[1]} has {seen.match[2]}. Transpose or reshape one of them: "
+        "counted from the last, each dimension must be equal in both, or 1 in one of them."
+    )
+
+
+def _hint_leak(seen: RecognisedError) -> str:
+    function = seen.match["name"] or "the function"
+    return (
+        f"A value inside {function} was stored outside of it while JAX traced {function}. "
+        f"Return the value from {function} instead; to look at it, use jax.debug.print."
+    )
+
+
 def _hint_unknown_axis(seen: RecognisedError) -> str:
     axis, names = seen.match.groups()
     known = f"it has {names.strip('(),')}" if "'" in names else "it is empty"
@@ -868,8 +900,22 @@ HINTS = (
         _hint_unequal,
     ),
     _make_hint(r"Array has been deleted", _hint_donated),
+    _make_hint(
+        r"^Encountered an unexpected tracer(?:.*?The function being traced when the value leaked was (?P<name>\w+) at )?",
+        _hint_leak,
+        ename="UnexpectedTracerError",
+    ),
     # -- shardings
-    _make_hint(r"array axis (\d+) is partitioned (\d+) times, but the dimension size is (\d+)", _hint_indivisible),
+    _make_hint(
+        r"array axis (\d+) is partitioned (\d+) times, but (?:the|does not evenly divide the) dimension size (?:is )?(\d+)",
+        _hint_indivisible,
+    ),
+    _make_hint(
+        r"requires contracting dimensions to have the same shape, got \((.+?),?\) and \((.+?),?\)",
+        _hint_summed,
+        ename="TypeError",
+    ),
+    _make_hint(r"got incompatible shapes for broadcasting: (\(.*?\)), (\(.*?\))\.", _hint_broadcast, ename="TypeError"),
     _make_hint(
         r"axis sizes that are not evenly divisible by the corresponding mesh axis",
         "The mesh axis does not divide that dimension: pad the array, or shard another dimension.",
@@ -983,6 +1029,12 @@ HINTS = (
         "A device has no room for this. The report below shows what filled its memory, and %mhjax memory what it holds now: shard "
         "an array that each device has in full, delete what is not needed, or compute in smaller parts.",
         ename="JaxRuntimeError",
+    ),
+    _make_hint(
+        r"^(?:Unable to allocate .*)?$",
+        "The host has no room for this. The report below shows what filled its memory: read or make only the part that this rank "
+        "needs, delete what is not needed, or compute in smaller parts.",
+        ename="MemoryError|_ArrayMemoryError",
     ),
     _make_hint(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),
     _make_hint(

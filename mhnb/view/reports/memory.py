@@ -168,7 +168,7 @@ def _build_advice(arrays: Sequence[ArrayMemory]) -> Iterator[Part]:
         yield Code(advice.code, indent=4)
 
 
-_NO_ADVICE = "→ no named array here has replicas along a mesh axis that divides one of its dims"
+_NO_ADVICE = "→ no named array here can be sharded along one more mesh axis: delete what is not needed, or compute in smaller parts"
 
 
 # -- the card of a failed allocation

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from mhnb.cli.main import main
+from mhnb.cluster import manager
 from tests.integration.notebook.conftest import Session, hidden_clusters
+from tests.integration.ranks.conftest import list_pids, wait_for_exit
 
 SETUP = """%%mhjax
 import threading
@@ -36,6 +41,8 @@ class Mistake:
     """The cell that follows the step; empty if that is not a line for this notebook."""
     before: tuple[str, ...] = ()
     """Cells that must succeed before."""
+    raises: bool = True
+    """Whether the cell raises; otherwise the text is below its output."""
 
 
 def on_ranks(code: str) -> str:
@@ -79,6 +86,12 @@ TYPED = {
         "on this machine's PATH",
         "Fix: install Open MPI or MPICH",
     ),
+    "no GPU": Mistake(
+        "%mhjax start --name other --profile gpu",
+        "this machine has no GPU for the ranks",
+        "CUDA_VISIBLE_DEVICES='' selects no GPU",
+        "Fix: make `nvidia-smi -L` list the GPUs\n  Or: %mhjax start (simulated hosts, without a GPU)\n  Or: --profile ssh",
+    ),
     "misspelt host": Mistake(
         "%mhjax start --name other --hosts nowhere.invalid,nobody.invalid",
         "this machine cannot resolve the names of hosts",
@@ -119,6 +132,10 @@ TYPED = {
 }
 """Mistakes in a line, which send nothing to the ranks."""
 
+UNEQUAL_REPLICAS = on_ranks(
+    "total(jax.make_array_from_callback((4,), NamedSharding(mesh, P()), lambda i: np.arange(4.0) + rank))"
+)
+
 ON_RANKS = {
     "array of the ranks in the notebook": Mistake(
         "x + 1",
@@ -137,6 +154,56 @@ ON_RANKS = {
     ),
     "unknown axis": Mistake(
         on_ranks("NamedSharding(mesh, P('model'))"), "ValueError", "no axis 'model'", "it has 'data'", SETUP
+    ),
+    "size that the mesh does not divide": Mistake(
+        on_ranks("jax.device_put(jnp.arange(6.0), NamedSharding(mesh, P('data')))"),
+        "ValueError",
+        "4 does not divide 6",
+        "pad dimension 0 to 8",
+        on_ranks("jax.device_put(jnp.pad(jnp.arange(6.0), (0, 2)), NamedSharding(mesh, P('data')))"),
+    ),
+    "other size of the dimension that is summed over": Mistake(
+        on_ranks("x @ jnp.ones((3, 8))"),
+        "TypeError",
+        "has size 8 in x and 3 in jnp.ones((3, 8))",
+        "Transpose or reshape one of them, so that both sizes are equal",
+        on_ranks("x @ jnp.ones((3, 8)).T"),
+    ),
+    "value that leaves a traced function": Mistake(
+        on_ranks("keep(1.0)\nkept[0] + 1"),
+        "The function being traced when the value leaked was keep at <In [",
+        "A value inside keep was stored outside of it while JAX traced keep",
+        "Return the value from keep instead",
+        on_ranks("@jax.jit\ndef keep(v):\n    return 2 * v\nkeep(1.0) + 1"),
+        before=(on_ranks("kept = []\n@jax.jit\ndef keep(v):\n    kept.append(2 * v)\n    return v"),),
+    ),
+    "array too large for the host": Mistake(
+        on_ranks("np.zeros((1 << 50,), np.int8)"),
+        "MemoryError",
+        "host memory when the allocation failed on ranks 0-1 · 1024.0 TiB was asked for",
+        "read or make only the part that this rank needs",
+        on_ranks("np.zeros((1 << 10,), np.int8)"),
+    ),
+    "array too large for a device": Mistake(
+        on_ranks("jnp.zeros((1 << 50,), jnp.int8)"),
+        "JaxRuntimeError",
+        "device memory when the allocation failed on ranks 0-1 · 1024.0 TiB was asked for",
+        "shard an array that each device has in full, delete what is not needed, or compute in smaller parts",
+        on_ranks("jnp.zeros((1 << 10,), jnp.int8)"),
+    ),
+    "sys.exit": Mistake(
+        on_ranks("import sys; sys.exit(3)"),
+        "SystemExit: 3",
+        "The rank is still running, because a cell cannot end its own rank",
+        "To stop the cluster: %mhjax stop",
+        on_ranks("rank"),
+    ),
+    "exit": Mistake(
+        on_ranks("exit"),
+        "SystemExit",
+        "The rank is still running, because a cell cannot end its own rank",
+        "To stop the cluster: %mhjax stop",
+        on_ranks("rank"),
     ),
     "loop over a sharded array": Mistake(
         on_ranks("[float(each) for each in x]"),
@@ -220,17 +287,21 @@ ON_RANKS = {
         "jax.make_array_from_process_local_data(sharding, part)",
         on_ranks("jax.make_array_from_process_local_data(NamedSharding(mesh, P('data')), np.arange(4.0) + rank)"),
     ),
+    "unequal replicas": Mistake(
+        UNEQUAL_REPLICAS,
+        "the ranks have different values in replicas of one array, f32[4]",
+        "for example, the values 0 and 1",
+        "or %mhjax accept",
+        "%mhjax accept",
+        raises=False,
+    ),
     "cell of a tainted cluster": Mistake(
         on_ranks("1"),
         "this cell was not run, because the cluster is tainted",
         "the ranks have different values in replicas of one array",
         "Or: %mhjax accept",
         "%mhjax accept",
-        before=(
-            on_ranks(
-                "total(jax.make_array_from_callback((4,), NamedSharding(mesh, P()), lambda i: np.arange(4.0) + rank))"
-            ),
-        ),
+        before=(UNEQUAL_REPLICAS,),
     ),
 }
 """Mistakes in code that runs on the ranks."""
@@ -312,30 +383,150 @@ VALUES = {
 }
 """Mistakes with values, packages and files."""
 
+ENDING = {
+    "export over another file": Mistake(
+        "%mhjax export train.py",
+        "train.py exists",
+        "is not an export of mhnb",
+        "choose another name, or move the file",
+        "%mhjax export other.py",
+        before=("open('train.py', 'w').close()",),
+    ),
+    "loop interrupted without a guard": Mistake(
+        "%%mhjax --guard off --timeout 1\nfor step in range(2 if rank == 0 else 0):\n    y = float(total(x))",
+        "--timeout ended it · KeyboardInterrupt on rank 0",
+        "no launch record shows whether a collective is still waiting there",
+        "or %mhjax accept",
+        "%mhjax accept",
+    ),
+    "launch after it was accepted": Mistake(
+        on_ranks("float(largest(x))"),
+        "a launch was refused",
+        "could pair up with an unrecorded collective",
+        "Fix: %mhjax restart --replay",
+        "%mhjax restart",
+    ),
+    "name from before a plain restart": Mistake(
+        on_ranks("total(x)"),
+        "name 'total' is not defined",
+        "`total` was set by In [",
+        "To get it back: %mhjax restart --replay",
+        "%mhjax restart --replay",
+    ),
+    "killed rank": Mistake(
+        on_ranks("import os, signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)"),
+        "rank 1 (host1, pid ",
+        "was killed by SIGKILL, often the memory limit · log ",
+        "%mhjax restart --replay",
+        before=(on_ranks("assert float(largest(x)) == 7"),),
+    ),
+    "cell of a dead cluster": Mistake(
+        on_ranks("1"),
+        "this cell was not run, because the cluster is dead",
+        "was killed by SIGKILL",
+        "Fix: %mhjax restart",
+    ),
+    "accept of a dead cluster": Mistake(
+        "%mhjax accept",
+        "a dead cluster cannot be accepted",
+        "because a rank is lost",
+        "Fix: %mhjax restart --replay",
+        "%mhjax restart --replay",
+    ),
+    "rank that ends itself": Mistake(
+        on_ranks("import os\nif rank == 1:\n    os._exit(3)"),
+        "rank 1 (host1, pid ",
+        "ended by itself with exit code 3 · log ",
+        "%mhjax restart --replay",
+        before=(on_ranks("assert float(largest(x)) == 7"),),
+    ),
+}
+"""Mistakes that cost a rank or its variables, in order: each row begins with the cluster as the one above leaves it."""
+
+SHELL = {
+    "misspelt option": Mistake(
+        "mhnb --hepl", "unrecognized arguments", "--hepl", "did you mean --help?)\n  Help: mhnb help", "mhnb help"
+    ),
+    "command of the notebook": Mistake(
+        "mhnb attach",
+        "'attach' is not a command of the shell",
+        "because it needs a notebook",
+        "Fix: in a notebook cell: %mhjax attach",
+    ),
+    "status of an unknown cluster": Mistake(
+        "mhnb status nobody", "unknown cluster 'nobody'", "expected default", "Fix: mhnb list", "mhnb list"
+    ),
+}
+"""Mistakes in a shell beside the notebook."""
+
 TABLE = TYPED | ON_RANKS | VALUES
 
 
 @pytest.fixture
-def user(nb: Session) -> Iterator[Session]:
-    """The session, whose own variables are those of before after the test."""
+def user(nb: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """The session, whose own variables are those of before after the test; no start finds a GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     before = set(nb.shell.user_ns)
     yield nb
     nb.shell.drop_by_id({name: nb.shell.user_ns[name] for name in set(nb.shell.user_ns) - before})
 
 
-@pytest.mark.parametrize("name", list(TABLE))
-def test_mistake_has_message_reason_and_step(user: Session, name: str) -> None:
-    """The output of a mistake has no frame of mhnb, says what happened, why, and what to do; that then works."""
-    mistake = TABLE[name]
-    for cell in (SETUP, *mistake.before):
+def examine(user: Session, mistake: Mistake) -> None:
+    """Make a mistake; check its message, reason and step, and follow the step."""
+    for cell in mistake.before:
         user.run(cell)
     outcome = user.try_(mistake.cell)
-    assert outcome.error is not None
+    assert (outcome.error is not None) is mistake.raises
     for part in (mistake.message, mistake.reason, mistake.step):
         assert part in outcome.text, outcome.text
     assert re.search(r"mhnb/\w+/\w+\.py", outcome.text) is None
     if mistake.then:
         user.run(mistake.then)
+
+
+@pytest.mark.parametrize("name", list(TABLE))
+def test_mistake_has_message_reason_and_step(user: Session, name: str) -> None:
+    """The output of a mistake has no frame of mhnb, says what happened, why, and what to do; that then works."""
+    user.run(SETUP)
+    examine(user, TABLE[name])
+
+
+@pytest.fixture
+def spoilt(idle: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """A session in an empty folder with a cluster of its own, which need not be clean at the end."""
+    monkeypatch.chdir(tmp_path)
+    with hidden_clusters():
+        manager.start(2, 2, name="spoilt")
+        yield idle
+        last = manager.by_name("spoilt")
+        pids = list_pids(last)
+        last.stop()
+        assert wait_for_exit(pids) == []
+
+
+def test_mistake_that_costs_a_rank_has_message_reason_and_step(spoilt: Session) -> None:
+    """The same for mistakes that end ranks, leave them out of step, or lose their variables; a replay brings them back."""
+    spoilt.run(SETUP)
+    for mistake in ENDING.values():
+        examine(spoilt, mistake)
+
+
+@pytest.mark.parametrize("name", list(SHELL))
+def test_mistake_in_the_shell_has_message_reason_and_step(
+    nb: Session, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """The same for a line of the shell."""
+    mistake = SHELL[name]
+    try:
+        status = main(shlex.split(mistake.cell)[1:])
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    assert status != 0
+    text = capsys.readouterr().err
+    for part in (mistake.message, mistake.reason, mistake.step):
+        assert part in text, text
+    if mistake.then:
+        assert main(shlex.split(mistake.then)[1:]) == 0
 
 
 def test_cell_without_a_cluster_names_the_start(idle: Session) -> None:

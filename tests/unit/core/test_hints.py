@@ -31,7 +31,12 @@ PROVOKED = {
     "by_row + params": ("ValueError", "whose axes or axis types"),
     "params + jax.device_put(params, rows.with_memory_kind('pinned_host'))": ("ValueError", "with_memory_kind"),
     "gone = params + 1; double(gone); np.asarray(gone)": ("RuntimeError", "donated"),
+    "kept = []; jax.jit(lambda v: kept.append(v))(1.0); kept[0] + 1": ("UnexpectedTracerError", "Return the value"),
     # shardings
+    "jax.device_put(jnp.ones(6), NamedSharding(explicit, P('x')))": (
+        "ValueError",
+        "8 does not divide 6: pad dimension 0 to 8",
+    ),
     "jax.device_put(np.ones(6), rows)": ("IndivisibleError", "8 does not divide 6"),
     "jax.shard_map(abs, mesh=mesh, in_specs=P('x'), out_specs=P('x'))(np.ones(6))": ("ValueError", "pad"),
     "jax.device_put(np.ones(8), NamedSharding(mesh, P('x', None)))": ("ValueError", "more entries"),
@@ -187,6 +192,11 @@ KNOWN = [
     ("AssertionError", "sync_global_devices name mismatch ('a0'). Expected: [ 468 182]; got: 468.", "same name"),
     # orbax-checkpoint 0.12.8, `orbax.checkpoint.multihost.get_jax_distributed_client`
     ("ValueError", "Distributed system is not available; please initialize it via", "remove that call"),
+    (
+        "_ArrayMemoryError",
+        "Unable to allocate 1.00 PiB for an array with shape (1125899906842624,) and data type int8",
+        "host",
+    ),
     # GPU and TPU: the texts of jax-cuda12-pjrt 0.10.2 and libtpu 0.0.42.1, for jax 0.10.2
     (
         "JaxRuntimeError",
@@ -248,6 +258,7 @@ def test_known_error_gets_its_hint(ename: str, evalue: str, word: str) -> None:
         ("ValueError", "cannot reshape array of size 64 into shape (7,-1)"),
         ("ValueError", "Contracting dimensions are sharded and it is ambiguous"),
         ("KeyError", "'tree_map'"),
+        ("TypeError", "dot_general requires contracting dimensions to have the same shape, got (8,) and (3,)."),
         ("", ""),
     ],
 )
@@ -282,6 +293,8 @@ def test_function_of_jax_selects_the_hint(error: tuple[str, str], place: tuple[s
 FETCHED = "Fetching value for `jax.Array` that spans non-addressable"
 X = {"x": True}
 W = {"w": True}
+SUMMED = "dot_general requires contracting dimensions to have the same shape, got (8,) and (3,)."
+BROADCAST = "add got incompatible shapes for broadcasting: (3,), (8,)."
 SPREAD = ArrayFacts((8,), False, True, False, 8, 1, 1)
 
 
@@ -298,6 +311,8 @@ SPREAD = ArrayFacts((8,), False, True, False, 8, 1, 1)
          "jax.config.update('jax_num_cpu_devices', 16)", "--devices 16."),
         (("... array axis 1 is partitioned 4 times, but the dimension size is 10 (full",), ErrorSite(), "", "1 to 12,"),
         (("sync_global_devices name mismatch ('here').",), ErrorSite(), "", "'here'"),
+        ((SUMMED,), ErrorSite(expression="w @ b", arrays={"w": SPREAD}), "", "has size 8 in w and 3 in b."),
+        ((BROADCAST,), ErrorSite(expression="b + w", arrays={"w": SPREAD}), "", "b has shape (3,), and w has (8,)."),
         (("Length of device assignment 1 is not equal to the size of the mesh 4",),
          ErrorSite(expression="w.at[0].add(1.0)", names=W, arrays={"w": SPREAD}), "y = w.at[0].add(1.0)",
          "w.at[0].add(1.0, out_sharding=w.sharding)"),
@@ -306,7 +321,8 @@ SPREAD = ArrayFacts((8,), False, True, False, 8, 1, 1)
 )  # fmt: skip
 def test_hint_uses_the_users_names_and_sizes(error: tuple[str], site: ErrorSite, code: str, words: str) -> None:
     """Names, axes and sizes in the hint are the user's if they are known, and placeholders if not."""
-    assert words in (find_hint("Error", *error, site=site, code=code) or "")
+    ename = "TypeError" if error[0] in (SUMMED, BROADCAST) else "Error"
+    assert words in (find_hint(ename, *error, site=site, code=code) or "")
 
 
 LEAF = TreeFacts("t['w']", 1, is_uniform=False)
@@ -628,7 +644,15 @@ def test_functions_with_out_sharding_accept_it() -> None:
 def test_every_hint_has_a_case(provoked: dict[str, Provoked]) -> None:
     """Every row of the table matches an error of the installed JAX, or a recorded text of this file."""
     texts = [evalue for _, evalue, _ in KNOWN] + [error.evalue for error in provoked.values()]
-    texts += ["", "list index out of range", "cannot reshape array of size 3", PMAP_ROWS, KEY_TIMEOUT]
+    texts += [
+        "",
+        "list index out of range",
+        "cannot reshape array of size 3",
+        PMAP_ROWS,
+        KEY_TIMEOUT,
+        SUMMED,
+        BROADCAST,
+    ]
     unmatched = [cure.pattern.pattern for cure in HINTS if not any(cure.pattern.search(text) for text in texts)]
     assert unmatched == []
 

@@ -171,7 +171,10 @@ def test_card_says_that_nothing_could_be_sharded() -> None:
     (group,) = group_failures({0: AllocationFailure(is_host=True, memory=rank_memory(H))})
     lines = print_text(build_shortage([group])).splitlines()
     assert lines[0] == "host memory when the allocation failed"
-    assert lines[-1].strip() == "→ no named array here has replicas along a mesh axis that divides one of its dims"
+    assert (
+        lines[-1].strip()
+        == "→ no named array here can be sharded along one more mesh axis: delete what is not needed, or compute in smaller parts"
+    )
     (empty,) = group_failures({0: AllocationFailure(memory=rank_memory())})
     assert print_text(build_shortage([empty])).splitlines()[-1].strip() == "no live arrays"
 
