@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 
 _ROOT_HINT = """mhnb lab: JupyterLab does not start for root without --allow-root
   Fix: mhnb lab --allow-root
@@ -31,11 +30,12 @@ def add_lab_arguments(parser: argparse.ArgumentParser) -> None:
 def run_lab(args: argparse.Namespace) -> int:
     """Run JupyterLab and return its exit status."""
     from mhnb.system.resources import copy_notebooks, find_lesson
+    from mhnb.system.run_dir import expand_user
 
     if find_spec("jupyterlab") is None:
         print("mhnb lab: JupyterLab is not installed\n  Fix: pip install 'mhnb[lab]'", file=sys.stderr)
         return 2
-    lesson = find_lesson(args.lesson, copy_notebooks(Path(args.folder)))
+    lesson = find_lesson(args.lesson, copy_notebooks(expand_user(args.folder, "--folder")))
     command = [sys.executable, "-m", "jupyter", "lab", str(lesson), *args.rest]
     print(
         f"opening {lesson} in JupyterLab; the other lessons are in the same folder; Ctrl-C ends JupyterLab", flush=True

@@ -30,8 +30,9 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _demo(args: argparse.Namespace) -> int:
     from mhnb.cli.demo import run_demo
+    from mhnb.system.run_dir import expand_user
 
-    return run_demo(Path(args.html))
+    return run_demo(expand_user(args.html, "--html"))
 
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,10 +50,12 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _export(args: argparse.Namespace) -> int:
     from mhnb.cluster.export import export_notebook, parse_without
+    from mhnb.system.run_dir import expand_user
 
-    script = Path(args.o or Path(args.notebook).with_suffix(".py").name)
+    notebook = expand_user(args.notebook, "export")
+    script = expand_user(args.o or notebook.with_suffix(".py").name, "-o")
     without = parse_without(args.without)
-    print(*export_notebook(Path(args.notebook), script, sbatch=args.sbatch, without=without), sep="\n")
+    print(*export_notebook(notebook, script, sbatch=args.sbatch, without=without), sep="\n")
     return 0
 
 

@@ -26,6 +26,7 @@ from mhnb.core.file_sync import (
 )
 from mhnb.errors import ClusterError, InvalidRequest, RanksLost
 from mhnb.system.processes import digest_file
+from mhnb.system.run_dir import find_home
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -89,7 +90,7 @@ def sync(cluster: Cluster, folder: str = ".") -> SyncReport:
     comparisons = request_all(cluster, [doer.rank for doer in chosen_ranks], "list_missing_files", arguments)
     comparison_by_rank = [(doer, comparisons[doer.rank].value) for doer in chosen_ranks]
     for doer, comparison in comparison_by_rank:
-        if comparison["strays_home"] and str(Path.home()) != str(source) and comparison["wanted"]:
+        if comparison["strays_home"] and find_home() != source and comparison["wanted"]:
             raise InvalidRequest(
                 f"sync {folder}: {_describe_host(doer)} does not have the notebook's folder, so its ranks run in {comparison['folder']}, "
                 f"where these {len(files)} files do not belong\n  Fix: start with --sync {folder}, which creates the folder there first"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from keyword import iskeyword
-from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -23,6 +22,7 @@ from mhnb.errors import InvalidRequest
 from mhnb.magics.session import Session, uses_result
 from mhnb.magics.settings import VIEWS
 from mhnb.sharding.layout import format_nbytes
+from mhnb.system.run_dir import expand_user
 from mhnb.view.live.screen import show_document
 from mhnb.view.progress import TransferLine
 from mhnb.view.reports.variables import build_check, build_vars
@@ -154,7 +154,7 @@ def add_panel_start_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def _export(session: Session, args: argparse.Namespace) -> None:
-    path = Path(args.file)
+    path = expand_user(args.file, "export")
     if path.suffix != ".py":
         raise InvalidRequest(f"export {args.file}: expected the name of a Python file, such as train.py")
     without = parse_without(args.without)

@@ -24,6 +24,7 @@ from mhnb.magics.session import Session, locations_from_cluster
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
+from mhnb.system.run_dir import expand_user
 from mhnb.view.document import Code, Document, InText, Line, Section
 from mhnb.view.html import RankLocations, new_uid
 from mhnb.view.live.placeholder import hide_missing_widget
@@ -42,7 +43,7 @@ def _layout(session: Session, args: argparse.Namespace) -> None:
     if args.to is not None:
         _reshard(expression, views, unquote(args.to), places)
     elif args.csv is not None:
-        _write_csv(expression, views, Path(unquote(args.csv)))
+        _write_csv(expression, views, expand_user(unquote(args.csv), "--csv"))
     else:
         show_views(expression, views, places)
 

@@ -34,6 +34,7 @@ from mhnb.system.processes import list_gpus, require_gpus
 from mhnb.system.resources import profile_dir
 from mhnb.system.run_dir import (
     SUPERVISOR_MARK,
+    find_home,
     format_supervisor_mark,
     lock_as_alive,
     make_run_dir,
@@ -238,13 +239,13 @@ def _is_writable(folder: Path) -> bool:
 def _enter_cwd(spec: HostSpec) -> None:
     if not spec.cwd:
         return
-    home = Path.home()
     try:
         if spec.creates_cwd:
             Path(spec.cwd).mkdir(parents=True, exist_ok=True)
         os.chdir(spec.cwd)
     except OSError as error:
-        if not spec.staged_start:
+        home = find_home()
+        if not spec.staged_start or home is None:
             raise
         # Another machine may not have the notebook's folder.
         fallback = home / Path(spec.cwd).name if spec.creates_cwd else home

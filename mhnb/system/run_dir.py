@@ -157,6 +157,14 @@ def expand_user(path: str | os.PathLike[str], label: str = "") -> Path:
         ) from error
 
 
+def find_home() -> Path | None:
+    """Return this user's home folder; None for a user without one."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
 @contextlib.contextmanager
 def report_home_errors(environment: Mapping[str, str]) -> Iterator[None]:
     """Turn the block's errors into a LaunchError with folder and fix.

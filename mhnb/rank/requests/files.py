@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mhnb.system.processes import digest_file
+from mhnb.system.run_dir import find_home
 
 _PARTIAL_SUFFIX = ".mhnb-part"
 """Suffix of a file that is not complete yet, so that an import never finds half of one."""
@@ -31,7 +32,7 @@ def list_missing_files(subfolder: str, files: Mapping[str, Sequence[Any]]) -> di
     cwd = Path.cwd()
     folder = cwd / _check_inside(subfolder) if subfolder else cwd
     wanted = [path for path, facts in files.items() if not _is_same(folder / _check_inside(path), *facts)]
-    return {"folder": str(folder), "wanted": wanted, "strays_home": not subfolder and cwd == Path.home()}
+    return {"folder": str(folder), "wanted": wanted, "strays_home": not subfolder and cwd == find_home()}
 
 
 def write_files(folder: str, chunks: Sequence[Sequence[Any]], payload: Sequence[Any]) -> None:

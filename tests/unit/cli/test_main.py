@@ -58,6 +58,27 @@ def test_lab_opens_the_requested_lesson(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--lesson: unknown lesson '77'; expected 00, 01, 02" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "label"),
+    [
+        ("lab --folder ~nosuchuser/x", "--folder"),
+        ("demo --html ~nosuchuser/x", "--html"),
+        ("export ~nosuchuser/x", "export"),
+        ("export x.ipynb -o ~nosuchuser/x", "-o"),
+    ],
+)
+def test_folder_of_an_unknown_user_is_refused(
+    line: str, label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that begins with an unknown user is an error with the way to write it, and no folder of that name is made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mhnb.cli.lab.find_spec", lambda _: True)
+    assert main(line.split()) == 1
+    says = f"{label} ~nosuchuser/x: this machine knows no home folder for ~nosuchuser\n  Fix: write the path in full"
+    assert says in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_lab_without_jupyterlab_names_install_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

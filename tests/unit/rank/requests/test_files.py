@@ -21,6 +21,19 @@ def test_file_with_a_lost_piece_does_not_replace_the_old_one(tmp_path: Path) -> 
     assert (tmp_path / "a").read_text() == "old"
 
 
+def test_user_without_home_receives_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user that the machine does not know, as in a container, has no home folder into which files could stray."""
+
+    def find_none(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", find_none)
+    answer = list_missing_files("", {"a": [0, 0o644, ""]})
+    assert answer == {"folder": str(tmp_path), "wanted": ["a"], "strays_home": False}
+
+
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x"])
 def test_path_outside_its_folder_is_refused(tmp_path: Path, path: str) -> None:
     """A path that leaves its folder is refused."""
