@@ -39,7 +39,7 @@ from mhnb.core.state.events import RunPreflight
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError, MhnbError, PreflightFailed
 from mhnb.system.host_checks import CONNECT_S, CONNECTIONS_AT_ONCE, Listener, collect_facts, find_version
 from mhnb.view.print_text import print_text
-from mhnb.view.reports.preflight import build_preflight
+from mhnb.view.reports.preflight import build_preflight_error
 
 _FACTS_S, _ANSWER_S = 30.0, 20.0
 _STOP_S = 10.0
@@ -47,7 +47,7 @@ _STOP_S = 10.0
 
 def preflight_error(report: PreflightReport) -> PreflightFailed:
     """Return the error for a failed preflight, with its table and `report`."""
-    return PreflightFailed(print_text(build_preflight(report)), report=report)
+    return PreflightFailed(print_text(build_preflight_error(report)), report=report)
 
 
 def check_hosts(

@@ -18,7 +18,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from mhnb.core.guard.launches import REPLAY_COMMAND, LaunchDifference, LaunchGroup, format_difference
+from mhnb.core.guard.launches import MAX_GROUPS, REPLAY_COMMAND, LaunchDifference, LaunchGroup, format_difference
 from mhnb.core.guard.programs import CALLBACK_PREFIX, MAX_PACKED_CHARS
 from mhnb.core.guard.provenance import find_conflict, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
@@ -244,6 +244,10 @@ def format_mismatch(
     )
 
 
+_MAX_DIFFERENCES = 4
+"""Programs whose first difference an error shows."""
+
+
 def _format_differences(groups: Sequence[LaunchGroup], differences: Mapping[int, str]) -> list[str]:
     found = [(side, differences.get(int(side.fingerprint, 16), "")) for side in groups if side.fingerprint is not None]
     described = [(describe_ranks(side.ranks), difference) for side, difference in found if difference]
@@ -262,7 +266,7 @@ def _format_differences(groups: Sequence[LaunchGroup], differences: Mapping[int,
     )
     return [
         "  The programs have the same name and shapes. The first difference is:",
-        *(f"    {w:{width}}   {text}" for w, text in described),
+        *(f"    {w:{width}}   {text}" for w, text in described[:_MAX_DIFFERENCES]),
         *hint,
     ]
 
@@ -344,9 +348,13 @@ def format_deadlock(waits: Mapping[int, tuple[str, int | None, Sequence[int]]]) 
       Ranks that share more than one mesh must use the meshes in the same order.
     """
     lines = [_NOT_LAUNCHED_CLEAN, f"  {_DEADLOCK}"]
-    for rank, (name, line, others) in sorted(waits.items()):
+    ordered = sorted(waits.items())
+    shown = ordered if len(ordered) <= MAX_GROUPS + 1 else ordered[:MAX_GROUPS]
+    for rank, (name, line, others) in shown:
         where = f"   line {line}" if line else ""
         lines.append(f"  rank {rank}   {name}{where}   waits for {describe_ranks(others)}")
+    if rest := [rank for rank, _ in ordered[len(shown) :]]:
+        lines.append(f"  {describe_ranks(rest)} wait, too")
     return "\n".join([*lines, "  Ranks that share more than one mesh must use the meshes in the same order."])
 
 

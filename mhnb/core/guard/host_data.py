@@ -273,6 +273,10 @@ def _largest(pair: tuple[float, float]) -> float:
     return max((abs(value) for value in pair if math.isfinite(value)), default=0.0)
 
 
+_MAX_VALUES = 5
+"""Hashes or shapes that an error lists; if there are more, their number follows."""
+
+
 def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
     """Format which line made which arrays on which ranks.
 
@@ -293,10 +297,11 @@ def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
     at = difference.line
     code = f":  {lines[at - 1].strip()}" if at is not None and 0 < at <= len(lines) else ""
     where = [] if at is None else [f"  line {at}{code}"]
-    described = ", ".join(
-        f"{describe_ranks(ranks)} {_verb(difference, ranks)} {what}"
-        for what, ranks in difference.ranks_by_value.items()
-    )
+    found = list(difference.ranks_by_value.items())
+    shown = found if len(found) <= _MAX_VALUES else found[: _MAX_VALUES - 1]
+    described = ", ".join(f"{describe_ranks(ranks)} {_verb(difference, ranks)} {what}" for what, ranks in shown)
+    if rest := [rank for _, ranks in found[len(shown) :] for rank in ranks]:
+        described += f", {describe_ranks(rest)} {len(found) - len(shown)} others"
     values = {what.partition(_LINE_SEPARATOR)[0] for what in difference.ranks_by_value}
     if len(values) == 1 and not difference.is_within_ranks:
         described = "earlier values or their order differ; the last value is equal"

@@ -111,22 +111,32 @@ def format_difference(difference: LaunchDifference, cell_name: str = "", source:
     return "\n".join([head, *format_groups(difference.groups, source)])
 
 
+MAX_GROUPS = 8
+"""Groups of ranks that an error lists; if there are more, their number follows."""
+
+
 def format_groups(groups: Sequence[LaunchGroup], source: str = "") -> list[str]:
     """Format each group's launch and place in columns, one line per group.
+
+    Of many groups the last ones are counted.
 
     >>> format_groups([LaunchGroup((0,), "a1", "jit(f)", 1), LaunchGroup((1,), "b2", "jit(g)", 1)], "h(x)")
     ['  rank 0   jit(f)   line 1:  h(x)', '  rank 1   jit(g)   line 1:  h(x)']
     """
     named = [side.name for side in groups if side.name is not None]
+    rest = groups[MAX_GROUPS:] if len(groups) > MAX_GROUPS + 1 else ()
+    groups = groups[: len(groups) - len(rest)]
     rank_texts = [describe_ranks(side.ranks) for side in groups]
     program_texts = [_format_program(side, ambiguous=named.count(side.name or "") > 1) for side in groups]
     # The text of a group without a launch has no column after it, so it does not widen the column of names.
     widths = [len(text) for text, side in zip(program_texts, groups, strict=True) if side.name is not None]
-    who_width, what_width = max(map(len, rank_texts)), max(widths)
-    return [
+    who_width, what_width = max(map(len, rank_texts)), max(widths, default=0)
+    lines = [
         f"  {w:{who_width}}   {text:{what_width if side.name else 0}}{_format_lines(side.lines, source)}".rstrip()
         for w, text, side in zip(rank_texts, program_texts, groups, strict=True)
     ]
+    others = [rank for side in rest for rank in side.ranks]
+    return [*lines, *([f"  {describe_ranks(others)}   {len(rest)} others, each different"] if rest else [])]
 
 
 MAY_DIFFER = "variables set in this cell may differ"

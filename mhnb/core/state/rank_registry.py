@@ -599,7 +599,11 @@ class RankRegistry:
         for entry in self.entries:
             for name, version in entry.facts.get("versions", {}).items():
                 found.setdefault(name, {}).setdefault(version, []).append(entry.rank)
-        listed = "; ".join(f"{name}: {versions}" for name, versions in found.items() if len(versions) > 1)
+        listed = "; ".join(
+            f"{name} {', '.join(f'{version} on {describe_ranks(ranks)}' for version, ranks in versions.items())}"
+            for name, versions in found.items()
+            if len(versions) > 1
+        )
         text = f"the ranks have different software versions ({listed}); install the same versions on every host"
         return LaunchError(text) if listed else None
 

@@ -220,6 +220,8 @@ _CONTEXT_LINE = re.compile(r" +\d+(?: .*)?")
 
 _REPORT_SIDE = re.compile(r"^ *ranks? ([\d,-]+) (.*)   line (\d+)\b", re.MULTILINE)
 """One side of the guard's report: its ranks, what they wanted to launch, and the line of the cell that they were on."""
+_REPORT_REST = re.compile(r"^ *ranks? ([\d,-]+) +\d+ others, each different", re.MULTILINE)
+"""The line of a long report that counts the sides which it does not list."""
 _IN_THREAD = re.compile(r" in (?:a thread|thread|task) ")
 """Matches a launch by a thread or a task. The main thread was refused later, on a line that adds no information."""
 
@@ -322,8 +324,9 @@ def _report_key(failed: RankResult) -> tuple[object, ...]:
 
 
 def _names_line(error: RankError, rank: int) -> bool:
-    sides = _REPORT_SIDE.findall(strip_ansi(error.evalue))
-    return any(
+    text = strip_ansi(error.evalue)
+    sides = _REPORT_SIDE.findall(text)
+    return any(_is_among(rank, ranks) for ranks in _REPORT_REST.findall(text)) or any(
         _is_among(rank, ranks) and (int(line) == error.line or _IN_THREAD.search(wanted) is not None)
         for ranks, wanted, line in sides
     )
@@ -464,6 +467,7 @@ def is_loss(failure: Failure) -> bool:
 
 
 _MAX_KINDS = 2
+_MAX_HEADING_KINDS = 5
 
 
 def format_raised_error(result: CellResult) -> str:
@@ -502,6 +506,10 @@ def format_failure_heading(result: CellResult, failures: Sequence[Failure]) -> s
     if set(by_kind) == {ORDER_MISMATCH} and len(first_lines) == 1:
         return f"{ORDER_MISMATCH} · {first_lines.pop()}"
     parts = [f"{_NAMES.get(word, word)} on {describe_ranks(ranks)}" for word, ranks in by_kind.items()]
+    if len(parts) > _MAX_HEADING_KINDS:
+        rest = [rank for ranks in list(by_kind.values())[_MAX_HEADING_KINDS - 1 :] for rank in ranks]
+        count = len(parts) - _MAX_HEADING_KINDS + 1
+        parts[_MAX_HEADING_KINDS - 1 :] = [f"{count} other errors on {describe_ranks(rest)}"]
     waited = [rank for failure in failures if failure.only_waited for rank in failure.ranks]
     if waited:
         parts.append(f"{describe_ranks(waited)} {'was' if len(waited) == 1 else 'were'} left waiting")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from mhnb.core.output.folding import RichPart
 from mhnb.core.output.results import CellResult
 from mhnb.core.output.template import RANK_PLACEHOLDER
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import (
     LOG_HINT,
@@ -47,6 +47,11 @@ from mhnb.view.reports.metrics import format_card_lines
 
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
+_MAX_FAILURE_LINES = 16
+"""Lines of a cell's failures and of all that follows them. The first failure is always shown in full; the rest are counted."""
+_MAX_REST_KINDS = 3
+_MAX_ROWS = 4
+"""Answers that are not right yet, or lines at which ranks waited."""
 _MAX_LABEL_CHARS = 40
 """Characters of a list of ranks that is shown beside their output; a longer one is shown above it."""
 
@@ -127,18 +132,47 @@ def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str
     )
     if cell_summary.loss:
         yield from (f"  {line}" for line in cell_summary.loss.lines)
-    is_labelled = len(cell_summary.failures) > 1
-    for failure in cell_summary.own_failures:
-        lines = list(format_failure_lines(failure, source))
-        if is_labelled:
-            kind = "" if names_kind(failure, lines) else f" {failure.kind}"
-            yield f"  {painter(_BOLD, describe_ranks(failure.ranks))}:{kind}"
-        yield from (f"  {line}" for line in lines)
-        yield from _format_trace(failure, color=painter.color)
-    yield from (f"  {line}" for line in print_lines(build_shortage(cell_summary.shortages)))
-    yield from (f"  {line}" for line in print_lines(build_past_hang(cell_summary.hang)))
-    yield from _format_waiting(cell_summary, painter)
-    yield from _format_notes(cell_summary, painter)
+    below = [
+        *(f"  {line}" for line in print_lines(build_shortage(cell_summary.shortages))),
+        *(f"  {line}" for line in print_lines(build_past_hang(cell_summary.hang))),
+        *_format_waiting(cell_summary, painter),
+        *_format_notes(cell_summary, painter),
+    ]
+    yield from _format_own_failures(cell_summary, painter, source, _MAX_FAILURE_LINES - len(below))
+    yield from below
+
+
+def _format_own_failures(cell_summary: CellSummary, painter: _Colorizer, source: str, max_lines: int) -> Iterator[str]:
+    """Format the first failure in full, further ones while there are lines left, and count the rest.
+
+    The first one is as long as its message and its traceback, which the user's code has on one process, too.
+    """
+    failures = cell_summary.own_failures
+    shown, count = 0, 0
+    for failure in failures:
+        lines = list(_format_own_failure(failure, painter, source, is_labelled=len(cell_summary.failures) > 1))
+        count += len(lines)
+        if shown and count > max_lines:
+            break
+        yield from lines
+        shown += 1
+    if rest := failures[shown:]:
+        ranks = sorted(rank for failure in rest for rank in failure.ranks)
+        kinds = list(dict.fromkeys(failure.kind for failure in rest))
+        more = ", …" if len(kinds) > _MAX_REST_KINDS else ""
+        yield (
+            f"  … and {pluralize(len(rest), 'more failure')} ({', '.join(kinds[:_MAX_REST_KINDS])}{more}) on {describe_many_ranks(ranks)},"
+            f" each in its rank's log: %mhjax logs {ranks[0]}"
+        )
+
+
+def _format_own_failure(failure: Failure, painter: _Colorizer, source: str, *, is_labelled: bool) -> Iterator[str]:
+    lines = list(format_failure_lines(failure, source))
+    if is_labelled:
+        kind = "" if names_kind(failure, lines) else f" {failure.kind}"
+        yield f"  {painter(_BOLD, describe_ranks(failure.ranks))}:{kind}"
+    yield from (f"  {line}" for line in lines)
+    yield from _format_trace(failure, color=painter.color)
 
 
 def _format_notes(cell_summary: CellSummary, painter: _Colorizer) -> Iterator[str]:
@@ -166,17 +200,22 @@ def _format_not_yet(cell_summary: CellSummary, painter: _Colorizer) -> Iterator[
         yield from _format_waiting(cell_summary, painter)
         return
     differences = [parse_difference(full_text(failure)) for failure in failures]
-    for failure, difference in zip(failures, differences, strict=True):
+    for failure, difference in list(zip(failures, differences, strict=True))[:_MAX_ROWS]:
         yield f"  {painter(_BOLD, describe_ranks(failure.ranks))}{f' · {difference.title}' if len(titles) > 1 else ''}"
         yield from (f"  {line}" for line in format_difference(replace(difference, hint="")).splitlines()[1:])
+    if rest := failures[_MAX_ROWS:]:
+        ranks = [rank for failure in rest for rank in failure.ranks]
+        yield f"  … and {pluralize(len(rest), 'more answer')} on {describe_many_ranks(ranks)}"
     yield from (f"  hint  {hint}" for hint in dict.fromkeys(d.hint for d in differences if d.hint))
     yield from _format_waiting(cell_summary, painter)
 
 
 def _format_waiting(cell_summary: CellSummary, painter: _Colorizer) -> Iterator[str]:
-    for failure in cell_summary.failures:
-        if failure.only_waited:
-            yield f"  {painter(_BOLD, describe_ranks(failure.ranks))} {format_waited(failure)}"
+    waited = [failure for failure in cell_summary.failures if failure.only_waited]
+    for failure in waited[:_MAX_ROWS]:
+        yield f"  {painter(_BOLD, describe_ranks(failure.ranks))} {format_waited(failure)}"
+    if rest := [rank for failure in waited[_MAX_ROWS:] for rank in failure.ranks]:
+        yield f"  {painter(_BOLD, describe_many_ranks(rest))} waited at other lines"
 
 
 def full_text(failure: Failure) -> str:

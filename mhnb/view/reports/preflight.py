@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from mhnb.core.preflight_facts import PreflightReport, ReportCell
+from collections.abc import Sequence
+
+from mhnb.core.preflight_facts import Finding, PreflightReport, ReportCell
 from mhnb.core.ranks import pluralize
 from mhnb.view.document import Document, Line, Table
 from mhnb.view.html import format_seconds
 
 _CELL_MARKS = {"failure": " ✗", "warning": " !", "note": "", None: ""}
 _FINDING_SIGNS = {"failure": "✗", "warning": "!", "note": "·"}
+
+
+_MAX_ERROR_HOSTS, _MAX_ERROR_FINDINGS = 5, 4
+"""What the error of a start shows. The report itself lists all hosts and findings."""
+
+
+def build_preflight_error(report: PreflightReport) -> Document:
+    """Build the report for an error: of many hosts, the first that failed."""
+    failed = {at for column in report.columns for at, cell in column.cells.items() if cell.level == "failure"}
+    hosts = sorted(range(len(report.hosts)), key=lambda at: at not in failed)[:_MAX_ERROR_HOSTS]
+    shown = report.findings[:_MAX_ERROR_FINDINGS]
+    left_out = [
+        pluralize(len(every) - len(some), f"more {noun}")
+        for every, some, noun in ((report.hosts, hosts, "host"), (report.findings, shown, "finding"))
+        if len(every) > len(some)
+    ]
+    rest = [Line(f"… and {' and '.join(left_out)}: mhnb doctor lists all", "quiet")] if left_out else []
+    return [_build_heading(report), _build_table(report, sorted(hosts)), *_build_findings(shown), *rest]
 
 
 def build_preflight(report: PreflightReport) -> Document:
@@ -21,16 +41,26 @@ def build_preflight(report: PreflightReport) -> Document:
        login
     a  ok
     """
-    rows = [
-        [name, *(_format_check(column.cells.get(at)) for column in report.columns)]
-        for at, name in enumerate(report.hosts)
-    ]
-    findings = []
-    for finding in report.findings:
-        findings.append(Line(f"{_FINDING_SIGNS[finding.level]} {finding.text}"))
-        findings += [Line(finding.fix, "advice")] if finding.fix else []
-    heading = Line(_format_heading(report), "heading" if report.ok else "bad heading")
-    return [heading, Table(["", *(column.header for column in report.columns)], rows), *findings]
+    table = _build_table(report, range(len(report.hosts)))
+    return [_build_heading(report), table, *_build_findings(report.findings)]
+
+
+def _build_heading(report: PreflightReport) -> Line:
+    return Line(_format_heading(report), "heading" if report.ok else "bad heading")
+
+
+def _build_table(report: PreflightReport, hosts: Sequence[int]) -> Table:
+    """Build the rows of hosts, given by their position."""
+    rows = [[report.hosts[at], *(_format_check(column.cells.get(at)) for column in report.columns)] for at in hosts]
+    return Table(["", *(column.header for column in report.columns)], rows)
+
+
+def _build_findings(findings: Sequence[Finding]) -> Document:
+    lines = []
+    for finding in findings:
+        lines.append(Line(f"{_FINDING_SIGNS[finding.level]} {finding.text}"))
+        lines += [Line(finding.fix, "advice")] if finding.fix else []
+    return [*lines]
 
 
 def _format_heading(report: PreflightReport) -> str:

@@ -228,7 +228,7 @@ def test_different_software_on_the_ranks_fails_the_start() -> None:
     facts = [GUARD | {"versions": {"jax": version}} for version in ("0.10.1", "0.10.2")]
     commands = driver(*(RankReady(rank, f) for rank, f in enumerate(facts)))
     assert isinstance(commands[-1], FailStart)
-    assert "0.10.1" in str(commands[-1].error)
+    assert "(jax 0.10.1 on rank 0, 0.10.2 on rank 1)" in str(commands[-1].error)
 
 
 def test_every_seq_reaches_every_rank(driver: Driver) -> None:

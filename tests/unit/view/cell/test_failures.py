@@ -398,11 +398,13 @@ def test_message_of_a_few_lines_is_shown_whole() -> None:
     "way", [(), ("helper.py:7, in read()\n" + "    raise it\n" * 50,) * 100], ids=["short", "deep"]
 )
 def test_stored_size_of_many_long_messages_is_bounded(way: tuple[str, ...]) -> None:
-    """With 64 long messages the stored text is bounded, and shows both ends of each message and where the rest is."""
+    """With 64 long messages what is stored is bounded. HTML has the ends of each message; text counts most."""
     result = cell(
         *(raised(rank, f"{rank} {chr(97 + rank % 26) * 60_000} {rank} ends", traceback_lines=way) for rank in range(64))
     )
-    for shown in (format_cell_html(result, uid="u"), format_cell_text(result)):
-        assert len(shown) < 1_000_000
-        assert all(f"{rank} ends" in shown for rank in range(64))
-        assert "the error of rank 63 in the cell" in shown
+    html, text = format_cell_html(result, uid="u"), format_cell_text(result)
+    assert max(len(html), len(text)) < 1_000_000
+    assert all(f"{rank} ends" in html for rank in range(64))
+    assert "the error of rank 63 in the cell" in html
+    assert "0 ends" in text
+    assert "and 59 more failures (ValueError) on ranks 5-63" in text
