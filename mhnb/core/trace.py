@@ -9,6 +9,9 @@ is counted once, as the first of these that applies:
 * host: none of these, such as Python, compilation and input;
 * not recorded: there is no profile of that moment, and the rank does not wait for an agreement.
 
+Ranks enter the profiler at different times. A wait for a rank that has not begun the cell yet says nothing about the cell, so it does
+not count, and a picture of the ranks begins when the last one has begun.
+
 The file has the JSON form of Chrome's trace events, which Perfetto reads: one process per rank, one track per device and thread.
 """
 
@@ -37,6 +40,8 @@ _BUCKETS = 240
 """Parts of the picture's width, each with one state per rank."""
 _LATE_NS = 1_000_000
 """A rank for which the others wait a shorter time is not called the last one."""
+_LATE_START_NS = 100_000_000
+"""From which difference on a note says that a rank began late."""
 _CONTAINERS = ("while", "conditional", "call")
 """Operations that only run other operations, which have events of their own."""
 
@@ -148,6 +153,7 @@ class RankTimes(Struct, frozen=True):
 
     rank: int
     wall_s: float
+    """Without its waits for ranks that had not begun the cell."""
     compute_s: float
     communication_s: float
     waiting_s: float
@@ -156,7 +162,7 @@ class RankTimes(Struct, frozen=True):
     begin_s: float = 0.0
     """When its code began, after the first rank's."""
     states: tuple[State | None, ...] = ()
-    """What it mostly did in equal parts of the time from the first rank's begin to the last one's end; None: it did not run."""
+    """What it mostly did in equal parts of the time that is drawn; None: it did not run, or the time does not count."""
     problem: str = ""
 
     def seconds(self, state: State) -> float:
@@ -198,7 +204,7 @@ class TraceReport(Struct, frozen=True):
     collectives: tuple[CollectiveTimes, ...] = ()
     """The longest first."""
     span_s: float = 0.0
-    """From the first rank's begin to the last one's end."""
+    """The time that is drawn: from the last rank's begin to the last one's end, in seconds."""
     notes: tuple[str, ...] = ()
     """What is missing or not exact, each a sentence."""
     execution_count: int | None = None
@@ -276,6 +282,12 @@ class CollectiveRun(NamedTuple):
         begin, end = self.span
         return begin, min(end, max(begin, self.last_start_ns))
 
+    def count_from(self, start_ns: int) -> CollectiveRun:
+        """Return the run without its wait for ranks that began at `start_ns`."""
+        begin, end = self.span
+        is_counted = self.last_start_ns < start_ns
+        return self if is_counted else self._replace(span=(min(end, max(begin, start_ns)), end))
+
 
 _Key: TypeAlias = tuple[str, str, int, int, str]
 """Program, instruction, number of the run on its device, number of the group, and its ranks."""
@@ -310,6 +322,15 @@ def match_collectives(sources: Sequence[TraceSource]) -> dict[int, list[Collecti
     }
 
 
+def find_common_start(sources: Sequence[TraceSource]) -> int:
+    """Return the last rank's begin, in ns of the first one's clock."""
+    return max((source.shift(source.trace.began_ns) for source in sources if _is_traced(source)), default=0)
+
+
+def _is_traced(source: TraceSource) -> bool:
+    return source.trace.ended_ns > source.trace.began_ns
+
+
 def _find_group(rank: int, event: TraceEvent, collective: TracedCollective | None) -> tuple[int, str]:
     if collective is None:
         return -1, ""
@@ -324,9 +345,10 @@ def sum_collectives(
 ) -> tuple[CollectiveTimes, ...]:
     """Return each collective's time on the device that was in it longest."""
     totals: dict[tuple[str, str], dict[tuple[int, int], list[CollectiveRun]]] = {}
+    common = find_common_start(sources)
     for source in sources:
         labels = _name_collectives(source)
-        for run in runs.get(source.rank, ()):
+        for run in (run.count_from(common) for run in runs.get(source.rank, ())):
             name = labels.get((run.event.program, run.event.name), (_base_name(run.event.name), ""))
             totals.setdefault(name, {}).setdefault((source.rank, run.event.device), []).append(run)
     rows = []
@@ -377,43 +399,56 @@ def _base_name(instruction: str) -> str:
 def measure_ranks(
     sources: Sequence[TraceSource], runs: Mapping[int, Sequence[CollectiveRun]]
 ) -> tuple[tuple[RankTimes, ...], float]:
-    """Return each rank's times, and seconds from first begin to last end.
+    """Return each rank's times, and the seconds that are drawn.
+
+    These begin when the last rank has begun; with the first rank's begin if one had ended by then.
 
     Args:
         sources: the traced ranks.
         runs: of the collectives, as `match_collectives` returns them.
     """
-    traced = [source for source in sources if source.trace.ended_ns > source.trace.began_ns]
-    first = min((source.shift(source.trace.began_ns) for source in traced), default=0)
-    last = max((source.shift(source.trace.ended_ns) for source in traced), default=0)
+    traced = list(filter(_is_traced, sources))
+    begins, ends = (
+        [source.shift(getattr(source.trace, name)) for source in traced] for name in ("began_ns", "ended_ns")
+    )
+    common, first, last = find_common_start(sources), min(begins, default=0), max(ends, default=0)
+    drawn = common if all(end > common for end in ends) else first
     times = []
     for source in sources:
         if source not in traced:
             times.append(RankTimes(source.rank, 0.0, 0.0, 0.0, 0.0, 0.0, problem=source.trace.problem))
             continue
         begin, end = source.shift(source.trace.began_ns), source.shift(source.trace.ended_ns)
-        spans = _find_states(source, runs.get(source.rank, ()), begin, end)
+        spans = _find_states(source, runs.get(source.rank, ()), (begin, end), common)
         times.append(
             RankTimes(
                 source.rank,
-                _NS * (end - begin),
+                _NS * sum(map(_sum, spans.values())),
                 _NS * _sum(spans["compute"]),
                 _NS * _sum(spans["communication"]),
                 _NS * _sum(spans["waiting"]),
                 _NS * _sum(spans["host"]),
                 _NS * _sum(spans["not recorded"]),
                 begin_s=_NS * (begin - first),
-                states=_fill_buckets(spans, first, last),
+                states=_fill_buckets(spans, drawn, last),
                 problem=source.trace.problem,
             )
         )
-    return tuple(times), _NS * (last - first)
+    return tuple(times), _NS * (last - drawn)
 
 
 def _find_states(
-    source: TraceSource, runs: Sequence[CollectiveRun], begin: int, end: int
+    source: TraceSource, runs: Sequence[CollectiveRun], cell: Span, common: int
 ) -> Mapping[State, list[Span]]:
-    """Return the spans of each state; together they are the whole time."""
+    """Return the spans of each state, together the time that counts.
+
+    Args:
+        source: the rank.
+        runs: of its collectives.
+        cell: when it ran the cell, by the first rank's clock.
+        common: when the last rank began the cell.
+    """
+    begin, end = cell
     until = min(end, max(begin, source.shift(source.trace.recorded_until_ns)))
     compute = _clip(
         (
@@ -428,9 +463,10 @@ def _find_states(
     communication = subtract_spans(moving, compute)
     in_collectives = _clip((run.waiting for run in runs), begin, until)
     busy = merge_spans([*compute, *moving])
-    waits = merge_spans([*in_collectives, *_clip(find_agreement_waits(source), begin, end)])
-    waiting = subtract_spans(waits, busy)
-    rest = merge_spans([*busy, *waiting])
+    waits = [*in_collectives, *_clip(find_agreement_waits(source), begin, end)]
+    early = [(first, common) for first, last in waits if first < common <= last]
+    waiting = subtract_spans(merge_spans(waits), merge_spans([*busy, *early]))
+    rest = merge_spans([*busy, *waiting, *early])
     return {
         "compute": compute,
         "communication": communication,
@@ -461,7 +497,7 @@ def _fill_buckets(spans: Mapping[State, Sequence[Span]], first: int, last: int) 
     width = max(1, -(-(last - first) // _BUCKETS))
     shares: list[dict[State, int]] = [{} for _ in range(_BUCKETS)]
     for state in STATES:
-        for begin, end in spans[state]:
+        for begin, end in _clip(spans[state], first, last):
             for at in range((begin - first) // width, min(_BUCKETS, (end - 1 - first) // width + 1)):
                 part = min(end, first + (at + 1) * width) - max(begin, first + at * width)
                 shares[at][state] = shares[at].get(state, 0) + part
@@ -497,7 +533,7 @@ def build_timeline(
         cell_name: as `In [7]`.
         code: the text of each line of the cell.
     """
-    traced = [source for source in sources if source.trace.ended_ns > source.trace.began_ns]
+    traced = list(filter(_is_traced, sources))
     begins = [source.shift(source.trace.began_ns) for source in traced]
     starts = [source.shift(event.start_ns) for source in sources for event in source.trace.events[:1]]
     zero = min([*begins, *starts], default=0)
@@ -511,7 +547,7 @@ def _build_rank(
     tracks = _Tracks(source, zero)
     yield from tracks.describe_process()
     trace = source.trace
-    if trace.ended_ns > trace.began_ns:
+    if _is_traced(source):
         yield from tracks.add(_CELL_TRACK, "cell", cell_name, (trace.began_ns, trace.ended_ns))
     for (line, begin), (_, end) in pairwise([*trace.lines, (0, trace.lines_until_ns or trace.ended_ns)]):
         text = code.get(line, "").strip()
@@ -654,6 +690,14 @@ def describe_problems(sources: Sequence[TraceSource]) -> list[str]:
         notes.append(
             f"{counts:,} later events of {describe_ranks(source.rank for source in dropped)} are left out, and their time"
             " counts as not recorded; the profiles for XProf have them"
+        )
+    begins = {source.rank: source.shift(source.trace.began_ns) for source in sources if _is_traced(source)}
+    lead_ns = max(begins.values(), default=0) - min(begins.values(), default=0)
+    if lead_ns >= _LATE_START_NS:
+        latest = max(begins, key=lambda rank: begins[rank])
+        notes.append(
+            f"rank {latest} entered the profiler {_NS * lead_ns:.2f} s after the first rank; what others waited for that is not"
+            " counted"
         )
     return notes
 

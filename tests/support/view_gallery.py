@@ -263,7 +263,8 @@ def trace_sources(count: int) -> list[TraceSource]:
                     TraceEvent(kind, name, round(now * 1e6), round((end - now) * 1e6), 0, "stream", "jit_step")
                 )
                 now = end
-        trace = RankTrace(0, round((now + 8) * 1e6), tuple(events), (gather, reduce), tuple(lines))
+        ended = round((now + 8) * 1e6)
+        trace = RankTrace(0, ended, tuple(events), (gather, reduce), tuple(lines), recorded_until_ns=ended)
         sources.append(TraceSource(rank, f"host{rank}", 4711 + rank, trace, (), 0))
     return sources
 

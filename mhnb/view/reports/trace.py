@@ -59,7 +59,7 @@ def build_trace(report: TraceReport, *, is_shell: bool = False) -> Document:
 def _draw(report: TraceReport, states: Sequence[State]) -> Document:
     rows = _pick_rows(report)
     label = (
-        f"What each rank did from the begin of {report.cell_name} to its end, {format_seconds(report.span_s)}:"
+        f"What each rank did in {report.cell_name}, {format_seconds(report.span_s)}:"
         " one bar per rank, the colors as above. The table below has the sums."
     )
     more = len(report.ranks) - len(rows)

@@ -39,15 +39,15 @@ def known(groups: dict[str, tuple[int, str]], name: str = "all-reduce.1") -> Tra
     return TracedCollective("jit_step", name, "all-reduce f32[8] over x", "In [3], line 2", groups)
 
 
-def source(rank: int, *events: TraceEvent, ahead_ms: int = 0, **fields: object) -> TraceSource:
-    """Make a rank that ran from 0 to 100 ms by the first rank's clock."""
+def source(rank: int, *events: TraceEvent, ahead_ms: int = 0, begin_ms: int = 0, **fields: object) -> TraceSource:
+    """Make a rank that ran from `begin_ms` to 100 ms by the first rank's clock."""
     shifted = tuple(
         TraceEvent(e.kind, e.name, e.start_ns + ahead_ms * MS, e.duration_ns, e.device, e.thread, e.program)
         for e in events
     )
     flight = fields.pop("flight", ())
     fields = {"recorded_until_ns": (100 + ahead_ms) * MS} | fields
-    trace = RankTrace(ahead_ms * MS, (100 + ahead_ms) * MS, shifted, **fields)  # type: ignore[arg-type]
+    trace = RankTrace((begin_ms + ahead_ms) * MS, (100 + ahead_ms) * MS, shifted, **fields)  # type: ignore[arg-type]
     return TraceSource(rank, f"host{rank}", 40 + rank, trace, flight, ahead_ms * MS)  # type: ignore[arg-type]
 
 
@@ -84,6 +84,39 @@ def test_clock_that_is_ahead_is_no_wait() -> None:
     assert span_s == pytest.approx(0.1)
     assert [row.waiting_s for row in rows] == [0.0, 0.0]
     assert [row.begin_s for row in rows] == [0.0, 0.0]
+
+
+def test_wait_for_a_rank_that_has_not_begun_does_not_count() -> None:
+    """A rank enters the profiler 30 ms after the other, which waits for it in a launch's agreement or a collective."""
+    sources = [
+        source(0, compute(0, 5), reduce(10, 30), reduce(50, 20)),
+        source(1, reduce(35, 5), reduce(60, 10), begin_ms=30),
+    ]
+    runs = match_collectives(sources)
+    (first, second), span_s = measure_ranks(sources, runs)
+    # From 10 to 30 rank 1 had not begun; from 30 to 35, and from 50 to 60, it was late.
+    assert (first.compute_s, first.waiting_s, first.communication_s) == pytest.approx((0.005, 0.015, 0.015))
+    assert (first.host_s, first.wall_s, second.wall_s) == pytest.approx((0.045, 0.080, 0.070))
+    (collective,) = sum_collectives(sources, runs)
+    assert (collective.total_s, collective.waiting_s) == pytest.approx((0.030, 0.015))
+    assert span_s == pytest.approx(0.070)
+    assert first.states[0] == "waiting"
+    waits = [e for e in build_timeline(sources, runs, cell_name="c", code={}) if e["name"] == "waits for rank 1"]
+    assert waits[0]["dur"] == 25_000.0  # the timeline has all that was
+    assert describe_problems(sources) == []
+    assert describe_problems([source(0), source(1, begin_ms=99)]) == []
+    assert describe_problems([source(0, ahead_ms=-900), source(1, ahead_ms=-900, begin_ms=-500)])[0].startswith(
+        "rank 0 entered the profiler 0.50 s after the first rank"
+    )
+
+
+def test_rank_that_ended_before_another_began_is_drawn() -> None:
+    """Then there is no time that all ranks share, and the picture begins with the first one."""
+    sources = [source(0, compute(0, 50)), source(1, begin_ms=100)]
+    sources[1] = sources[1]._replace(trace=RankTrace(100 * MS, 150 * MS, recorded_until_ns=150 * MS))
+    rows, span_s = measure_ranks(sources, {})
+    assert span_s == pytest.approx(0.150)
+    assert (rows[0].states[0], rows[1].states[0]) == ("compute", None)
 
 
 def test_only_the_group_of_a_collective_is_waited_for() -> None:

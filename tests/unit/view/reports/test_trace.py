@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from mhnb.core.trace import STATES, CollectiveTimes, RankTimes, TraceReport
-from mhnb.view.drawings.timeline import COLORS
+from mhnb.view.drawings.timeline import FILLS
 from mhnb.view.print_html import print_html
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.trace import build_trace, format_open_text, format_trace_page
@@ -55,12 +55,12 @@ def test_text_has_a_bar_and_the_sums_of_each_rank() -> None:
 def test_html_has_a_picture_with_words_for_it() -> None:
     """The picture is an image with a text; its colors are in the legend; the table beside it has the sums."""
     html = print_html(build_trace(REPORT))
-    assert re.search(r'<img alt="What each rank did from the begin of In \[7\] to its end, 2.0 s:[^"]+"', html)
+    assert re.search(r'<img alt="What each rank did in In \[7\], 2.0 s:[^"]+"', html)
     picture = picture_of(html)
     ET.fromstring(picture)  # noqa: S314 - our own
     for state in STATES[:-1]:
-        assert COLORS[state] in picture
-        assert f"background:{COLORS[state]}" in html
+        assert FILLS[state] in picture
+        assert f"background-color:{FILLS[state]}" in html
         assert f">{state}</span>" in html
     assert "<svg" not in html
 
@@ -73,7 +73,8 @@ def test_time_that_was_not_recorded_has_a_column() -> None:
     assert "· host   ? not recorded" in text
     assert f"rank 1 {'█' * 30}{'?' * 30}" in text
     assert re.search(r"0 ms \(0%\) +2.0 s\n.* 0.10 s \(5%\) +0.10 s \(5%\) +2.0 s$", text)
-    assert COLORS["not recorded"] in picture_of(html)
+    assert 'fill="none"' in picture_of(html)
+    assert picture_of(html).count('fill="url(#waiting)"') == 1
     assert "not recorded" not in print_text(build_trace(REPORT)) + print_html(build_trace(REPORT))
 
 
