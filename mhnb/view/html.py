@@ -244,6 +244,13 @@ def host_color(locations: RankLocations, ranks: Sequence[int]) -> str:
     return _HOST_COLORS[index % len(_HOST_COLORS)]
 
 
+def format_sign(sign: str) -> str:
+    """Format a sign before a text."""
+    # A font that lacks a sign is replaced by one whose glyph may be wider than its place.
+    look = f'class="{TICK_CLASS}"' if sign == "✓" else 'style="padding-right:.3em"'
+    return f"<span {look}>{sign}</span>"
+
+
 def format_fold(label: str, inner: str, *, is_open: bool = False, style: str = "") -> str:
     """Format HTML that a click shows, below a quiet label.
 

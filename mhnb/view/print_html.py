@@ -36,7 +36,7 @@ from mhnb.view.document import (
     Tone,
     read_cell,
 )
-from mhnb.view.html import QUIET_STYLE, TICK_CLASS, format_fold, wrap_html, wrap_in_scroller
+from mhnb.view.html import QUIET_STYLE, format_fold, format_sign, wrap_html, wrap_in_scroller
 from mhnb.view.mime import format_pre
 from mhnb.view.print_text import find_number_columns
 
@@ -146,7 +146,7 @@ def _print_line(line: Line) -> str:
 def _print_words(line: Line) -> str:
     text = escape(line.text, quote=False) if line.tone == "advice" else _print_breaks(line.text)
     if line.sign:
-        text = f"{_print_sign(line.sign)} {text}".rstrip()
+        text = f"{format_sign(line.sign)} {text}".rstrip()
     text = f"<b>{text}</b>" if line.tone.endswith("heading") else text
     return " ".join([text, *map(_print_span, line.beside)])
 
@@ -154,12 +154,6 @@ def _print_words(line: Line) -> str:
 def _print_breaks(text: str) -> str:
     # A blank line would end the HTML where a notebook is converted to Markdown.
     return escape(text, quote=False).replace("\n", "<br>")
-
-
-def _print_sign(sign: str) -> str:
-    # A font that lacks a sign is replaced by one whose glyph may be wider than its place.
-    look = f'class="{TICK_CLASS}"' if sign == "✓" else 'style="padding-right:.3em"'
-    return f"<span {look}>{sign}</span>"
 
 
 def _print_span(span: Span) -> str:

@@ -302,41 +302,115 @@ def format_curve_text(curve: Curve) -> str:
     """Format a curve in one line, with end values and outliers."""
     low, high = curve.bounds
     where = f", {describe_ranks(curve.ranks)}" if len(curve.ranks) > 1 else ""
-    outliers = "".join(f"; rank {one.rank} {one.last} at the end" for one in curve.outliers)
+    first, last, *lasts = shorten_numbers([curve.first, curve.last, *(one.last for one in curve.outliers)])
+    outliers = "".join(f"; rank {one.rank} {text} at the end" for one, text in zip(curve.outliers, lasts, strict=True))
     drawn = draw_braille(curve.medians, low, high)
-    return f"{curve.title}  {curve.first} {drawn} {curve.last}   {curve.word}over {curve.count} {curve.unit}{where}{outliers}"
+    return f"{curve.title}  {first} {drawn} {last}   {curve.word}over {curve.count} {curve.unit}{where}{outliers}"
 
 
 # -- as a picture
 
 
-WIDTH, HEIGHT = 216, 56
+WIDTH, HEIGHT = 320, 120
 _SCALE = 2
 """Units of the drawing per pixel, so that its coordinates are whole numbers."""
 _MARGIN = 4
 _LABEL_PX = 14
+_SHORT_CHARS = 5
+"""A number of so few characters stays as it is."""
 _LINE_COLOR = "#4a86d8"
 _OUTLIER_COLORS = ("#d55e00", "#b565b5")
+_AXES = f'<path fill="none" stroke="#8c8c8c" stroke-width="2" d="M1 0V{HEIGHT * _SCALE - 1}H{WIDTH * _SCALE}"/>'
+_POINTER_CLASS = "mhnb-points"
+CHART_CSS = (
+    f".mhnb-chart{{position:relative}}.{_POINTER_CLASS}{{position:absolute;inset:0;display:flex}}"
+    f".{_POINTER_CLASS}>i{{flex:1}}.{_POINTER_CLASS}>i:hover{{background:rgba(128,128,128,.25)}}"
+)
+"""Places the points, whose tooltips have their values, over the picture. Without it they have no size."""
 
 
-def format_curve_html(curve: Curve) -> str:
-    """Format a curve as a picture, with values and steps beside it."""
-    image = format_curve_image(curve)
-    between = "display:flex;justify-content:space-between"
+def format_curve_html(curve: Curve, *, has_points: bool = True) -> str:
+    """Format a curve as a picture, with values and steps beside it.
+
+    Args:
+        curve: what is drawn.
+        has_points: whether the pointer shows the values of a point.
+    """
+    image, between = format_curve_image(curve), "display:flex;justify-content:space-between"
     left = (
-        f'<div style="height:{HEIGHT}px;{between};flex-direction:column;text-align:right;padding-right:4px;min-width:4.5em">'
-        f'<div style="{QUIET_STYLE}">{_text(curve.high)}</div><b>{_text(curve.title)}</b>'
-        f'<div style="{QUIET_STYLE}">{_text(curve.low)}</div></div>'
+        f'<div style="height:{HEIGHT}px;{between};flex-direction:column;text-align:right;padding-right:4px;min-width:3.5em;'
+        f'{QUIET_STYLE}">{"".join(f"<div>{_text(text)}</div>" for text in _list_heights(curve))}</div>'
     )
+    points = _format_points(curve) if has_points else ""
     axis = f'<div style="{between};{QUIET_STYLE}"><div>{_text(curve.axis)} {_text(curve.begin)}</div><div>{_text(curve.end)}</div></div>'
+    picture = f'<div style="min-width:0"><div class="mhnb-chart">{image}{points}</div>{axis}</div>'
     # Not a gap between curves, which an untrusted notebook drops.
-    small = f"display:flex;margin:0 1.5em 2px 0;font-size:.85em;line-height:{_LABEL_PX}px;white-space:nowrap"
-    return f'<div style="{small}">{left}<div style="min-width:0">{image}{axis}</div>{_format_ends(curve)}</div>'
+    small = f"display:flex;font-size:.85em;line-height:{_LABEL_PX}px;white-space:nowrap"
+    return (
+        f'<div style="margin:0 1.5em 2px 0;max-width:100%"><b>{_text(curve.title)}</b>'
+        f'<div style="{small}">{left}{picture}{_format_ends(curve)}</div></div>'
+    )
+
+
+def shorten_numbers(texts: Sequence[str]) -> list[str]:
+    """Shorten numbers to three digits, as long as different ones differ.
+
+    >>> shorten_numbers(["9.57998e-14", "1344.82", "1.0", "nan"]), shorten_numbers(["0.61912", "0.61945"])
+    (['9.58e-14', '1345', '1.0', 'nan'], ['0.61912', '0.61945'])
+    """
+    shortened = [_shorten_number(text) for text in texts]
+    return shortened if len(set(shortened)) == len(set(texts)) else list(texts)
+
+
+def _shorten_number(text: str) -> str:
+    value = _finite(text)
+    if value is None or len(text) <= _SHORT_CHARS:
+        return text
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def _list_heights(curve: Curve) -> list[str]:
+    """Return the axis labels, from the highest value to the lowest."""
+    if curve.low == curve.high:
+        return ["", curve.high, ""]
+    high, low = shorten_numbers([curve.high, curve.low])
+    middle = _format_height(curve, curve.bounds[0] / 2 + curve.bounds[1] / 2)
+    return [high, middle if middle not in (high, low) else "", low]
+
+
+def _format_height(curve: Curve, height: float) -> str:
+    return _shorten_number(repr(10**height if curve.is_logarithmic else height))
+
+
+def _format_points(curve: Curve) -> str:
+    """Format an invisible column over each point, with its values as tooltip."""
+    begin, end = _finite(curve.begin), _finite(curve.end)
+    columns = []
+    for at, (position, middle) in enumerate(zip(curve.positions, curve.medians, strict=True)):
+        where = f"{curve.axis} "
+        if begin is not None and end is not None:
+            where += _shorten_step(begin + position * (end - begin))
+        columns.append(f'<i title="{escape(where)}: {escape(_describe_point(curve, at, middle))}"></i>')
+    return f'<div class="{_POINTER_CLASS}">{"".join(columns)}</div>'
+
+
+def _shorten_step(step: float) -> str:
+    return f"{step:.0f}" if abs(step) >= 10 else f"{step:.3g}"
+
+
+def _describe_point(curve: Curve, at: int, middle: float | None) -> str:
+    parts = [f"{curve.word if curve.differs else ''}{_format_height(curve, middle)}"] if middle is not None else []
+    low, high = curve.lows[at], curve.highs[at]
+    if low is not None and high is not None and low != high:
+        parts.append(f"{_format_height(curve, low)} to {_format_height(curve, high)}")
+    values = ((one.rank, one.values[at]) for one in curve.outliers)
+    parts += [f"rank {rank} {_format_height(curve, value)}" for rank, value in values if value is not None]
+    return ", ".join(parts) or "no value"
 
 
 def format_curve_image(curve: Curve, *, width: int = WIDTH, height: int = HEIGHT) -> str:
     """Format only the picture of a curve; its size is in pixels."""
-    uri = base64.b64encode(draw_svg(curve).encode()).decode()
+    uri = base64.b64encode(draw_svg(curve, has_axes=(width, height) == (WIDTH, HEIGHT)).encode()).decode()
     return (
         f'<img alt="{escape(describe_curve(curve))}" src="data:image/svg+xml;base64,{uri}" '
         f'style="display:block;margin:0;width:{width}px;max-width:100%;height:{height}px">'
@@ -350,11 +424,12 @@ def _text(text: str) -> str:
 def _format_ends(curve: Curve) -> str:
     """Format the last values, each near the end of its line."""
     low, high = curve.bounds
-    ends = [(_last(curve.medians), f"{curve.word if curve.differs else ''}{curve.last}", f"2px solid {_LINE_COLOR}")]
-    for one, color in zip(curve.outliers, _OUTLIER_COLORS, strict=False):
+    last, *lasts = shorten_numbers([curve.last, *(one.last for one in curve.outliers)])
+    ends = [(_last(curve.medians), f"{curve.word if curve.differs else ''}{last}", f"2px solid {_LINE_COLOR}")]
+    for one, text, color in zip(curve.outliers, lasts, _OUTLIER_COLORS, strict=False):
         # A value that is not finite is above all others, as it is drawn.
         is_finite = _finite(one.last) is not None
-        ends.append((_last(one.values) if is_finite else high, f"rank {one.rank} {one.last}", f"2px dashed {color}"))
+        ends.append((_last(one.values) if is_finite else high, f"rank {one.rank} {text}", f"2px dashed {color}"))
     ends.sort(key=lambda end: -end[0])
     labels, used = [], 0
     for at, (value, text, border) in enumerate(ends):
@@ -381,10 +456,10 @@ def describe_curve(curve: Curve) -> str:
     )
 
 
-def draw_svg(curve: Curve) -> str:
+def draw_svg(curve: Curve, *, has_axes: bool = False) -> str:
     """Draw the ranks' band, the median, and each outlier, dashed and coloured."""
     low, high = curve.bounds
-    parts = []
+    parts = [_AXES] if has_axes else []
     if curve.has_band:
         parts.append(f'<path fill="{_LINE_COLOR}" fill-opacity=".3" d="{_draw_band(curve, low, high)}"/>')
     median = _points(curve.medians, curve.positions, low, high)
@@ -394,7 +469,7 @@ def draw_svg(curve: Curve) -> str:
         points = [point for point in _points(one.values, curve.positions, low, high) if point is not None]
         lines.append((points, color, ' stroke-dasharray="8 4"'))
     parts += [
-        f'<path fill="none" stroke="{color}" stroke-width="3" stroke-linejoin="round" stroke-linecap="round" '
+        f'<path fill="none" stroke="{color}" stroke-width="2" stroke-linejoin="round" stroke-linecap="round" '
         f'vector-effect="non-scaling-stroke"{dashes} '
         f'd="{_draw_line(points)}"/>'
         for points, color, dashes in lines

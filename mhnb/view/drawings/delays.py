@@ -9,45 +9,74 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from mhnb.core.ranks import pluralize
+from mhnb.core.ranks import describe_many_ranks, pluralize
 from mhnb.core.stragglers import Stragglers
 from mhnb.view.html import format_delay
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 420, 96, 48, 16
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _LABEL = 500, 120, 56, 104, 18, 14
 _MAX_POINTS = 200
 
 
 def draw_delays(stragglers: Stragglers) -> str:
-    """Draw each rank's delays as a line, and color the stragglers."""
-    most = max((delay for own in stragglers.delays_s.values() for delay in own if delay == delay), default=0.0)  # noqa: PLR0124
-    if most <= 0:
+    """Draw each rank's delays as a line, and label the stragglers.
+
+    Empty if no rank stands out.
+    """
+    delays_s, named = stragglers.delays_s, stragglers.named
+    most = max((delay for own in delays_s.values() for delay in own if not math.isnan(delay)), default=0.0)
+    if most <= 0 or not named:
         return ""
-    count = stragglers.agreement_count
-    ordered = sorted(stragglers.delays_s, key=lambda rank: rank in stragglers.named)
-    lines = "".join(
-        _draw_line(stragglers.delays_s[rank], most, rank=rank, is_named=rank in stragglers.named) for rank in ordered
-    )
+    count, bottom, right = stragglers.agreement_count, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    ordered = sorted(delays_s, key=lambda rank: rank in named)
+    lines = "".join(_draw_line(delays_s[rank], most, rank=rank, is_named=rank in named) for rank in ordered)
     label = f"Delay of each rank at {pluralize(count, 'launch')}, from 0 to {format_delay(most)}. The table above has the sums."
     axis = (
-        f'<text x="{_LEFT - 4}" y="10" text-anchor="end">{format_delay(most)}</text>'
-        f'<text x="{_LEFT - 4}" y="{_HEIGHT - _BOTTOM}" text-anchor="end">0</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 2}">launch 1</text>'
-        f'<text x="{_WIDTH - 4}" y="{_HEIGHT - 2}" text-anchor="end">{count}</text>'
-        f'<path d="M{_LEFT} 2V{_HEIGHT - _BOTTOM}H{_WIDTH - 4}" fill="none" stroke="currentColor" stroke-opacity=".4"/>'
+        f'<text x="{_LEFT - 4}" y="12" text-anchor="end">{format_delay(most)}</text>'
+        f'<text x="{_LEFT - 4}" y="{bottom}" text-anchor="end">0</text>'
+        f'<text x="{_LEFT}" y="{_HEIGHT - 4}">launch 1</text>'
+        f'<text x="{right}" y="{_HEIGHT - 4}" text-anchor="end">{count}</text>'
+        f'<path d="M{_LEFT} 2V{bottom}H{right}" fill="none" stroke="currentColor" stroke-opacity=".4"/>'
     )
     return (
         f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'style="max-width:100%;font:10px sans-serif" fill="currentColor">{axis}{lines}</svg>'
+        f'style="max-width:100%;font:12px sans-serif" fill="currentColor">{axis}{lines}{_label_lines(stragglers, most)}</svg>'
     )
+
+
+def _label_lines(stragglers: Stragglers, most: float) -> str:
+    """Label the lines at their ends: each straggler, and the others together."""
+    others = [rank for rank in stragglers.delays_s if rank not in stragglers.named]
+    ends = [(rank, f"rank {rank}", ' class="mhnb-bad"') for rank in stragglers.named]
+    ends += [(others[0], describe_many_ranks(others), "")] if others else []
+    heights: list[tuple[float, str, str]] = []
+    for rank, text, style in ends:
+        last = next((delay for delay in reversed(stragglers.delays_s[rank]) if not math.isnan(delay)), 0.0)
+        heights.append((_height_of(last, most), text, style))
+    labels, below = [], float(_HEIGHT - _BOTTOM)
+    # From the lowest up, each above the one below it.
+    for wanted, text, style in sorted(heights, reverse=True):
+        height = max(_LABEL - 2, min(wanted + 4, below))
+        labels.append(
+            f'<text x="{_WIDTH - _RIGHT + 4}" y="{height:.1f}" fill="currentColor"{style}>{escape(text)}</text>'
+        )
+        below = height - _LABEL
+    return "".join(labels)
+
+
+def _height_of(delay: float, most: float) -> float:
+    return 2 + (_HEIGHT - _BOTTOM - 2) * (1 - delay / most)
 
 
 def _draw_line(delays: Sequence[float], most: float, *, rank: int, is_named: bool) -> str:
     step = math.ceil(len(delays) / _MAX_POINTS)
     # Of a long cell the longest delay of each few launches, so that no late arrival is lost.
-    points = [max((d for d in delays[at : at + step] if d == d), default=None) for at in range(0, len(delays), step)]  # noqa: PLR0124
-    width, height = _WIDTH - 4 - _LEFT, _HEIGHT - _BOTTOM - 2
+    points = [
+        max((d for d in delays[at : at + step] if not math.isnan(d)), default=None)
+        for at in range(0, len(delays), step)
+    ]
+    width = _WIDTH - _RIGHT - _LEFT
     shown = [
-        f"{_LEFT + width * (at / max(1, len(points) - 1)):.1f},{2 + height * (1 - delay / most):.1f}"
+        f"{_LEFT + width * (at / max(1, len(points) - 1)):.1f},{_height_of(delay, most):.1f}"
         for at, delay in enumerate(points)
         if delay is not None
     ]

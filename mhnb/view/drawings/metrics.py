@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from html import escape
 
 from mhnb.core.ranks import pluralize
-from mhnb.view.drawings.curves import Curve, format_curve_html, format_curve_image
-from mhnb.view.html import QUIET_STYLE, format_fold, wrap_in_scroller
+from mhnb.view.drawings.curves import CHART_CSS, Curve, format_curve_html, format_curve_image
+from mhnb.view.html import QUIET_STYLE, format_fold, format_sign, wrap_in_scroller
 
 MAX_DRAWN_RANKS = 16
 """Ranks that have a picture of their own; all have their numbers."""
@@ -60,24 +60,31 @@ class MetricCard:
 def draw_card(card: MetricCard, *, brief: bool = False) -> str:
     """Draw charts side by side, and the sentences below them.
 
-    `brief` leaves out the pictures of the ranks, because it is sent several times a second.
+    `brief` leaves out the pictures of the ranks and what the pointer shows, because it is sent several times a second.
     """
     charts = "".join(_format_chart_html(chart, brief=brief) for chart in card.charts)
-    parts = [f'<div class="mhnb-metrics" style="{_CHARTS_STYLE}">{charts}</div>'] if charts else []
+    css = "" if brief else f"<style>{CHART_CSS}</style>"
+    parts = [f'{css}<div class="mhnb-metrics" style="{_CHARTS_STYLE}">{charts}</div>'] if charts else []
     if card.more:
         label = escape(pluralize(len(card.more), "more metric"), quote=False)
         parts.append(format_fold(label, f"<div>{escape(', '.join(card.more), quote=False)}</div>"))
     for at, note in enumerate(card.notes):
         text = escape(note, quote=False)
         parts.append(
-            f"<div><b>≠ {text}</b></div>" if at < card.difference_count else f'<div style="{QUIET_STYLE}">{text}</div>'
+            f"<div><b>{format_sign('≠')} {text}</b></div>"
+            if at < card.difference_count
+            else f'<div style="{QUIET_STYLE}">{text}</div>'
         )
     return "".join(parts)
 
 
 def _format_chart_html(chart: MetricChart, *, brief: bool) -> str:
     title = escape(chart.title, quote=False)
-    drawn = format_curve_html(chart.curve) if chart.curve is not None else f"<div><b>{title}</b></div>"
+    drawn = (
+        format_curve_html(chart.curve, has_points=not brief)
+        if chart.curve is not None
+        else f"<div><b>{title}</b></div>"
+    )
     remarks = "".join(f"<div>{escape(remark, quote=False)}</div>" for remark in chart.remarks)
     quiet = f'<div style="font-size:.85em;{QUIET_STYLE}">{remarks}</div>' if remarks else ""
     ranks = format_fold(f"{title} of each rank", _format_rank_table(chart, brief=brief)) if chart.rows else ""

@@ -23,6 +23,7 @@ from mhnb.view.drawings.curves import (
     build_curve,
     draw_braille,
     format_curve_text,
+    shorten_numbers,
 )
 from mhnb.view.drawings.metrics import COLUMNS, MAX_DRAWN_RANKS, MetricCard, MetricChart, RankRow, draw_card
 
@@ -191,7 +192,7 @@ def _describe_end(curve: Curve | None, last: _Row) -> Iterator[str]:
     if curve is not None and curve.is_logarithmic:
         yield "logarithmic scale"
     if curve is not None and values and min(values) != max(values):
-        between = f"{format_number(min(values))} to {format_number(max(values))}"
+        between = " to ".join(shorten_numbers([format_number(min(values)), format_number(max(values))]))
         yield between if curve.count == 1 else f"{between} at the end"
 
 
@@ -295,9 +296,6 @@ def _format_rank_lines(chart: MetricChart) -> Iterator[str]:
         curve = chart.rows[at - 1].curve if at else None
         drawn = f"  {draw_braille(curve.medians, *curve.bounds)}" if curve is not None else ""
         yield "  " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) + drawn
-
-
-# -- as HTML
 
 
 # -- the metrics of all cells

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from xml.dom import minidom
 
-from mhnb.view.drawings.curves import Curve, Samples, build_curve, draw_braille, draw_svg, format_curve_text
+from mhnb.view.drawings.curves import (
+    Curve,
+    Samples,
+    build_curve,
+    draw_braille,
+    draw_svg,
+    format_curve_html,
+    format_curve_text,
+)
 
 
 def _curve(rows: Sequence[Sequence[float | None]]) -> Curve:
@@ -66,6 +75,27 @@ def test_rank_without_finite_values_is_odd() -> None:
     assert curve.outliers[0].values[12:14] == (13.4, None)
     assert "rank 2 nan at the end" in format_curve_text(curve)
     assert "nan" not in draw_svg(curve)
+
+
+def test_pointer_shows_the_values_of_a_point() -> None:
+    """Each point has its step and its values; what is drawn on a logarithmic scale is told as it is."""
+    curve = _curve([[10.0 - at, 10.5 - at, 10.25 - at, 30.0 - at] for at in range(9)])
+    titles = re.findall(r'title="([^"]+)"', format_curve_html(curve))
+    assert len(titles) == 9
+    assert titles[4] == "step 4: median 6.25, 6.0 to 26.0, rank 3 26.0"
+    logarithms = replace(curve, medians=(0.0, -3.0) * 4 + (2.0,), lows=(None,) * 9, is_logarithmic=True, outliers=())
+    assert [title.split(": ")[1] for title in re.findall(r'title="([^"]+)"', format_curve_html(logarithms))][:2] == [
+        "median 1.0",
+        "median 0.001",
+    ]
+    assert "title=" not in format_curve_html(curve, has_points=False)
+
+
+def test_axis_has_three_digits() -> None:
+    """The highest, the middle and the lowest value, and one value where there is no other."""
+    rows = [[1 / (3 + at)] for at in range(90)]
+    assert re.findall(r"<div>([^<]*)</div>", format_curve_html(_curve(rows)))[:3] == ["0.333", "0.172", "0.0109"]
+    assert re.findall(r"<div>([^<]*)</div>", format_curve_html(_curve([[2.5]] * 9)))[:3] == ["", "2.5", ""]
 
 
 def test_braille_has_no_gaps() -> None:
