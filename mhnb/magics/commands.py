@@ -23,15 +23,17 @@ from mhnb.magics import data, debugging, files, inspection, lifecycle, reports, 
 from mhnb.magics.session import Session
 from mhnb.magics.settings import VIEWS
 from mhnb.system.help_topics import list_topics, read_topic
+from mhnb.view.document import Code, Document, InHtml, InText, Line, Table
+from mhnb.view.live.screen import show_document
 
 __all__ = [
     "COMMANDS",
     "GROUPS",
+    "build_help",
     "cell_parser",
     "command_parser",
     "find_command",
     "find_help",
-    "format_help",
     "format_manual",
     "list_names",
     "run_command",
@@ -154,20 +156,21 @@ def _add_cell_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--auto", action="store_true", help=SUPPRESS)  # auto mode adds this flag
 
 
-def format_help() -> str:
-    """Return the help of `%mhjax`: every command with its sentence, by group."""
-    width = max(map(len, COMMANDS))
-    lines = ["%mhjax COMMAND, or %%mhjax [flags] as the first line of a cell that runs on every rank.", ""]
-    for group in GROUPS:
-        lines.append(group)
-        if group == "run cells":
-            lines.append(f"  {'%%mhjax':{width}}  Run the cell on every rank; %%mhjax? lists its flags.")
-        lines += [f"  {command.name:{width}}  {command.summary}" for command in _list_group(group)]
-        lines.append("")
-    lines.append(
+def build_help() -> Document:
+    """Build the help of `%mhjax`: every command with its sentence, by group."""
+    first = "%mhjax COMMAND, or %%mhjax [flags] as the first line of a cell that runs on every rank."
+    last = (
         "%mhjax help COMMAND shows the flags of a command; %mhjax help TOPIC explains an error, such as order-mismatch."
     )
-    return "\n".join(lines)
+    groups = {group: [(command.name, command.summary) for command in _list_group(group)] for group in GROUPS}
+    groups["run cells"].insert(0, ("%%mhjax", "Run the cell on every rank; %%mhjax? lists its flags."))
+    width = max(map(len, COMMANDS))
+    lines, rows = [first, ""], []
+    for group, commands in groups.items():
+        lines += [group, *(f"  {name:{width}}  {summary}" for name, summary in commands), ""]
+        rows += [("" if at else group, name, summary) for at, (name, summary) in enumerate(commands)]
+    table = Table(("", "command", "what it does"), rows)
+    return [InText([Code("\n".join([*lines, last]))]), InHtml([Line(first), table, Line(last, "quiet")])]
 
 
 def _list_group(group: Group) -> Iterator[Command]:
@@ -249,7 +252,7 @@ def run_command(session: Session, line: str) -> Any:
     words = _split_line(line)
     if not words or words[0] in _HELP_WORDS:
         try:
-            print(find_help(words[1]) if len(words) > 1 else format_help())
+            show_document([Code(find_help(words[1]))] if len(words) > 1 else build_help())
         except InvalidRequest as error:
             raise UsageError(str(error)) from error
         return None

@@ -12,8 +12,9 @@ from mhnb.commands.command import Command
 from mhnb.core.journal import CellRecord, Record
 from mhnb.errors import NotStarted
 from mhnb.magics.session import Session
+from mhnb.view.document import Document, Line, Table
 from mhnb.view.html import format_seconds
-from mhnb.view.print_text import align_columns
+from mhnb.view.live.screen import show_document
 
 _MAX_LINE = 60
 """Characters of a cell's first line that the history shows."""
@@ -21,11 +22,11 @@ _MAX_LINE = 60
 
 def _history(session: Session, args: argparse.Namespace) -> None:
     cluster = manager.latest()
-    print(format_history(cluster.journal.read()[0], cluster.generation))
+    show_document(build_history(cluster.journal.read()[0], cluster.generation))
 
 
-def format_history(records: Iterable[Record], generation: int) -> str:
-    """Format the cells of a journal as a table, oldest first.
+def build_history(records: Iterable[Record], generation: int) -> Document:
+    """Build a table of the cells of a journal, oldest first.
 
     Args:
         records: of all generations.
@@ -47,8 +48,8 @@ def format_history(records: Iterable[Record], generation: int) -> str:
                 )
             )
     if not rows:
-        return "mhjax · no cell has run on the ranks yet"
-    return "\n".join(align_columns(("cell", "notebook", "state", "time", "first line"), rows))
+        return [Line("mhjax · no cell has run on the ranks yet")]
+    return [Table(("cell", "notebook", "state", "time", "first line"), rows)]
 
 
 def _describe_end(record: CellRecord) -> str:

@@ -218,7 +218,7 @@ def _print_row(row: Sequence[str], right: set[int], unbroken: set[int], tag: str
     for column, cell in enumerate(row):
         width = _NO_BREAK_STYLE if column in unbroken else _LONG_STYLE if len(cell) > _SHORT_CHARS else ""
         style = f"text-align:{'right' if column in right else 'left'};padding:1px 10px 1px 0{top}{width}"
-        cells.append(_wrap_cell(escape(cell, quote=False), tag, style))
+        cells.append(_wrap_cell(_print_breaks(cell), tag, style))
     return f"<tr>{''.join(cells)}</tr>"
 
 

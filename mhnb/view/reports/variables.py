@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.variables import VariableRow
 from mhnb.sharding.layout import format_nbytes
-from mhnb.view.document import Code, Document, InHtml, Line, without_empty_columns
+from mhnb.view.document import Code, Document, InHtml, InText, Line, Table, without_empty_columns
 
 _HEADER = ("name", "kind", "shape", "spec", "bytes/device", "differs")
 
@@ -31,18 +31,21 @@ def build_check(rows: Sequence[CheckRow]) -> Document:
     summary = (
         "it differs" if len(rows) == 1 else f"{differing} of {len(rows)} {'differs' if differing == 1 else 'differ'}"
     )
-    return [InHtml([Line(summary, "bad heading")] if differing else []), Code(_format_check(rows))]
+    # Differing ones first, then those that cannot be compared.
+    ordered = sorted(rows, key=lambda row: (row.same is not False, row.same is True))
+    table = Table(("name", "type", "on the ranks"), [(row.name, row.kind, row.text) for row in ordered])
+    heading = [Line(summary, "bad heading")] if differing else []
+    return [InHtml([*heading, table]), InText([Code(_format_check(ordered))])]
 
 
 def _format_check(rows: Sequence[CheckRow]) -> str:
-    """Format the rows: differing ones first, then those that cannot be compared.
+    """Format the rows in columns.
 
     >>> print(_format_check([CheckRow("w", "f32[2]", True, "value held by ranks 0-1: equal")]))
     w   f32[2]   value held by ranks 0-1: equal
     """
-    ordered = sorted(rows, key=lambda row: (row.same is not False, row.same is True))
     names, kinds = max((len(row.name) for row in rows), default=0), max((len(row.kind) for row in rows), default=0)
     indent = " " * (names + kinds + 6)
     return "\n".join(
-        f"{row.name:{names}}   {row.kind:{kinds}}   " + row.text.replace("\n", "\n" + indent) for row in ordered
+        f"{row.name:{names}}   {row.kind:{kinds}}   " + row.text.replace("\n", "\n" + indent) for row in rows
     )

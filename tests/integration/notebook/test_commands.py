@@ -19,7 +19,8 @@ from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.errors import CellInterrupted
-from mhnb.magics.commands import format_help, list_names
+from mhnb.magics.commands import build_help, list_names
+from mhnb.view.print_text import print_text
 from tests.integration.notebook.conftest import Session
 
 
@@ -345,7 +346,7 @@ def test_each_command_has_help(idle: Session, verb: str) -> None:
 def test_help_lists_commands(idle: Session) -> None:
     """`%mhjax` alone, `%mhjax --help` and `%mhjax help` list the commands, because new users do not know them."""
     for line in ("%mhjax", "%mhjax --help", "%mhjax help"):
-        assert idle.run(line).out == f"{format_help()}\n"
+        assert idle.run(line).out == f"{print_text(build_help())}\n"
 
 
 def test_eval_is_a_cell(nb: Session, cluster: Cluster) -> None:

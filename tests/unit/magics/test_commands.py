@@ -15,11 +15,11 @@ from mhnb.magics import files
 from mhnb.magics.commands import (
     COMMANDS,
     GROUPS,
+    build_help,
     cell_parser,
     command_parser,
     find_command,
     find_help,
-    format_help,
     format_manual,
     list_names,
     run_command,
@@ -28,6 +28,7 @@ from mhnb.magics.completion import complete_line
 from mhnb.magics.session import Session
 from mhnb.system import help_topics
 from mhnb.system.help_topics import MESSAGES_PAGE
+from mhnb.view.print_text import print_text
 
 
 def test_each_summary_is_one_sentence() -> None:
@@ -38,7 +39,7 @@ def test_each_summary_is_one_sentence() -> None:
 
 def test_help_has_each_command_once_in_its_group() -> None:
     """The help lists every command with its sentence below the title of its group."""
-    text = format_help()
+    text = print_text(build_help())
     for group, following in zip(GROUPS, [*GROUPS[1:], None], strict=True):
         section = text.partition(f"\n{group}\n")[2].partition(f"\n{following}\n" if following else "\0")[0]
         for command in COMMANDS.values():
@@ -64,7 +65,7 @@ def test_older_spelling_works_and_stands_nowhere(old: str, name: str) -> None:
     assert command is not None
     assert command.name == name
     assert command_parser(old) is not None
-    assert not re.search(rf"(?m)^  (%mhjax )?{old}\b", f"{format_help()}\n{format_manual()}")
+    assert not re.search(rf"(?m)^  (%mhjax )?{old}\b", f"{print_text(build_help())}\n{format_manual()}")
     assert old not in list_names()
 
 
@@ -104,7 +105,7 @@ def test_names_are_unique() -> None:
 def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str], line: str) -> None:
     """`%mhjax` without a command is not an error, because new users do not know the commands."""
     run_command(Session(shell=None), line)
-    assert capsys.readouterr().out == f"{format_help()}\n"
+    assert capsys.readouterr().out == f"{print_text(build_help())}\n"
 
 
 def test_help_of_a_command_equals_its_flag(capsys: pytest.CaptureFixture[str]) -> None:

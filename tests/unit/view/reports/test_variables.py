@@ -50,5 +50,5 @@ def test_no_variables_have_a_sentence() -> None:
 def test_heading_counts_differing_arrays(same: list[bool | None], heading: str) -> None:
     """A single array is not counted, and equal arrays have no heading."""
     rows = [CheckRow(f"w{at}", "f32[2]", one, "told") for at, one in enumerate(same)]
-    assert StrictPage(print_html(build_check(rows))).visible.startswith(f"{heading}w")
+    assert StrictPage(print_html(build_check(rows))).visible.startswith(f"{heading}nametypeon the ranksw")
     assert print_text(build_check(rows)).startswith("w")
