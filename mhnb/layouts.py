@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, Self
 
 from mhnb.errors import InvalidRequest, LayoutDiffers
-from mhnb.sharding.layout import Layout, LayoutTree, format_device_count
+from mhnb.sharding.layout import Layout, LayoutTree, format_layout_devices
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Reshard, plan_reshard
 from mhnb.view.document import Document
@@ -218,7 +218,7 @@ def expect(x: Any, spec: Any) -> None:
         places = _find_places(have)
     if have.mesh is None or have.spec is None:
         raise InvalidRequest(
-            f"expect needs an array on a mesh, but this one is on {format_device_count(have)} without a mesh\n"
+            f"expect needs an array on a mesh, but this one is on {format_layout_devices(have)} without a mesh\n"
             "  Fix: x = jax.device_put(x, NamedSharding(mesh, spec))"
         )
     want = Layout.of(have.shape, have.mesh, spec, dtype=have.dtype)

@@ -191,7 +191,7 @@ def read_layout(array: Any) -> Layout:
         return Layout(shape, dtype, read_mesh(sharding.mesh), parse_spec(sharding.spec))
     indices = sharding.devices_indices_map(shape)
     placed = {device_ref(device): box_of_index(index, shape) for device, index in indices.items()}
-    return Layout(shape, dtype, placed=tuple(sorted(placed.items())))
+    return Layout(shape, dtype, placed=tuple(sorted(placed.items())), is_local=sharding.is_fully_addressable)
 
 
 def read_mesh(mesh: Any, *, devices_per_host: int | None = None) -> MeshShape:

@@ -15,6 +15,7 @@ import numpy as np
 
 from mhnb.core.messages import shorten_text
 from mhnb.core.variables import VariableInfo, format_array
+from mhnb.sharding.layout import format_device_count
 
 _MAX_CHARS = 60
 _MAX_NAME_CHARS = 200
@@ -210,13 +211,24 @@ def _array_facts(array: jax.Array) -> VariableInfo:
     return VariableInfo(
         "local" if array.is_fully_addressable else "global",
         "Array",
-        "deleted" if array.is_deleted() else "",
+        " ".join(filter(None, (_describe_holder(sharding), "deleted" if array.is_deleted() else ""))),
         array.shape,
         str(array.dtype),
         _format_spec(sharding.spec) if named else None,
         tuple((str(axis), size) for axis, size in sharding.mesh.shape.items()) if named else None,
         _nbytes_per_device(array),
     )
+
+
+def find_holder(sharding: Any) -> int | None:
+    """Return the rank that holds all of an array; None if it is this one, or several."""
+    ranks = set() if sharding.is_fully_addressable else {device.process_index for device in sharding.device_set}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def _describe_holder(sharding: Any) -> str:
+    holder = find_holder(sharding)
+    return "" if holder is None else f"on {format_device_count(len(sharding.device_set), holder)}"
 
 
 def _format_spec(spec: jax.sharding.PartitionSpec) -> str:

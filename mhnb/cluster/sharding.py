@@ -294,12 +294,24 @@ def compare_views(views: Mapping[int, RankView], *, deleted: Collection[int] = (
     return tuple(
         LayoutView(
             tuple(ranks),
-            views[ranks[0]],
+            _mark_local(views[ranks[0]], views[ranks[1]]) if len(ranks) > 1 else views[ranks[0]],
             is_local=any(views[rank] != views[ranks[0]] for rank in ranks[1:2]),
             is_deleted=ranks[0] in deleted,
         )
         for ranks in groups
     )
+
+
+def _mark_local(view: RankView, other: RankView) -> RankView:
+    """Mark the arrays that are not the same ones as in the view of another rank."""
+    if isinstance(view, Layout):
+        return replace(view, is_local=view != other)
+    if isinstance(view, LayoutTree) and isinstance(other, LayoutTree):
+        rows = zip(view.rows, other.rows, strict=True)
+        return LayoutTree(
+            tuple(a if a.layout is None else replace(a, layout=replace(a.layout, is_local=a != b)) for a, b in rows)
+        )
+    return view
 
 
 def _views_match(one: RankView, other: RankView, neutral: RankView, other_neutral: RankView) -> bool:

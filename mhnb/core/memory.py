@@ -90,6 +90,8 @@ class ArrayMemory(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     """Whether `place` is only where its name was assigned."""
     count: int = 1
     """How many arrays with these facts there are; more than 1 without a name, or for `acc[0..2]`."""
+    holder: int | None = None
+    """The other rank whose devices hold all of it; None if there are several, or it is the own rank."""
 
     @property
     def held_nbytes(self) -> int:
@@ -435,7 +437,11 @@ def _merge_row(found: Mapping[int, ArrayMemory], ranks: Sequence[int], cut: Mapp
     groups = group_ranks({rank: _size_key(array) for rank, array in found.items()})
     largest = max(array.nbytes_per_device for array in found.values())
     absent = (rank for rank in ranks if rank not in found and largest > cut.get(rank, 0))
-    return ArrayRow(tuple((same, found[same[0]]) for same, _ in groups), tuple(absent))
+    # Only the ranks that do not hold a part of it say which rank holds it all.
+    shown = (
+        next((found[rank] for rank in same if found[rank].holder is not None), found[same[0]]) for same, _ in groups
+    )
+    return ArrayRow(tuple(zip((same for same, _ in groups), shown, strict=True)), tuple(absent))
 
 
 _ITEM = re.compile(r"(?P<before>.*\[)(?P<index>\d+)(?P<after>\](?:(?!\[\d+\]).)*)")

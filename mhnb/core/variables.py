@@ -20,7 +20,7 @@ class VariableInfo:
     place: ValueScope
     type: str
     summary: str = ""
-    """A short text for numbers, strings and containers; empty for arrays."""
+    """A short text for numbers, strings and containers; for arrays only the other rank that holds one."""
     shape: tuple[int, ...] | None = None
     """None if it is not an array; the global shape of a global array."""
     dtype: str | None = None

@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 from msgspec.structs import replace
 
-from mhnb.adapters.variables import type_name, user_names
+from mhnb.adapters.variables import find_holder, type_name, user_names
 from mhnb.core.guard.provenance import HOST_DATA, SHARDED_HOST_DATA
 from mhnb.core.memory import (
     MAX_ALIASES,
@@ -381,6 +381,7 @@ def _describe_array(array: Any, plain: Any, names: tuple[str, ...]) -> ArrayMemo
         _find_memory_kind(sharding),
         "" if producer is None else _name_program(producer.name),
         "" if producer is None else _format_place(producer.seq, producer.line),
+        holder=find_holder(sharding),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from statistics import median
@@ -55,6 +55,8 @@ class Layout:
     """None together with `mesh`."""
     placed: tuple[tuple[DeviceRef, Box], ...] = ()
     """The box of each device, if there is no mesh and spec to compute them from."""
+    is_local: bool = field(default=False, compare=False, repr=False)
+    """Whether the devices are those of the rank that shows it, so that no rank has to be named."""
 
     @classmethod
     def of(
@@ -384,13 +386,26 @@ def format_dtype_and_shape(layout: Layout) -> str:
     return f"{layout.dtype.short}[{','.join(map(str, layout.shape))}]"
 
 
-def format_device_count(layout: Layout) -> str:
-    """Format the number of devices of a layout.
+def format_layout_devices(layout: Layout) -> str:
+    """Format how many devices a layout has, and of which rank if all are one's.
 
-    >>> format_device_count(Layout.of((8,), {"x": 1}, "P('x')"))
-    '1 device'
+    >>> from dataclasses import replace
+    >>> lone = Layout((8,), parse_dtype("float32"), placed=((DeviceRef(2, 0), ((0, 8),)),))
+    >>> format_layout_devices(lone), format_layout_devices(replace(lone, is_local=True))
+    ('1 device of rank 2', '1 device')
     """
-    return f"{layout.device_count} device{'' if layout.device_count == 1 else 's'}"
+    ranks = {device.rank for device in layout.devices}
+    return format_device_count(layout.device_count, ranks.pop() if len(ranks) == 1 and not layout.is_local else None)
+
+
+def format_device_count(count: int, holder: int | None) -> str:
+    """Format a number of devices, and the other rank that has them all.
+
+    >>> format_device_count(1, 2), format_device_count(8, None)
+    ('1 device of rank 2', '8 devices')
+    """
+    text = f"{count} device{'' if count == 1 else 's'}"
+    return text if holder is None else f"{text} of rank {holder}"
 
 
 def format_replicas(layout: Layout) -> str:
@@ -413,7 +428,7 @@ def format_array_line(layout: Layout) -> str:
     >>> format_array_line(Layout.of((8, 8), {"data": 4, "model": 2}, "P('data', 'model')"))
     "f32[8,8] on mesh (data 4, model 2) spec P('data', 'model') · 256 B, 32 B per device"
     """
-    where = f"on {format_device_count(layout)}"
+    where = f"on {format_layout_devices(layout)}"
     if layout.mesh is not None and layout.spec is not None:
         where = f"on mesh ({format_axes(layout.mesh.axes)}) spec {layout.spec}"
     size = f"{format_nbytes(layout.nbytes)}, {format_nbytes(layout.nbytes_per_device)} per device"

@@ -12,7 +12,7 @@ from math import prod
 
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.boxes import Box, Range, format_box
-from mhnb.sharding.layout import Layout, format_device_count, format_dtype_and_shape, format_nbytes, format_replicas
+from mhnb.sharding.layout import Layout, format_dtype_and_shape, format_layout_devices, format_nbytes, format_replicas
 from mhnb.sharding.mesh import format_axes
 from mhnb.types import DeviceRef
 from mhnb.view.html import RankLocations, format_hosts_short
@@ -211,7 +211,7 @@ def _format_title(layout: Layout, name: str) -> str:
     if layout.mesh is not None and layout.spec is not None:
         words.append(f"{layout.spec} on mesh ({format_axes(layout.mesh.axes)})")
     else:
-        words.append(f"on {format_device_count(layout)}, without a mesh")
+        words.append(f"on {format_layout_devices(layout)}, without a mesh")
     return "  ".join(word for word in words if word)
 
 

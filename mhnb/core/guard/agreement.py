@@ -271,9 +271,7 @@ def _format_differences(groups: Sequence[LaunchGroup], differences: Mapping[int,
     ]
 
 
-def _format_suffix(
-    vote: Vote, letters: Mapping[int, str], threads: Mapping[int, str] | None, cell_name: str
-) -> str:
+def _format_suffix(vote: Vote, letters: Mapping[int, str], threads: Mapping[int, str] | None, cell_name: str) -> str:
     """Return what follows the program's name: the arrays' letter and the thread."""
     arrays = f" of arrays {letters[vote.provenance]}" if letters else ""
     known = threads is not None and vote.thread != UNKNOWN_THREAD

@@ -62,8 +62,6 @@ def format_thread(number: int, labels: Mapping[int, str], cell_name: str = "") -
         return "the main thread"
     label, _, own_cell = labels.get(kind_of(number), "a thread #").partition(_CELL_MARK)
     count = number & _COUNT_MASK
-    if label.endswith("#"):
-        text = f"{label}{count}"
-    else:
-        text = label if count == 1 else f"{label} #{count}"
+    has_count = label.endswith("#")
+    text = f"{label}{count}" if has_count else f"{label} #{count}" if count > 1 else label
     return text if own_cell in ("", cell_name) else f"{text} of {own_cell}"

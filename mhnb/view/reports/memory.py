@@ -19,7 +19,7 @@ from mhnb.core.memory import (
 )
 from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
 from mhnb.core.variables import format_array
-from mhnb.sharding.layout import format_nbytes
+from mhnb.sharding.layout import format_device_count, format_nbytes
 from mhnb.view.document import Code, Document, Group, Line, Part, Table, without_empty_columns
 from mhnb.view.html import join_words
 
@@ -141,7 +141,7 @@ def _format_place_of_data(array: ArrayMemory) -> str:
     where = f" in {array.memory_kind}" if array.memory_kind else ""
     if array.spec is not None:
         return f"{array.spec}{where}"
-    return f"{'1 device' if array.device_count == 1 else f'{array.device_count} devices'}{where}"
+    return f"{format_device_count(array.device_count, array.holder)}{where}"
 
 
 def _format_maker(array: ArrayMemory) -> str:

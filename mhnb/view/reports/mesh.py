@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mhnb.core.ranks import pluralize
-from mhnb.sharding.layout import LayoutRow, LayoutTree, format_device_count, format_dtype_and_shape, format_nbytes
+from mhnb.sharding.layout import LayoutRow, LayoutTree, format_dtype_and_shape, format_layout_devices, format_nbytes
 from mhnb.sharding.mesh import AxisReach, MeshShape, find_axis_reach, format_axes, warn_cross_host_axes
 from mhnb.types import DeviceRef
 from mhnb.view.document import (
@@ -131,7 +131,7 @@ def _cells(row: LayoutRow, tree: LayoutTree) -> tuple[str, ...]:
     layout = row.layout
     if layout is None:
         return row.path, row.kind, "", "", "", "", "", ""
-    spec = str(layout.spec) if layout.spec is not None else format_device_count(layout)
+    spec = str(layout.spec) if layout.spec is not None else format_layout_devices(layout)
     sizes = (format_nbytes(layout.nbytes), format_nbytes(layout.nbytes_per_device))
     waste = format_nbytes(layout.nbytes_waste) if layout.nbytes_waste else ""
     return row.path, format_dtype_and_shape(layout), spec, *sizes, f"{layout.replication:g}", waste, tree.remark(row)

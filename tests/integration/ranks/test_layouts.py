@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.sharding import request_collectives, request_layout
 from mhnb.errors import InvalidRequest
-from mhnb.sharding.layout import Layout, LayoutTree
+from mhnb.sharding.layout import Layout, LayoutTree, format_layout_devices
 from mhnb.sharding.mesh import MeshShape
+from mhnb.view.print_text import print_text
+from mhnb.view.reports.memory import build_memory
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np
@@ -221,3 +224,28 @@ def test_ranks_on_shared_hosts_report_like_the_notebook(fresh: Callable[..., Clu
     assert reported == repr((report.nbytes_per_device, report.nbytes_across_hosts)) == "(4, 2)"
     planned = str(cluster.run("mhnb.layout((8,), {'a': 4}, 'P(\"a\")', devices_per_host=1)")[3].text)
     assert [line.split()[-1] for line in planned.splitlines()[1:]] == ["host0", "host1", "host2", "host3"]
+
+
+def test_array_on_the_device_of_another_rank_says_whose(ranks: Cluster) -> None:
+    """An array that is wholly on one rank's device is named with that rank everywhere but there."""
+    ranks.run(
+        "from jax.sharding import SingleDeviceSharding\n"
+        "away = SingleDeviceSharding(next(d for d in jax.devices() if d.process_index == 1))\n"
+        "parts = [jax.device_put(np.arange(4.0, dtype='f4'), away._device)] if jax.process_index() == 1 else []\n"
+        "lone = jax.make_array_from_single_device_arrays((4,), away, parts, dtype=jnp.float32)\n"
+        "own = jnp.arange(4)"
+    ).check()
+    shown = {rank.rank: rank.text for rank in ranks.run("lone")}
+    assert (shown[0] or "").splitlines()[-1] == "f32[4] on 1 device of rank 1 · 16 B, 16 B per device"
+    assert shown[1] == "Array([0., 1., 2., 3.], dtype=float32)"
+    (view,) = request_layout(ranks, "lone")
+    assert isinstance(view.view, Layout)
+    assert format_layout_devices(view.view) == "1 device of rank 1"
+    (view,) = request_layout(ranks, "own")
+    assert isinstance(view.view, Layout)
+    assert format_layout_devices(view.view) == "1 device"
+    memory = print_text(build_memory(ranks.memory(), 20))
+    assert re.search(r"(?m)^lone .* f32\[4\] .* 1 device of rank 1 ", memory)
+    assert re.search(r"(?m)^own .* i32\[4\] .* 1 device  ", memory)
+    kinds = {row.name: row.kind for row in ranks.vars()}
+    assert (kinds["lone"], kinds["own"]) == ("global Array on 1 device of rank 1", "local Array")

@@ -66,7 +66,7 @@ def test_uneven_boxes_show_the_padded_size() -> None:
 def test_an_array_without_a_mesh_is_drawn() -> None:
     """The array is on one device and has no spec."""
     assert print_text(build_layout(WITHOUT_MESH)) == (
-        "f32[4]  on 1 device, without a mesh     16 B per device\n[0:4]       1:1     host1"
+        "f32[4]  on 1 device of rank 1, without a mesh     16 B per device\n[0:4]       1:1     host1"
     )
 
 
