@@ -64,6 +64,22 @@ class FrontEnd:
         self.manager.restart_kernel(now=True)
         self.client.wait_for_ready(timeout=_LIMIT_S)
 
+    def reload(self) -> None:
+        """Connect as another session, as a page does that is reloaded; a question of the running cell is lost."""
+        self.running = None
+        self.client.stop_channels()
+        self.client = self.manager.client()
+        self.client.start_channels()
+
+    def wait_for_end(self) -> str:
+        """Wait until the kernel is idle after a cell of an earlier session; return what was shown."""
+        shown = []
+        while True:
+            message = self.client.get_iopub_msg(timeout=_LIMIT_S)
+            shown.append(message_text(message))
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                return "".join(shown)
+
     def interrupt(self) -> None:
         """Press the stop button."""
         self.manager.interrupt_kernel()

@@ -82,6 +82,11 @@ It is renewed at the same interval, at first.
 _MAX_INTERVAL_S = 30.0
 _INTERVAL_DIVISOR = 20
 """Once a cell has run for this many times five seconds, all of its output may be older than five seconds."""
+_LOST_FIELD = (
+    "A reloaded page has no field for the debugger: press the stop button, which ends the cell on all ranks and keeps their "
+    "variables, and run the cell again"
+)
+"""Jupyter asks for a line only in the page that ran the cell."""
 _FIRST_LINES = 40
 _SHORT_LINES, _SHORT_NCHARS = 10, 1000
 """What the live view shows completely."""
@@ -248,10 +253,12 @@ def _format_panel_command(result: CellResult) -> str:
 def _format_saved_note(snapshot: CellResult, locations: RankLocations) -> str:
     logs = sorted({str(PurePath(path).parent) for path in locations.logs.values()})
     log_hint = f", or the log files in {', '.join(logs)}" if logs else ""
-    return (
+    note = (
         f"saved while the cell ran; for all of its output: {_format_panel_command(snapshot)} "
         f"(the kernel keeps its last {MAX_RESULTS} cells){log_hint}"
     )
+    is_at_prompt = snapshot.where is not None and snapshot.where.stopped
+    return f"{note}. {_LOST_FIELD}" if is_at_prompt else note
 
 
 def clip_snapshot(snapshot: CellResult, locations: RankLocations) -> CellResult:
