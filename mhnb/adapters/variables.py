@@ -221,7 +221,7 @@ def _array_facts(array: jax.Array) -> VariableInfo:
 
 
 def find_holder(sharding: Any) -> int | None:
-    """Return the rank that holds all of an array; None if it is this one, or several."""
+    """Return the other rank that holds a whole array, or None."""
     ranks = set() if sharding.is_fully_addressable else {device.process_index for device in sharding.device_set}
     return ranks.pop() if len(ranks) == 1 else None
 

@@ -303,7 +303,7 @@ def compare_views(views: Mapping[int, RankView], *, deleted: Collection[int] = (
 
 
 def _mark_local(view: RankView, other: RankView) -> RankView:
-    """Mark the arrays that are not the same ones as in the view of another rank."""
+    """Mark the arrays that differ from those in another rank's view."""
     if isinstance(view, Layout):
         return replace(view, is_local=view != other)
     if isinstance(view, LayoutTree) and isinstance(other, LayoutTree):

@@ -188,7 +188,7 @@ class ClusterListener:
 
     @contextmanager
     def show_to_shell(self, show: Callable[[str], None]) -> Iterator[None]:
-        """Pass notices also to a shell while its report is made, and not after it."""
+        """Pass notices also to a shell while its report is made."""
         with self._shells_lock:
             self._shells.append(show)
         try:

@@ -41,7 +41,7 @@ def format_cell_wait(running: CellResult, ahead: int, *, is_replay: bool = False
 
 
 def format_silence(ranks: Sequence[int], waited_s: float, reason: str, ways: Sequence[str]) -> str:
-    """Format which ranks have not answered a request, and what the user can do.
+    """Format which ranks have not answered, and what to do.
 
     >>> print(format_silence([2], 5.0, "rank 2 (host2, pid 4711) is suspended (SIGSTOP or a debugger)", ["kill -CONT 4711"]))
     rank 2 has not answered for 5 s: rank 2 (host2, pid 4711) is suspended (SIGSTOP or a debugger)

@@ -387,7 +387,7 @@ def format_dtype_and_shape(layout: Layout) -> str:
 
 
 def format_layout_devices(layout: Layout) -> str:
-    """Format how many devices a layout has, and of which rank if all are one's.
+    """Format how many devices a layout has, and whose.
 
     >>> from dataclasses import replace
     >>> lone = Layout((8,), parse_dtype("float32"), placed=((DeviceRef(2, 0), ((0, 8),)),))
@@ -399,7 +399,10 @@ def format_layout_devices(layout: Layout) -> str:
 
 
 def format_device_count(count: int, holder: int | None) -> str:
-    """Format a number of devices, and the other rank that has them all.
+    """Format a number of devices of one other rank.
+
+    Args:
+        holder: the rank that has them all; None if it is the own rank, or there are several.
 
     >>> format_device_count(1, 2), format_device_count(8, None)
     ('1 device of rank 2', '8 devices')

@@ -41,7 +41,7 @@ def kind_of(number: int) -> int:
 
 
 def add_cell(label: str, cell_name: str) -> str:
-    """Add the cell that started a thread to the label of its kind."""
+    """Add the cell that started a thread to its label."""
     return f"{label}{_CELL_MARK}{cell_name}"
 
 

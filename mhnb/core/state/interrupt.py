@@ -150,7 +150,7 @@ _WITHOUT_NOTE = (*_TYPING_HELP, "release", "pip")
 """Requests whose silence tells the user nothing: they are not awaited, or take as long as another program."""
 
 SILENCE_NOTE_AFTER_S = 5.0
-"""How long a rank may take to answer until the user is told why."""
+"""How long a rank may take to answer until the user gets a note with the reason."""
 _LOOK_AFTER_S = 2.0
 """How long a rank may take to answer until its supervisor is asked whether it is halted."""
 
@@ -175,7 +175,7 @@ class PendingRequests:
     _interrupted: set[int] = field(default_factory=set)
     _next_signal_at: float = 0.0
     _noted_ranks: set[int] = field(default_factory=set)
-    """Ranks that have been silent since the user was told about them."""
+    """Ranks that have been silent since the user got a note about them."""
 
     @property
     def is_empty(self) -> bool:

@@ -705,7 +705,7 @@ class ClusterStateMachine:
         return not self._requests.is_empty
 
     def has_slow_requests(self, now: float) -> bool:
-        """Whether a rank takes long to answer, so that its supervisor should look at it."""
+        """Check whether a rank takes long enough to answer to be halted."""
         return self._requests.has_slow(now)
 
     def begin_request(self, number: int, rank: int, handler: str, now: float) -> None:

@@ -133,7 +133,7 @@ class RankEntry:
     """What its flight recorder had last, when that was read."""
 
     def describe_halted(self) -> str:
-        """Describe that its process is halted, and since which phase of the start."""
+        """Describe the halted process, and its phase of the start."""
         where = f" after phase '{self.phase}'" if self.phase not in (None, "ready") else ""
         return f"rank {self.rank} ({self.host}, pid {self.pid}) is suspended{where} (SIGSTOP or a debugger)"
 
