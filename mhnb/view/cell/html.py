@@ -73,6 +73,8 @@ It uses nothing that would have to be loaded.
 """
 _MAX_HEAD_LINES, _MAX_TAIL_LINES, _MAX_LINE_CHARS = 24, 8, 1000
 """Limits on what the report shows of a long message without a click."""
+_MAX_FAILURES = 5
+"""Failures of a cell that are shown; if there are more, the last ones are in a fold."""
 _NOTE_STYLE = "white-space:pre-wrap"
 _CHIP_STYLE = "display:inline-block;margin-left:.7em;padding:0 .6em;border:1px solid #8c8c8c;border-radius:.7em;font-size:92%;cursor:help"
 
@@ -97,6 +99,10 @@ def format_failure_report(
         _format_failure(f, result.name, locations, first=at == 0, is_labelled=len(failed) > 1)
         for at, f in enumerate(cell_summary.own_failures)
     ]
+    if len(parts) > _MAX_FAILURES:
+        ranks = [rank for failure in cell_summary.own_failures[_MAX_FAILURES - 1 :] for rank in failure.ranks]
+        label = f"{len(parts) - _MAX_FAILURES + 1} more failures on {describe_many_ranks(ranks)}"
+        parts[_MAX_FAILURES - 1 :] = [_format_details(label, "".join(parts[_MAX_FAILURES - 1 :]))]
     shortages = print_parts([*build_shortage(cell_summary.shortages), *build_past_hang(cell_summary.hang)])
     heading = _format_failure_heading(cell_summary, locations)
     return (

@@ -395,7 +395,7 @@ ENDING = {
     "loop interrupted without a guard": Mistake(
         "%%mhjax --guard off --timeout 1\nfor step in range(2 if rank == 0 else 0):\n    y = float(total(x))",
         "--timeout ended it · KeyboardInterrupt on rank 0",
-        "no launch record shows whether a collective is still waiting there",
+        "tainted (results may be wrong)",
         "or %mhjax accept",
         "%mhjax accept",
     ),

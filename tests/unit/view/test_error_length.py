@@ -18,6 +18,7 @@ from mhnb.core.preflight_facts import HostChecks, Requirements
 from mhnb.errors import HostUnreachable
 from mhnb.types import RankError
 from mhnb.view.cell.failures import ORDER_MISMATCH, format_raised_error
+from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.hang import build_hang
@@ -154,6 +155,15 @@ def test_rest_of_an_error_is_counted(name: str) -> None:
         r"and 59 more failures \(OSError\) on ranks 5-63|ranks 8-63   56 others|and 59 more hosts and 60 more findings"
     )
     assert re.search(counted, ERRORS[name]())
+
+
+def test_html_folds_the_rest() -> None:
+    """HTML has the failure of every rank, most of them in a fold."""
+    html = format_cell_html(cell(*(raised(rank, f"no {_NAMES[rank]}") for rank in range(COUNT))), uid="u")
+    shown, label, folded = html.partition("60 more failures on ranks 4-63")
+    assert label
+    assert [name for name in _NAMES if f"no {name}" in shown] == _NAMES[:4]
+    assert all(f"no {name}" in folded for name in _NAMES[4:])
 
 
 def test_own_message_is_shown_in_full() -> None:
