@@ -568,7 +568,7 @@ def _hint_indivisible(seen: RecognisedError) -> str:
 
 
 def _find_named_operands(seen: RecognisedError) -> tuple[str, str] | None:
-    """Return two operands, at least one of which is an array with a name."""
+    """Return two operands, if at least one is a named array."""
     operands = find_operands(seen.site, seen.code)
     return operands if operands and any(text in seen.site.arrays for text in operands) else None
 

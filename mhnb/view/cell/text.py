@@ -143,7 +143,7 @@ def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str
 
 
 def _format_own_failures(cell_summary: CellSummary, painter: _Colorizer, source: str, max_lines: int) -> Iterator[str]:
-    """Format the first failure in full, further ones while there are lines left, and count the rest.
+    """Format the first failure, further ones that fit, and a count.
 
     The first one is as long as its message and its traceback, which the user's code has on one process, too.
     """

@@ -18,7 +18,7 @@ _MAX_ERROR_HOSTS, _MAX_ERROR_FINDINGS = 5, 4
 
 
 def build_preflight_error(report: PreflightReport) -> Document:
-    """Build the report for an error: of many hosts, the first that failed."""
+    """Build an error of the report, with the first hosts that failed."""
     failed = {at for column in report.columns for at, cell in column.cells.items() if cell.level == "failure"}
     hosts = sorted(range(len(report.hosts)), key=lambda at: at not in failed)[:_MAX_ERROR_HOSTS]
     shown = report.findings[:_MAX_ERROR_FINDINGS]
