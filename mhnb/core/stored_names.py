@@ -15,7 +15,7 @@ _CHANGING_METHOD = re.compile(
 _CHANGING_FUNCTIONS = ("delattr", "next", "setattr")
 
 
-def stores_names(source: str, *, first: int = 1, failed_at: int | None = None) -> bool:
+def stores_names(source: str, *, first: int = 1) -> bool:
     r"""Check whether the cell assigns a name, an attribute or an element.
 
     A call that changes a value of Python's own counts, such as `losses.append(x)`; other calls are not looked into. Text that
@@ -24,20 +24,52 @@ def stores_names(source: str, *, first: int = 1, failed_at: int | None = None) -
     Args:
         source: the cell's text.
         first: statements that end above this line are left out.
-        failed_at: the line that raised; that statement assigned nothing, and no later one ran. None if the cell did not end there.
 
     >>> stores_names("y = 2 * x"), stores_names("print([i for i in x])"), stores_names("x[0] = 1"), stores_names("n = !nproc")
     (True, False, True, True)
-    >>> stores_names("y = f(x)\ncheck(y)", first=2), stores_names("y = f(x)", failed_at=1)
-    (False, False)
+    >>> stores_names("y = f(x)\ncheck(y)", first=2)
+    False
+    """
+    try:
+        return any(_stores(each) for each in ast.parse(source).body if (each.end_lineno or each.lineno) >= first)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+
+
+def stores_values(source: str, *, failed_at: int | None) -> bool:
+    r"""Check whether a cell that failed has stored a value.
+
+    As `stores_names`, but a function or a module is the same on every rank that ran the statement.
+
+    Args:
+        source: the cell's text.
+        failed_at: the line that raised; that statement assigned nothing, and no later one ran. None if the ranks did not fail there.
+
+    >>> stores_values("y = f(x)", failed_at=1), stores_values("y = f(x)\nz = g(y)", failed_at=2)
+    (False, True)
+    >>> stores_values("def f(x):\n    return g(x)\nf(x)", failed_at=2)
+    False
     """
     try:
         statements = ast.parse(source).body
         if failed_at is not None:
             statements = _list_completed(statements, failed_at)
-        return any(_stores(each) for each in statements if (each.end_lineno or each.lineno) >= first)
+        return any(not _is_same_everywhere(each) and _stores(each) for each in statements)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return True
+
+
+def _is_same_everywhere(statement: ast.stmt) -> bool:
+    """Check for an import, or a function that changes nothing outside it."""
+    if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        return isinstance(statement, ast.Import | ast.ImportFrom)
+    return not any(map(_changes_outside, ast.walk(statement)))
+
+
+def _changes_outside(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute | ast.Subscript):
+        return not isinstance(node.ctx, ast.Load)
+    return isinstance(node, ast.Global) or (isinstance(node, ast.Call) and _changes_a_value(node.func))
 
 
 def _list_completed(statements: list[ast.stmt], line: int) -> list[ast.stmt]:

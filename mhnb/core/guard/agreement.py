@@ -238,10 +238,9 @@ def format_mismatch(
     elif _threads_differ(votes):
         hint = _THREAD_HINT
     else:
-        hint = _find_hint(source, [line for side in groups for line in side.lines])
-    return "\n".join(
-        [_NOT_LAUNCHED_CLEAN, text, *_format_differences(groups, details.differences), *([hint] if hint else [])]
-    )
+        hint = _find_hint(source, groups, votes, number)
+    differences = _format_differences(groups, details.differences)
+    return "\n".join([_NOT_LAUNCHED_CLEAN, text, *differences, *([hint] if hint else [])])
 
 
 _MAX_DIFFERENCES = 4
@@ -367,31 +366,99 @@ def name_deadlocked_cell(text: str, cell_name: str) -> str:
     return text.replace(_DEADLOCK, f"{_DEADLOCK} in {cell_name}", 1)
 
 
-def _find_hint(source: str, lines: Sequence[int]) -> str:
-    """Return a hint if the cell's text shows the fault, otherwise empty."""
+def _find_hint(source: str, groups: Sequence[LaunchGroup], votes: Sequence[Vote], number: int) -> str:
+    """Return a hint if the cell's text shows the fault, otherwise empty.
+
+    Args:
+        number: of the launch, from 1.
+    """
     try:
         tree = ast.parse(_MAGIC_LINE.sub(r"\1pass", source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         # Only IPython can parse this cell: there is no hint beyond the lines.
         return ""
-    for line in lines:
+    for line in [line for side in groups for line in side.lines]:
         if (condition := _rank_condition(tree, line)) is not None:
             return f"  The call is inside `if {condition}:`. Compute on every rank; put only the print inside."
-    return ""
+    launching = [side for side in groups if side.fingerprint is not None]
+    missing = [vote for vote in votes if vote.fingerprint is None]
+    if not missing:
+        return _order_hint(tree, launching)
+    if any(vote.ending != "ok" for vote in missing):
+        return ""
+    loop = next((loop for side in launching for line in side.lines if (loop := _find_loop(tree, line))), None)
+    if loop is None:
+        return ""
+    done = f"after {number - 1} launch{'' if number == 2 else 'es'}" if number > 1 else "before the first launch"
+    return (
+        f"  The call is in the loop on line {loop}, and {describe_ranks(vote.rank for vote in missing)} finished {done}.\n"
+        "  Make the number of steps the same on every rank: compute it from a value that all ranks have, or drop the last partial batches."
+    )
+
+
+def _order_hint(tree: ast.AST, groups: Sequence[LaunchGroup]) -> str:
+    """Return the hint for ranks that are about to launch different programs."""
+    places = {side.lines for side in groups}
+    if () in places or len({side.name for side in groups}) < len(groups):
+        return ""
+    lines = sorted({side.lines[0] for side in groups})
+    loop = next((loop for line in next(iter(places)) if (loop := _find_loop(tree, line))), None)
+    if len(places) == 1 and loop is not None:
+        return (
+            f"  The loop on line {loop} may take its steps in another order on some ranks.\n"
+            "  Sort what it goes through (a set, os.listdir), and choose nothing in it by the rank."
+        )
+    if len(lines) == 1:
+        return f"  Call the same function with the same shapes in line {lines[0]} on every rank."
+    return (
+        f"  Make the calls of lines {', '.join(map(str, lines[:-1]))} and {lines[-1]} on every rank, in one order:"
+        " decide by values that all ranks have."
+    )
+
+
+def _find_loop(tree: ast.AST, line: int) -> int | None:
+    """Return the line on which the innermost loop around a line begins."""
+    found = None
+    for node in ast.walk(tree):
+        match node:
+            case ast.For() | ast.AsyncFor():
+                inside = any(_contains(part, line) for part in node.body)
+            case ast.While():
+                inside = _contains(node.test, line) or any(_contains(part, line) for part in node.body)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                inside = _contains(node, line)
+            case _:
+                continue
+        # `ast.walk` visits outer nodes first.
+        found = node.lineno if inside else found
+    return found
+
+
+def _contains(node: ast.stmt | ast.expr, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def _rank_condition(tree: ast.AST, line: int) -> str | None:
     """Return the innermost condition around a line that depends on the rank."""
     found = None
     for node in ast.walk(tree):
-        if not isinstance(node, ast.If | ast.While | ast.IfExp):
+        if not isinstance(node, ast.If | ast.IfExp):
             continue
         test = ast.unparse(node.test)
-        branches = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [*node.body, *node.orelse]
-        inside = any(part.lineno <= line <= (part.end_lineno or part.lineno) for part in branches)
+        branches: list[ast.stmt | ast.expr] = (
+            [node.body, node.orelse] if isinstance(node, ast.IfExp) else [*node.body, *node.orelse]
+        )
+        # `f if rank else g` only chooses: the call is outside.
+        inside = any(_contains(part, line) and not _is_plain(part) for part in branches)
         if inside and _RANK_EXPRESSION.search(test):
             found = test
     return found
+
+
+def _is_plain(node: ast.AST) -> bool:
+    """Check whether an expression only lists names and constants."""
+    plain = (ast.Name, ast.Constant, ast.List, ast.Tuple, ast.expr_context)
+    return all(isinstance(part, plain) for part in ast.walk(node))
 
 
 # -- messages to and from the agreement server

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
 from mhnb.core.guard.host_data import EQUAL_VALUES_HINT, PROCESS_LOCAL_HINT, Sample, format_gap, read_sample
 from mhnb.core.guard.programs import CALLS
-from mhnb.core.ranks import describe_ranks, group_ranks
+from mhnb.core.ranks import describe_ranks, format_ranks, group_ranks, ranks_by_key
 
 HOST_DATA = "host data"
 """Producer of an array that was not made by a launch."""
@@ -40,6 +41,8 @@ _PARTIAL, _BLOCKS = 1 << 62, 31
 the rest. Up to this many arrays, each is a block of its own.
 """
 _SHOWN_LINES, _SHOWN_ARRAYS = 4, 3
+_TYPES = re.compile(r"^(\S+) (?:\(\)|[^()]*) → (?:\(\)|[^()]*?)(?= \(|" + CALLS + ")")
+"""Name and types of the program in the text of what made an array."""
 _MAX_SEQ = (1 << 32) - 1
 _UNKNOWN_TEXT = "of unknown history (made with --guard off or parity)"
 _UNKNOWN_HINT = "Make it in the same cell and with the same guard on every rank."
@@ -60,6 +63,8 @@ class InputRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     producer: str
     """What made it; empty for an array that was laid out for this launch only."""
     sample: Sample
+    name: str = ""
+    """The user's expression for it, such as `params['w']`; empty if the rank has seen none."""
 
 
 def join_hashes(one: int, other: int) -> int:
@@ -182,6 +187,7 @@ def find_divergence(rows: Iterable[Sequence[InputRow]]) -> int:
     """Return the first cell in which ranks made different arrays, or 0.
 
     Of the cells that made an array which differs, the latest counts, because the other ranks still hold an earlier version.
+    An array whose name differs does not count: the ranks chose two variables, each of which may be the same everywhere.
 
     Args:
         rows: by rank.
@@ -190,64 +196,117 @@ def find_divergence(rows: Iterable[Sequence[InputRow]]) -> int:
     >>> find_divergence([[same, one], [same, two]]), find_divergence([[same], [same]])
     (22, 0)
     """
-    columns = [([row.value for row in same], [row.seq for row in same]) for same in zip(*rows, strict=False)]
-    latest_cells = [max(cells) for values, cells in columns if not are_equal(values)]
+    columns = [same for same in zip(*rows, strict=False) if not are_equal(row.value for row in same)]
+    latest_cells = [max(row.seq for row in same) for same in columns if not _is_chosen(same)]
     return min(filter(None, latest_cells), default=0)
+
+
+def _is_chosen(same: Sequence[InputRow]) -> bool:
+    names = {row.name for row in same}
+    return len(names) > 1 and "" not in names
 
 
 def describe_divergence(rows: Mapping[int, Sequence[InputRow]]) -> list[str]:
     """Describe the differing arrays of a refused launch, and the fix.
 
-    >>> one, two = ([InputRow(value, 0, "f32[]", "", f"000000000000{n}40")] for value, n in ((5, "00"), (6, "40")))
+    Arrays that differ in the same way share a line.
+
+    >>> one, two = ([InputRow(value, 0, "f32[]", "", f"000000000000{n}40", "lr")] for value, n in ((5, "00"), (6, "40")))
     >>> print(describe_divergence({0: one, 1: two, 2: two})[0])
-    array 1 of the launch, f32[], is 32.0 on ranks 1-2, 2.0 on rank 0
+    lr, f32[], is 32.0 on ranks 1-2, 2.0 on rank 0
     """
-    descriptions: list[str] = []
+    members: dict[tuple[str, str], list[_DifferentArray]] = {}
     hints: list[str] = []
     columns = zip(*rows.values(), strict=False)
     for number, same in enumerate(columns, 1):
         by_rank = {rank: row for rank, row in zip(rows, same, strict=True) if row.value != ANY}
         if not are_equal(row.value for row in by_rank.values()):
-            text, hint = _describe_array(number, by_rank)
-            descriptions.append(text)
-            hints += [hint] if hint and hint not in hints else []
-    more = len(descriptions) - _SHOWN_ARRAYS
-    return [*descriptions[:_SHOWN_ARRAYS], *([f"{more} more arrays of the launch differ"] if more > 0 else []), *hints]
+            array = _describe_array(number, by_rank)
+            members.setdefault((array.verb, array.difference), []).append(array)
+            hints += [array.hint] if array.hint and array.hint not in hints else []
+    shown = [_format_alike(arrays) for arrays in members.values()][:_SHOWN_ARRAYS]
+    more = sum(map(len, list(members.values())[_SHOWN_ARRAYS:]))
+    left_out = f"{more} more array{'s' if more > 1 else ''} of the launch differ{'' if more > 1 else 's'}"
+    return [*shown, *([left_out] if more else []), *hints]
 
 
-def _describe_array(number: int, by_rank: Mapping[int, InputRow]) -> tuple[str, str]:
+class _DifferentArray(NamedTuple):
+    """An array of a refused launch that is not the same on all ranks."""
+
+    number: int
+    """Among the arrays of the launch, from 1."""
+    name: str
+    kind: str
+    verb: str
+    """`is` or `has`."""
+    difference: str
+    hint: str
+
+
+_PLURALS = {"is": "are", "has": "have"}
+
+
+def _format_alike(arrays: Sequence[_DifferentArray]) -> str:
+    """Format arrays that differ in the same way."""
+    first, *others = arrays
+    verb = _PLURALS[first.verb] if others else first.verb
+    if others and not any(array.name for array in arrays):
+        subject = f"arrays {format_ranks([array.number for array in arrays])} of the launch"
+    else:
+        named = [array.name or f"array {array.number} of the launch" for array in arrays]
+        more = len(named) - _SHOWN_ARRAYS
+        subject = ", ".join(named[:_SHOWN_ARRAYS]) + (f" and {more} more" if more > 0 else "")
+    kinds = {array.kind for array in arrays}
+    kind = f", {first.kind}," if first.kind and len(kinds) == 1 else ""
+    return f"{subject}{kind} {verb} {first.difference}"
+
+
+def _format_name(number: int, by_rank: Mapping[int, InputRow]) -> str:
+    """Format the user's name of an array; empty if no rank knows one."""
+    names = ranks_by_key({rank: row.name for rank, row in by_rank.items()})
+    if len(names) == 1:
+        return next(iter(names))
+    each = [f"{name} on {describe_ranks(ranks)}" for name, ranks in names.items() if name]
+    return f"array {number} of the launch ({', '.join(each)})"
+
+
+def _describe_array(number: int, by_rank: Mapping[int, InputRow]) -> _DifferentArray:
     groups = [
         (ranks, by_rank[ranks[0]]) for ranks, _ in group_ranks({rank: row.value for rank, row in by_rank.items()})
     ]
     rows, samples = [row for _, row in groups], [read_sample(row.sample) for _, row in groups]
     kind = rows[0].kind
-    head = f"array {number} of the launch{f', {kind},' if kind else ''}"
+    array = _DifferentArray(number, _format_name(number, by_rank), kind, "is", "", "")
     producers = describe_provenance(
         {rank: (row.value, row.producer or "a value passed to it") for rank, row in by_rank.items()}
     )
     if any(row.value == UNKNOWN for row in rows):
-        return f"{head} is {producers}", _UNKNOWN_HINT
+        return array._replace(difference=producers, hint=_UNKNOWN_HINT)
     gap = format_gap(kind, samples)
+    origins = f"{producers}{f'; {gap}' if gap else ''}"
     if any(CALLS in row.producer for row in rows):
-        return f"{head} is {producers}{f'; {gap}' if gap else ''}", _CALLBACK_HINT
+        return array._replace(difference=origins, hint=_CALLBACK_HINT)
     if any(row.producer for row in rows):
         hint = EQUAL_VALUES_HINT if all(samples) else ""
         hint = _ORDER_HINT if all(row.producer.startswith(SHARDED_HOST_DATA) for row in rows) else hint
-        return f"{head} is {producers}{f'; {gap}' if gap else ''}", hint
+        return array._replace(difference=origins, hint=hint)
     if all(len(sample) == 1 for sample in samples):
         values = ", ".join(
             f"{sample[0]!r} on {describe_ranks(ranks)}" for (ranks, _), sample in zip(groups, samples, strict=True)
         )
-        return f"{head} is {values}", EQUAL_VALUES_HINT
+        return array._replace(difference=values, hint=EQUAL_VALUES_HINT)
     who = " than on ".join(describe_ranks(ranks) for ranks, _ in reversed(groups))
-    return (
-        f"{head} has different values on {who}{f'; {gap}' if gap else ''}",
-        f"{EQUAL_VALUES_HINT} {PROCESS_LOCAL_HINT}",
+    return array._replace(
+        verb="has",
+        difference=f"different values on {who}{f'; {gap}' if gap else ''}",
+        hint=f"{EQUAL_VALUES_HINT} {PROCESS_LOCAL_HINT}",
     )
 
 
 def describe_provenance(by_rank: Mapping[int, tuple[int, str]]) -> str:
     """Describe one array's origin on each rank; empty if all are equal.
+
+    The types of a program are left out unless they are all that differs.
 
     Args:
         by_rank: by rank, the array's value, and what made it as text.
@@ -260,8 +319,13 @@ def describe_provenance(by_rank: Mapping[int, tuple[int, str]]) -> str:
     groups = group_ranks({rank: value for rank, (value, _) in by_rank.items() if value != ANY})
     if are_equal(value for value, _ in by_rank.values()):
         return ""
+    producers = [by_rank[ranks[0]][1] or HOST_DATA for ranks, _ in groups]
+    short = [_TYPES.sub(r"\1", producer) for producer in producers]
+    if len({*short}) == len({*producers}):
+        producers = short
     texts = [
-        _UNKNOWN_TEXT if value == UNKNOWN else f"from {by_rank[ranks[0]][1] or HOST_DATA}" for ranks, value in groups
+        _UNKNOWN_TEXT if value == UNKNOWN else f"from {producer}"
+        for producer, (_, value) in zip(producers, groups, strict=True)
     ]
     texts = [f"{word} (another one)" if word in texts[:at] else word for at, word in enumerate(texts)]
     return ", ".join(f"{word} on {describe_ranks(ranks)}" for word, (ranks, _) in zip(texts, groups, strict=True))

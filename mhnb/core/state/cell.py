@@ -29,7 +29,7 @@ from mhnb.core.output.results import LEFT_WAITING, CarriedNote, CellResult, Rank
 from mhnb.core.ranks import describe_ranks, ranks_by_key
 from mhnb.core.state.events import CellRequest, Command, Event
 from mhnb.core.state.interrupt import INTERRUPT_KILL_S, InterruptEscalation
-from mhnb.core.stored_names import stores_names
+from mhnb.core.stored_names import stores_names, stores_values
 from mhnb.types import ClusterState, Outcome, RankError
 
 _SEARCHED_CHARS = 8192
@@ -553,13 +553,14 @@ class Cell:
             *self._stop_notes(),
             *note_swallowed_mismatches({rank: part.report.ignored_refusals for rank, part in self.parts.items()}),
             *from_ranks,
-            *self._divergence_notes(command_before),
         )
         called = (
             f"{describe_ranks(tuple(ranks))} {'was' if len(ranks) == 1 else 'were'} in a callback of {program}, at {place}"
             for (program, place), ranks in self._callbacks_at_stop.items()
         )
-        return (*self._lockstep_note(), *called, *(f"{note} · {self.state}" for note in notes))
+        # The refusal itself names the state.
+        divergence = self._divergence_notes(command_before)
+        return (*self._lockstep_note(), *called, *(f"{note} · {self.state}" for note in notes), *divergence)
 
     def _stop_notes(self) -> list[str]:
         stopped = ranks_by_key(
@@ -601,14 +602,14 @@ class Cell:
         diverged_in = find_divergence(inputs.values())
         command = command_before(diverged_in) if diverged_in else ""
         limit_note = f"Values that only some ranks changed differ until {command}, which stops before {self.name_earlier(diverged_in)}"
-        is_left = diverged_in != self.seq or self._has_stored_names()
+        is_left = diverged_in != self.seq or self._has_stored_values()
         return [*describe_divergence(inputs), *([limit_note] if command and is_left else [])]
 
-    def _has_stored_names(self) -> bool:
-        """Check whether this cell has assigned a name before it ended."""
+    def _has_stored_values(self) -> bool:
+        """Check whether this cell has assigned a value before it ended."""
         lines = self._list_error_lines()
         failed_at = max(lines) if len(lines) == len(self.parts) else None
-        return stores_names(self.request.numbered_source, failed_at=failed_at)
+        return stores_values(self.request.numbered_source, failed_at=failed_at)
 
     def can_leave_differences(self) -> bool:
         """Check whether only the ranks that went on assigned some name.

@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby, islice
@@ -32,6 +32,8 @@ from mhnb.rank.execution.streams import CellThread
 
 _MHNB_RANK_FOLDER = str(Path(__file__).parents[1])
 _MAX_ARRAYS, _MAX_PARTS = 8, 1000
+_MAX_SCOPES, _MAX_PATH_CHARS = 8, 60
+"""Most frames of cells whose names are looked at, and characters of an expression that is shown."""
 _TREES = (dict, list, tuple)
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
 """Libraries between the cell and an error of JAX. If other code is there, the cell's own names do not explain the error."""
@@ -253,11 +255,51 @@ def _list_leaves(text: str, tree: Any) -> list[tuple[str, Any]]:
         count += len(value)
         if count > _MAX_PARTS:
             return []
-        items = value.items() if type(value) is dict else enumerate(value)
+        # Another thread may change it meanwhile.
+        items = list(value.items() if type(value) is dict else enumerate(value))
         # Only a key of these types has a text to name its part by; any other part counts as a value of another kind.
         parts = [(f"{path}[{key!r}]", part) if type(key) in (str, int) else (path, key) for key, part in items]
         waiting += reversed(parts)
     return leaves
+
+
+def find_array_names(arrays: Iterable[object], frame: FrameType | None) -> dict[int, str]:
+    """Return the user's expressions for arrays, by `id`.
+
+    The names that the innermost line of a cell uses come first, those of the notebook last. No code of the user's runs.
+
+    Args:
+        arrays: those to name; an array without a name is left out.
+        frame: the innermost one of the stack.
+    """
+    wanted = {id(array) for array in arrays}
+    found: dict[int, str] = {}
+    for line, scope in _list_scopes(frame):
+        words = re.findall(r"\w+", line)
+        names = [name for name in scope if type(name) is str and name[:1] != "_" and name not in ("In", "Out")]
+        # Values come before parts of containers.
+        names.sort(key=lambda name: (name not in words, type(scope[name]) in _TREES))
+        for name in names:
+            if len(found) == len(wanted):
+                return found
+            for path, leaf in _list_leaves(name, scope[name]):
+                if id(leaf) in wanted and len(path) <= _MAX_PATH_CHARS:
+                    found.setdefault(id(leaf), path)
+    return found
+
+
+def _list_scopes(frame: FrameType | None) -> list[tuple[str, dict[str, Any]]]:
+    """Return line and variables of the cells' frames, then the notebook's variables."""
+    scopes, namespace = list[tuple[str, dict[str, Any]]](), dict[str, Any]()
+    while frame is not None and len(scopes) < _MAX_SCOPES:
+        code = frame.f_code
+        if CELL_FILE.fullmatch(code.co_filename) or code.co_filename in TIMED_FILES:
+            namespace = frame.f_globals
+            # The body of a class may have a mapping of the user's own.
+            if code.co_flags & inspect.CO_OPTIMIZED or frame.f_locals is namespace:
+                scopes.append((linecache.getline(code.co_filename, frame.f_lineno), dict(frame.f_locals)))
+        frame = frame.f_back
+    return [*scopes, ("", dict(namespace))]
 
 
 def _is_plain_array(value: object) -> bool:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +55,7 @@ from mhnb.rank.execution.exceptions import cause_of, is_a, members_of
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.stack_sampler import own_wait
 from mhnb.rank.execution.streams import current_cell, current_thread, weak_callback
+from mhnb.rank.execution.tracebacks import find_array_names
 from mhnb.rank.flight import ArrivalRecorder, LaunchId
 from mhnb.rank.guard.hashing import sample_of
 from mhnb.rank.guard.local_agreement import AgreementBackend
@@ -660,7 +662,8 @@ class LaunchGate:
                 if self._is_in_own_cell():
                     self._first_mismatch = self._first_mismatch or (proposal.seq, threading.get_ident(), text)
                 if proposal.provenance in label_provenance(votes):
-                    self._refused_inputs = describe_inputs(inputs, sample_of)
+                    names = find_array_names(inputs, sys._getframe())
+                    self._refused_inputs = describe_inputs(inputs, sample_of, names)
                 raise OrderMismatch(text, result=None)
             case "cell ended":
                 text = "nothing was launched\n  the cell ended while a thread was waiting to launch"

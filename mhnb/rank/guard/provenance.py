@@ -225,10 +225,11 @@ def read_provenance(array: object) -> tuple[int, str]:
     return value, format_producer(producer.name, CELL_NAMES.format_name(producer.seq), producer.line)
 
 
-def describe_inputs(inputs: Iterable[Any], sample_of: Callable[[int], str]) -> list[InputRow]:
+def describe_inputs(inputs: Sequence[Any], sample_of: Callable[[int], str], names: Mapping[int, str]) -> list[InputRow]:
     """Return rows of a refused launch's arrays, to compare with other ranks.
 
     Args:
+        names: the user's expressions for arrays, by `id`.
         sample_of: returns a few elements of the content with a value, as doubles in hex.
     """
     rows: list[InputRow] = []
@@ -236,7 +237,8 @@ def describe_inputs(inputs: Iterable[Any], sample_of: Callable[[int], str]) -> l
         # An array identified by its place of making is wrong before its cell, too, if that made it in another order.
         seq = 0 if producer is None or producer.name == SHARDED_HOST_DATA else producer.seq
         kind = format_array(array.shape, str(array.dtype)) if hasattr(array, "dtype") else ""
-        rows.append(InputRow(value, seq, kind, read_provenance(array)[1], sample_of(value)))
+        name = names.get(id(array), "")
+        rows.append(InputRow(value, seq, kind, read_provenance(array)[1], sample_of(value), name))
     return rows
 
 

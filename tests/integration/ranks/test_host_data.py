@@ -241,10 +241,10 @@ def test_note_says_how_to_make_arrays_in_one_order(ready: Cluster) -> None:
     ready.run("data = {}\nfor k in order: data[k] = lay(v * (1 if k == 'a' else 100))").check()
     notes = ready.run("for k in ('a', 'b'): float(add(data[k]))").notes
     assert not any("--replay" in note for note in notes)
-    assert notes[0].startswith("array 1 of the launch, f32[8], is from sharded host data (cell ")
+    assert notes[0].startswith("data['a'], f32[8], is from sharded host data (cell ")
     assert (
         notes[1]
-        == "Sort file lists, sets and dicts; make each array on the same line, the same number of times on every rank. · clean"
+        == "Sort file lists, sets and dicts; make each array on the same line, the same number of times on every rank."
     )
 
 

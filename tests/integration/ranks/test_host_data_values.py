@@ -169,14 +169,14 @@ def test_notes_describe_different_inputs(ready: Cluster) -> None:
     """The note gives a number's value, or how far larger arrays differ, and the input's position in the launch."""
     ready.run("f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)").check()
     assert ready.run("y = f(x, 0.5 * (rank % 2))").notes == (
-        "array 2 of the launch, f32[], is 0.0 on ranks 0,2, 0.5 on ranks 1,3 · clean",
-        "Make the values equal first: use the same seed, or read them on one rank and broadcast them. · clean",
+        "array 2 of the launch, f32[], is 0.0 on ranks 0,2, 0.5 on ranks 1,3",
+        "Make the values equal first: use the same seed, or read them on one rank and broadcast them.",
     )
     first, second = ready.run("y = f(x, np.arange(8, dtype=np.float32) * (1 + rank // 3))").notes
     assert first == (
-        "array 2 of the launch, f32[8], has different values on rank 3 than on ranks 0-2; for example, the values 7 and 14 · clean"
+        "array 2 of the launch, f32[8], has different values on rank 3 than on ranks 0-2; for example, the values 7 and 14"
     )
-    assert "If each rank has its own data, use jax.make_array_from_process_local_data. · clean" in second
+    assert "If each rank has its own data, use jax.make_array_from_process_local_data." in second
 
 
 @pytest.mark.sample(4)

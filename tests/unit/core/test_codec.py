@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (27, "1e2bed03b9e93b10")
+FORMAT = (28, "bc0c8fa0da8ffd21")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.stored_names import stores_names
+from mhnb.core.stored_names import stores_names, stores_values
 
 STORING = (
     *("x.append(1)", "optimizer.update(m, g)", "setattr(x, 'a', 1)", "print(next(it))"),
@@ -92,4 +92,20 @@ def test_statements_above_the_first_line_do_not_count(first: int, stores: bool) 
 )
 def test_statement_that_raised_has_stored_nothing(source: str, failed_at: int, stores: bool) -> None:  # noqa: FBT001
     """Nor has one below it; in a loop, a function or a lambda, the line does not tell how far the cell came."""
-    assert stores_names(source, failed_at=failed_at) is stores
+    assert stores_values(source, failed_at=failed_at) is stores
+
+
+@pytest.mark.parametrize(
+    ("source", "stores"),
+    [
+        ("import jax\nfrom jax import numpy\nf(x)", False),
+        ("def step(w):\n    scaled = w * 2\n    return f(scaled)\nstep(x)", False),
+        ("def step():\n    global y\n    y = f(x)\nstep()", True),
+        ("def step(w):\n    state['w'] = w\n    f(w)\nstep(x)", True),
+        ("def step(w):\n    losses.append(w)\n    f(w)\nstep(x)", True),
+        ("class Model:\n    w = f(x)\nf(x)", True),
+    ],
+)
+def test_code_is_no_value_that_differs(source: str, stores: bool) -> None:  # noqa: FBT001
+    """A function or module is the same on all ranks; a function that changes something outside it may have been called."""
+    assert stores_values(source, failed_at=source.count("\n") + 1) is stores

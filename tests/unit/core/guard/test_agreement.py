@@ -50,6 +50,8 @@ def test_mismatch_message_groups_ranks_and_shows_lines() -> None:
         "launch 3 of cell 14 differs",
         "  ranks 0,2   jit(add) f32[8] → f32[]   line 2:  got = [f(x) for f in order]",
         "  ranks 1,3   jit(top) f32[8] → f32[]   line 2:  got = [f(x) for f in order]",
+        "  The loop on line 2 may take its steps in another order on some ranks.",
+        "  Sort what it goes through (a set, os.listdir), and choose nothing in it by the rank.",
     ]
 
 
@@ -94,15 +96,64 @@ def test_many_groups_have_unique_labels() -> None:
     ("source", "named"),
     [
         ("if jax.process_index() == 0:\n    y = add(x)", "jax.process_index() == 0"),
-        ("while jax.process_index() < n:\n    y = add(x)", "jax.process_index() < n"),
+        ("y = 0\ny = add(x) if rank else 0", "rank"),
+        ("y = 0\nfor f in ([add, top] if rank else [top, add]): f(x)", None),
         ("if ready:\n    y = add(x)", None),
         ("%time y = 1\ny = add(x)", None),
     ],
 )
 def test_rank_dependent_condition_is_named(source: str, named: str | None) -> None:
-    """The message names an `if` or `while` that depends on the rank, if the cell's own text has it around the launch."""
+    """The message names an `if` that depends on the rank, if the cell's own text has it around the launch."""
     text = format_mismatch([Vote(0, 1, (2,)), Vote(1)], NAMES, number=1, cell_name="cell 1", source=source)
     assert (f"inside `if {named}:`" in text) == (named is not None)
+
+
+@pytest.mark.parametrize(
+    ("source", "loop"),
+    [
+        ("for step in range(2 + rank):\n    y = add(x)", 1),
+        ("while n < 2 + rank:\n    y = add(x)", 1),
+        ("y = 0\nwhile add(x) < n: y += 1", 2),
+        ("y = 0\ny = [add(x) for _ in range(rank)]", 2),
+        ("for step in (1, 2):\n    for batch in batches: add(x)", 2),
+        ("for step in add(x):\n    y = 0", None),
+        ("for step in range(3):\n    pass; add(x)", 1),
+        ("y = 0\nadd(x)", None),
+    ],
+)
+def test_loop_of_unequal_length_is_named(source: str, loop: int | None) -> None:
+    """The message names the innermost loop, how far the other ranks came in it, and what to do."""
+    line = 1 if "in add" in source else 2
+    votes = [Vote(0, 1, (line,)), Vote(1), Vote(2)]
+    text = format_mismatch(votes, NAMES, number=3, cell_name="cell 1", source=source)
+    assert (f"in the loop on line {loop}, and ranks 1-2 finished after 2 launches.\n  Make the number" in text) == bool(
+        loop
+    )
+    first = format_mismatch(votes, NAMES, number=1, cell_name="cell 1", source=source)
+    assert ("finished before the first launch." in first) == bool(loop)
+    failed = [*votes, Vote(3, ending="error")]
+    assert "the loop" not in format_mismatch(failed, NAMES, number=3, cell_name="cell 1", source=source)
+
+
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        (((2,), (2,)), "The loop on line 1 may take its steps in another order on some ranks."),
+        (((3,), (3,)), "Call the same function with the same shapes in line 3 on every rank."),
+        (((2,), (3,)), "Make the calls of lines 2 and 3 on every rank, in one order"),
+        (((4, 2), (3,)), "Make the calls of lines 3 and 4 on every rank, in one order"),
+        (((), (3,)), ""),
+    ],
+)
+def test_other_programs_have_a_next_step(lines: tuple[tuple[int, ...], ...], hint: str) -> None:
+    """The hint names the loop that the calls are in, their only line, or all of their lines."""
+    votes = [Vote(rank, rank + 1, where) for rank, where in enumerate(lines)]
+    names = {1: "jit(add)", 2: "jit(top)"}
+    source = "for f in fs:\n    f(x)\nf(x)\nf(y)"
+    text = format_mismatch(votes, names, number=1, cell_name="cell 1", source=source)
+    assert hint in text
+    same = format_mismatch(votes, {1: "jit(f)", 2: "jit(f)"}, number=1, cell_name="cell 1", source=source)
+    assert len(same.splitlines()) == 4
 
 
 def test_reasons_of_missing_ranks_are_distinguished() -> None:

@@ -16,6 +16,7 @@ from mhnb.core.guard.provenance import (
     InputRow,
     combine_values,
     describe_divergence,
+    describe_provenance,
     find_conflict,
     find_divergence,
     join_uncompared_blocks,
@@ -106,9 +107,65 @@ def test_different_array_is_named_with_hint(rows: list[InputRow], expected: list
     assert describe_divergence({rank: [same, each] for rank, each in enumerate(rows)}) == expected
 
 
+def named(value: int, name: str, kind: str = "f32[2]", producer: str = "jit(f) f32[2] → f32[2] (cell 2)") -> InputRow:
+    """Return the row of an array for which the rank knows a name."""
+    return InputRow(value, 2, kind, producer, "", name)
+
+
+def test_array_is_named_by_the_users_variable() -> None:
+    """One name on all ranks is the subject; otherwise each rank's own is beside the number."""
+    other = "jit(g) f32[2] → f32[2] (cell 3)"
+    same = {0: [named(1, "w")], 1: [named(2, "w", producer=other)]}
+    assert describe_divergence(same) == ["w, f32[2], is from jit(f) (cell 2) on rank 0, from jit(g) (cell 3) on rank 1"]
+    chosen = describe_divergence({0: [named(1, "a")], 1: [named(2, "b")], 2: [named(2, "")]})
+    assert chosen[0].startswith("array 1 of the launch (a on rank 0, b on rank 1), f32[2], is from jit(f)")
+
+
+def test_arrays_that_differ_alike_share_a_line() -> None:
+    """A tree of parameters is one line: its first names, and how many more."""
+    origins = "from jit(f) (cell 2) on rank 0, from jit(g) (cell 3) on rank 1"
+    other = "jit(g) f32[2] → f32[2] (cell 3)"
+
+    def describe(names: list[str], kinds: list[str]) -> list[str]:
+        rows = [
+            [
+                named(10 * n + rank + 1, name, kind, producer or "jit(f) () → f32[2] (cell 2)")
+                for n, (name, kind) in enumerate(zip(names, kinds, strict=True))
+            ]
+            for rank, producer in enumerate(("", other))
+        ]
+        return describe_divergence(dict(enumerate(rows)))
+
+    tree = [f"p[{n}]" for n in range(40)]
+    assert describe(tree, ["f32[2]"] * 40) == [f"p[0], p[1], p[2] and 37 more, f32[2], are {origins}"]
+    assert describe(tree[:2], ["f32[2]", "f32[]"]) == [f"p[0], p[1] are {origins}"]
+    assert describe([""] * 4, ["f32[2]"] * 4) == [f"arrays 1-4 of the launch, f32[2], are {origins}"]
+
+
+def test_types_are_shown_if_only_they_differ() -> None:
+    """Programs of one name and line that take other types would look equal without them."""
+    by_rank = {0: (1, "jit(f) f32[] → f32[] (cell 2)"), 1: (2, "jit(f) i32[] → f32[] (cell 2)")}
+    assert (
+        describe_provenance(by_rank)
+        == "from jit(f) f32[] → f32[] (cell 2) on rank 0, from jit(f) i32[] → f32[] (cell 2) on rank 1"
+    )
+    calls = {0: (1, "jit(f) () → f32[] that calls g (cell 2)"), 1: (2, "jit(f) f32[] → f32[] that calls h (cell 2)")}
+    assert (
+        describe_provenance(calls)
+        == "from jit(f) that calls g (cell 2) on rank 0, from jit(f) that calls h (cell 2) on rank 1"
+    )
+
+
+def test_chosen_variable_is_no_divergence() -> None:
+    """Ranks that chose two variables need another cell, not a replay."""
+    assert find_divergence([[named(1, "a")], [named(2, "b")]]) == 0
+    assert find_divergence([[named(1, "a")], [named(2, "a")]]) == 2
+    assert find_divergence([[named(1, "a")], [named(2, "")]]) == 2
+
+
 def test_only_first_different_arrays_are_named() -> None:
     """If many arrays differ, the first three are named, and the hint appears once."""
-    texts = describe_divergence({rank: [row(10 * n + rank, "", rank, rank) for n in range(1, 9)] for rank in (0, 1)})
+    texts = describe_divergence({rank: [row(10 * n + rank, "", n, n + rank) for n in range(1, 9)] for rank in (0, 1)})
     assert [text.partition(",")[0] for text in texts[:3]] == [f"array {n} of the launch" for n in (1, 2, 3)]
     assert texts[3:] == ["5 more arrays of the launch differ", LOCAL_HINT]
 
@@ -163,7 +220,9 @@ def test_recovery_replays_up_to_the_divergence() -> None:
                 for rank, end in enumerate(ends)
             ]
         notes = finished(driver(*ends)).result.notes
-    expected = "Values that only some ranks changed differ until %mhjax restart --replay --to 2, which stops before cell 3 · clean"
+    expected = (
+        "Values that only some ranks changed differ until %mhjax restart --replay --to 2, which stops before cell 3"
+    )
     assert notes[1:] == (expected,)
     driver.submit(4)
     ends = [

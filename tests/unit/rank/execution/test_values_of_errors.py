@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from mhnb.core.error_site import ErrorSite
-from mhnb.rank.execution.tracebacks import find_error_site
+from mhnb.rank.execution.tracebacks import find_array_names, find_error_site
 
 SHARDING = SimpleNamespace(device_set=[SimpleNamespace(id=0)])
 FACTS = {"is_fully_addressable": False, "sharding": SHARDING, "shape": (8,), "dtype": np.dtype("f4")}
@@ -26,6 +27,52 @@ def find_site(value: Any, monkeypatch: pytest.MonkeyPatch) -> ErrorSite:
     with pytest.raises(ValueError, match="could not be broadcast") as caught:
         exec(compile(line, "<cell 1>", "exec"), {"np": np, "t": value})
     return find_error_site(caught.value)
+
+
+def find_names(code: str, arrays: list[object]) -> list[str]:
+    """Return the names of arrays as a cell that calls `look()` sees them; `a` and `b` are the first two."""
+    found = dict[int, str]()
+    namespace: dict[Any, Any] = {
+        "look": lambda: found.update(find_array_names(arrays, sys._getframe())),
+        "_1": arrays[0],
+        "Out": arrays,
+        7: arrays[0],
+        "hidden": make_circular(),
+        "a": arrays[0],
+        "b": arrays[1],
+    }
+    linecache.cache["<cell 1>"] = (len(code), None, code.splitlines(True), "<cell 1>")
+    exec(compile(code, "<cell 1>", "exec"), namespace)
+    del linecache.cache["<cell 1>"]
+    return [found.get(id(array), "") for array in arrays]
+
+
+def test_arrays_are_named_as_the_innermost_line_sees_them() -> None:
+    """Names of that line come first, then other local ones and those of callers; no name is IPython's own."""
+    arrays: list[object] = [object(), object(), object()]
+    assert find_names("look()", arrays) == ["a", "b", ""]
+    assert find_names("c = a\nlook(), c", arrays) == ["c", "b", ""]
+    assert find_names("def f(w):\n    look()\nf({'k': [b]})", arrays) == ["a", "w['k'][0]", ""]
+    assert find_names("def f(w):\n    look()\ndef g(v):\n    f(1)\ng(b)", arrays) == ["a", "v", ""]
+    assert find_names("class A:\n    c = b\n    look()", arrays) == ["a", "b", ""]
+    assert find_array_names(arrays, None) == {}
+
+
+def test_naming_an_array_runs_no_code_of_the_users() -> None:
+    """A container of the user's own is not entered, and nothing is compared."""
+
+    class Tree(dict[str, object]):
+        def __getattribute__(self, name: str) -> object:
+            raise AssertionError(name)
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError
+
+        __hash__ = None
+
+    tree = Tree()
+    dict.__setitem__(tree, "w", GLOBAL)
+    assert find_names("look()", [tree, GLOBAL]) == ["a", "b"]
 
 
 def make_nested(levels: int) -> list[Any]:

@@ -168,8 +168,8 @@ def test_copy_has_the_tag_of_its_source() -> None:
 def test_inputs_of_a_refused_launch_are_described() -> None:
     """An input identified by its place has no cell to refer to, and neither has one that was laid out for the launch."""
     arrays = [host_array(5, STEP), host_array(6, Producer(SHARDED_HOST_DATA, 4, 1)), host_array(7), Array()]
-    assert describe_inputs(arrays, lambda value: "ab" if value == 7 else "") == [
-        InputRow(5, 3, "", "jit(step) (cell 3, line 2)", ""),
+    assert describe_inputs(arrays, lambda value: "ab" if value == 7 else "", {id(arrays[0]): "w"}) == [
+        InputRow(5, 3, "", "jit(step) (cell 3, line 2)", "", "w"),
         InputRow(6, 0, "", "sharded host data (cell 4, line 1)", ""),
         InputRow(7, 0, "", "", "ab"),
         InputRow(UNKNOWN, 0, "", "", ""),
