@@ -38,6 +38,8 @@ class ArrayFacts(NamedTuple):
     device_order: int
     """Equal if the shardings of two arrays list the devices in the same order."""
     is_bool: bool = False
+    is_replicated: bool = False
+    """Whether each device has all of it."""
 
 
 class TreeFacts(NamedTuple):
@@ -238,7 +240,8 @@ def add_argument(site: ErrorSite, functions: Collection[str], argument: str) -> 
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in functions:
         return None
     text = ast.unparse(node)
-    return f"{text[:-1]}, {argument})" if len(text) <= _MAX_CALL_CHARS and (node.args or node.keywords) else None
+    separator = ", " if node.args or node.keywords else ""
+    return f"{text[:-1]}{separator}{argument})" if len(text) <= _MAX_CALL_CHARS else None
 
 
 def find_first_argument(site: ErrorSite, code: str = "") -> str | None:

@@ -332,6 +332,8 @@ def _hint_unequal(seen: RecognisedError) -> str:
 
 
 _UPDATE = re.compile(r"\.at\[[^]]*\]\.(?!get\b)\w+\(")
+TAKE_RESHAPED_SHARDING = frozenset(("ravel", "reshape"))
+"""Methods of arrays and functions of `jax.numpy` that accept `out_sharding`."""
 UPDATES = frozenset(("add", "divide", "max", "min", "multiply", "power", "set", "subtract"))
 """Methods of `x.at[...]` that accept `out_sharding`."""
 
@@ -353,6 +355,11 @@ def _hint_captured(seen: RecognisedError) -> str:
     name = find_captured(seen.site, seen.code)
     if name is None and _UPDATE.search(seen.code):
         return _hint_indexed_update(seen)
+    if name is None and "out_sharding" in seen.site.expression:
+        return (
+            "The result is to be on a mesh of several devices, and this call runs on one: "
+            "make the call under jax.set_mesh of that mesh, on every rank."
+        )
     name = name or "it"
     return f"A global array cannot be captured by a compiled function: pass {name} as an argument."
 
@@ -562,9 +569,56 @@ def _hint_donated(seen: RecognisedError) -> str:
 
 
 def _hint_indivisible(seen: RecognisedError) -> str:
-    axis, parts, size = (int(part) for part in seen.match.groups())
-    fitting = -(-size // parts) * parts
-    return f"{parts} does not divide {size}: pad dimension {axis} to {fitting}, or shard another dimension."
+    return _format_padding(seen, f"dimension {seen.match['axis']}", "shard another dimension")
+
+
+def _format_padding(seen: RecognisedError, dimension: str, other: str) -> str:
+    """Format how to pad a dimension of the match's `size` into `parts` equal parts.
+
+    Args:
+        dimension: what to pad.
+        other: what the user can do instead.
+    """
+    parts, size = int(seen.match["parts"]), int(seen.match["size"])
+    return f"{parts} does not divide {size}: pad {dimension} to {-(-size // parts) * parts}, or {other}."
+
+
+def _hint_reshape(seen: RecognisedError) -> str:
+    why = "JAX cannot choose how the axes of the mesh divide the new shape of an array with Explicit axes"
+    mesh = _find_explicit_mesh(seen)
+    cure = add_argument(seen.site, TAKE_RESHAPED_SHARDING, f"out_sharding=NamedSharding({mesh}, P())") if mesh else None
+    if cure is None:
+        return f"{why}. Choose it with out_sharding= in the call that reshapes."
+    return f"{why}. Choose it: {cure}. P() replicates the result; with the axes in P, it stays sharded."
+
+
+def _hint_global_to_device(seen: RecognisedError) -> str:
+    if "make_array_from_callback" in seen.site.expression:
+        return _hint_global_callback(seen)
+    text = find_first_argument(seen.site, seen.code)
+    facts = seen.site.arrays.get(text or "")
+    if text is not None and facts is not None and facts.is_replicated:
+        return f"{text} is on several ranks, and each has a copy: {text}.addressable_shards[0].data is this rank's."
+    why = "A device of one rank cannot take a global array, whose parts are on other ranks, too."
+    if text is None or facts is None or facts.is_local or not facts.is_on_mesh:
+        return f"{why} Use the part that is on this rank, .addressable_shards[0].data, or replicate the array first on all ranks."
+    return (
+        f"{why} {text}.addressable_shards[0].data is the part on this rank's first device. For all of it, replicate it first on all ranks: "
+        f"jax.device_put({text}, NamedSharding({text}.sharding.mesh, P()))."
+    )
+
+
+def _hint_global_callback(seen: RecognisedError) -> str:
+    why = "A callback of make_array_from_callback returns values of this rank, but this one returns a global array."
+    text = find_captured(seen.site, seen.code)
+    facts = seen.site.arrays.get(text or "")
+    if text is None or facts is None or facts.is_local:
+        return (
+            f"{why} Return a NumPy array; to move a global array to another sharding, use jax.device_put on every rank."
+        )
+    if facts.is_replicated:
+        return f"{why} {text} is replicated: write np.asarray({text}) instead of {text} in the callback."
+    return f"{why} To move {text} to another sharding, use jax.device_put on every rank."
 
 
 def _find_named_operands(seen: RecognisedError) -> tuple[str, str] | None:
@@ -885,6 +939,10 @@ HINTS = (
         _hint_unreachable,
     ),
     _make_hint(
+        r"When the second argument to `device_put` is a Device, the first argument must be a fully addressable array",
+        _hint_global_to_device,
+    ),
+    _make_hint(
         r"device_put's second argument must be a Device or a Sharding which represents addressable devices",
         _hint_local_put,
     ),
@@ -907,18 +965,38 @@ HINTS = (
     ),
     # -- shardings
     _make_hint(
-        r"array axis (\d+) is partitioned (\d+) times, but (?:the|does not evenly divide the) dimension size (?:is )?(\d+)",
-        _hint_indivisible,
-    ),
-    _make_hint(
         r"requires contracting dimensions to have the same shape, got \((.+?),?\) and \((.+?),?\)",
         _hint_summed,
         ename="TypeError",
     ),
     _make_hint(r"got incompatible shapes for broadcasting: (\(.*?\)), (\(.*?\))\.", _hint_broadcast, ename="TypeError"),
     _make_hint(
-        r"axis sizes that are not evenly divisible by the corresponding mesh axis",
-        "The mesh axis does not divide that dimension: pad the array, or shard another dimension.",
+        r"array axis (?P<axis>\d+) is partitioned (?P<parts>\d+) times, "
+        r"but (?:the|does not evenly divide the) dimension size (?:is )?(?P<size>\d+)",
+        _hint_indivisible,
+    ),
+    _make_hint(
+        r"maps array axis (?P<axis>\d+) \(of size (?P<size>\d+)\) to mesh .*?, but (?P<parts>\d+) does not evenly divide",
+        _hint_indivisible,
+    ),
+    _make_hint(
+        r"size of all_to_all split_axis \((?P<size>\d+)\) has to be divisible by the size of the named axis \S+ \((?P<parts>\d+)\)",
+        lambda seen: _format_padding(seen, "the split dimension", "choose another split_axis"),
+    ),
+    _make_hint(
+        r"reduce_scatter operand scatter dimension size (?P<size>\d+) must be divisible by shard_count (?P<parts>\d+)",
+        lambda seen: _format_padding(seen, "the scattered dimension", "choose another scatter_dimension"),
+    ),
+    _make_hint(
+        r"on sharded dims where out dim \((?P<size>\d+)\) is not divisible by mesh axes \((?P<parts>\d+)\)",
+        lambda seen: (
+            f"{seen.match['parts']} devices cannot hold equal parts of a result of {seen.match['size']}: choose a size that is a "
+            f"multiple of {seen.match['parts']}, or replicate the array first on every rank with jax.sharding.reshard."
+        ),
+        ename="ShardingTypeError",
+    ),
+    _make_hint(
+        r"This reshape is not supported\. Please specify the sharding", _hint_reshape, ename="ShardingTypeError"
     ),
     _make_hint(
         r"is only valid for values of rank at least \d+, but was applied to a value of rank"

@@ -322,6 +322,7 @@ def _describe_array(array: Any) -> ArrayFacts:
         device_set=crc32(repr(sorted(ids)).encode()),
         device_order=crc32(repr(ids).encode()),
         is_bool=array.dtype == bool,
+        is_replicated=bool(array.is_fully_replicated),
     )
 
 

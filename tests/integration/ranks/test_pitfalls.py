@@ -53,6 +53,7 @@ def product(first, second):
 double = jax.jit(lambda a: a * 2, donate_argnums=0)
 local = jax.device_put(np.ones(8), jax.local_devices()[0])
 whole, devices = NamedSharding(mesh, P()), np.array(jax.devices())
+copies = spread(np.arange(8), whole)
 turned = spread(np.arange(8), NamedSharding(Mesh(devices[::-1], ("x",)), P("x")))
 half = NamedSharding(Mesh(devices[:4], ("x",)), P("x"))
 quarter = jax.make_array_from_callback((8,), half, lambda box: np.arange(8, dtype=np.float32)[box], dtype=np.float32)
@@ -123,7 +124,21 @@ PITFALLS = [
     row("18 put", "jax.device_put(local, rows)", "ValueError", "local is on this rank's own devices"),
     row("18 in_shardings", "jax.jit(abs, in_shardings=whole)(params)", "ValueError", "leave in_shardings out"),
     row("19 indivisible", "jax.device_put(wide, rows)", "IndivisibleError", "8 does not divide 6", "dimension 0 to 8"),
-    row("19 shard_map", "jax.shard_map(abs, mesh=mesh, in_specs=P('x'), out_specs=P('x'))(wide)", "ValueError", "pad"),
+    row("19 shard_map", "jax.shard_map(abs, mesh=mesh, in_specs=P('x'), out_specs=P('x'))(wide)", "ValueError", "dimension 0 to 8"),
+    row("19 explicit", "jnp.zeros(6, out_sharding=by_row.sharding)", "ValueError", "8 does not divide 6", "dimension 0 to 8"),
+    row("21 no mesh for zeros", "jnp.zeros(8, out_sharding=line.sharding)", "ValueError", "under jax.set_mesh of that mesh"),
+    row("19 reshape", "by_row.reshape(2, 4, 8)", "ShardingTypeError", "by_row.reshape(2, 4, 8, out_sharding=NamedSharding("),
+    row("19 slice", "jax.lax.dynamic_slice(line, (0,), (6,))", "ShardingTypeError", "a multiple of 8"),
+    row("30 one device", "jax.device_put(params, jax.local_devices()[0])", "ValueError", "params.addressable_shards[0].data"),
+    row("30 copy", "jax.device_put(copies, jax.local_devices()[0])", "ValueError", "copies.addressable_shards[0].data is this rank's"),
+    row(
+        "30 callback", "jax.make_array_from_callback((8,), rows, lambda box: copies[box])",
+        "ValueError", "write np.asarray(copies) instead of copies",
+    ),
+    row(
+        "30 callback that is a function", "def part(box): return copies[box]\njax.make_array_from_callback((8,), rows, part)",
+        "ValueError", "Return a NumPy array",
+    ),
     row("20 contracting", "by_column @ by_row", "ShardingTypeError", "jnp.matmul(by_column, by_row, out_sharding="),
     row("20 add", "by_row + by_column", "ShardingTypeError", "reshard(by_column, by_row.sharding)"),
     row("20 concatenate", "with jax.set_mesh(explicit): jnp.concatenate([by_row, by_column])", "ShardingTypeError", "compatible shardings"),
@@ -382,6 +397,9 @@ by_row.at[0].get(out_sharding=NamedSharding(explicit, P()))
 jax.jit(abs, in_shardings=rows)(jax.device_put(batch, rows))
 multihost_utils.process_allgather(params, tiled=True)
 params.sharding.devices_indices_map(params.shape)
+assert copies.addressable_shards[0].data.shape == (8,)
+assert params.addressable_shards[0].data.shape == (1,)
+with jax.set_mesh(explicit): jnp.zeros(8, out_sharding=line.sharding)
 """
     ranks.run(fixes).check()
 
@@ -595,6 +613,13 @@ FIXES = [
     Fix("params.at[params > 3].set(0)", "assert {}.sum() == 6", "params.at["),
     Fix("line[line > 0]", "assert {}.shape == (8,)", "jax.device_put(line"),
     Fix("by_row[1:, 0]", "{}", "by_row.at"),
+    Fix("by_row.reshape(2, 4, 8)", "{}", "by_row.reshape"),
+    Fix("by_column.ravel()", "{}", "by_column.ravel"),
+    Fix("jnp.reshape(by_column, 64)", "{}", "jnp.reshape"),
+    Fix("jax.jit(lambda a: a.reshape(2, 4, 8))(by_row)", "jax.jit(lambda a: {})(by_row)", "a.reshape"),
+    Fix("jax.device_put(params, jax.local_devices()[0])", "np.asarray({})"),
+    Fix("jax.make_array_from_callback((8,), rows, lambda box: copies[box])",
+          "jax.make_array_from_callback((8,), rows, lambda box: {}[box])", "np.asarray(copies)"),
     Fix("jnp.dot(by_column, by_row)", "{}", "jnp.dot"),
     Fix("jnp.einsum('bd,df->bf', by_column, by_row)", "{}", "jnp.einsum"),
     Fix("jnp.tensordot(by_column, by_row, axes=1)", "{}", "jnp.tensordot"),

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from mhnb.core import hints
 from mhnb.core.error_site import ArrayFacts, ErrorSite, RefusedMesh, TreeFacts
-from mhnb.core.hints import HINTS, TAKE_OUT_SHARDING, UPDATES, Hint, RecognisedError, find_hint
+from mhnb.core.hints import HINTS, TAKE_OUT_SHARDING, TAKE_RESHAPED_SHARDING, UPDATES, Hint, RecognisedError, find_hint
 from mhnb.magics.commands import list_names
 from tests.support.source import PACKAGE
 
@@ -38,7 +38,36 @@ PROVOKED = {
         "8 does not divide 6: pad dimension 0 to 8",
     ),
     "jax.device_put(np.ones(6), rows)": ("IndivisibleError", "8 does not divide 6"),
-    "jax.shard_map(abs, mesh=mesh, in_specs=P('x'), out_specs=P('x'))(np.ones(6))": ("ValueError", "pad"),
+    "jax.shard_map(abs, mesh=mesh, in_specs=P('x'), out_specs=P('x'))(np.ones(6))": ("ValueError", "dimension 0 to 8"),
+    "jax.shard_map(abs, mesh=square, in_specs=P(None, ('x', 'y')), out_specs=P('x'))(np.ones((2, 9)))": (
+        "ValueError",
+        "dimension 1 to 16",
+    ),
+    "jax.jit(lambda: jnp.zeros((2, 9)), out_shardings=NamedSharding(mesh, P(None, 'x')))()": (
+        "IndivisibleError",
+        "dimension 1 to 16",
+    ),
+    "jax.jit(abs, in_shardings=rows)(np.ones(6))": ("IndivisibleError", "dimension 0 to 8"),
+    "jax.lax.with_sharding_constraint(np.ones(6), rows)": ("IndivisibleError", "dimension 0 to 8"),
+    "jax.make_array_from_callback((6,), rows, lambda box: np.ones(6)[box])": ("IndivisibleError", "dimension 0 to 8"),
+    "jnp.zeros(6, out_sharding=NamedSharding(explicit, P('x')))": (
+        "ValueError",
+        "8 does not divide 6: pad dimension 0 to 8",
+    ),
+    "with jax.set_mesh(explicit): jax.jit(lambda a: jax.sharding.reshard(a, P('x')))(np.ones(6))": (
+        "ValueError",
+        "dimension 0 to 8",
+    ),
+    "jax.shard_map(lambda a: jax.lax.all_to_all(a, 'x', 0, 0, tiled=True), mesh=mesh, in_specs=P(), out_specs=P('x'))(np.ones(6))": (
+        "ValueError",
+        "8 does not divide 6: pad the split dimension to 8",
+    ),
+    "jax.shard_map(lambda a: jax.lax.psum_scatter(a, 'x', tiled=True), mesh=mesh, in_specs=P(), out_specs=P('x'))(np.ones(9))": (
+        "ValueError",
+        "8 does not divide 9: pad the scattered dimension to 16",
+    ),
+    "jax.lax.dynamic_slice(by_row, (0, 0), (6, 8))": ("ShardingTypeError", "multiple of 8"),
+    "by_row.reshape(2, 4, 8)": ("ShardingTypeError", "out_sharding"),
     "jax.device_put(np.ones(8), NamedSharding(mesh, P('x', None)))": ("ValueError", "more entries"),
     "jax.shard_map(abs, mesh=mesh, in_specs=P('x', None), out_specs=P('x'))(params)": ("ValueError", "more entries"),
     "jax.make_array_from_callback((8,), NamedSharding(mesh, P(None, 'x')), lambda box: np.ones(8)[box])": (
@@ -186,6 +215,11 @@ KNOWN = [
         "ValueError",
         "device_put's second argument must be a Device or a Sharding which represents addressable devices",
         "holds",
+    ),
+    (
+        "ValueError",
+        "When the second argument to `device_put` is a Device, the first argument must be a fully addressable array or",
+        "the part that is on this rank",
     ),
     ("ValueError", "Gathering global non-fully-addressable arrays only supports tiled=True", "tiled"),
     ("ValueError", "Passing non-trivial shardings for numpy inputs is not allowed. To fix", "device_put"),
@@ -636,6 +670,10 @@ def test_functions_with_out_sharding_accept_it() -> None:
         functions = [getattr(module, name) for module in (jnp, jax.lax) if hasattr(module, name)]
         assert functions
         assert all("out_sharding" in inspect.signature(function).parameters for function in functions), name
+    for name in TAKE_RESHAPED_SHARDING:
+        assert all("out_sharding" in inspect.signature(getattr(of, name)).parameters for of in (jnp, jnp.zeros(1))), (
+            name
+        )
     for name in UPDATES:
         assert "out_sharding" in inspect.signature(getattr(jnp.zeros(1).at[0], name)).parameters, name
 

@@ -15,7 +15,13 @@ from mhnb.core.error_site import ErrorSite
 from mhnb.rank.execution.tracebacks import find_array_names, find_error_site
 
 SHARDING = SimpleNamespace(device_set=[SimpleNamespace(id=0)])
-FACTS = {"is_fully_addressable": False, "sharding": SHARDING, "shape": (8,), "dtype": np.dtype("f4")}
+FACTS = {
+    "is_fully_addressable": False,
+    "is_fully_replicated": False,
+    "sharding": SHARDING,
+    "shape": (8,),
+    "dtype": np.dtype("f4"),
+}
 GLOBAL = type("ArrayImpl", (), {"__module__": "jax", **FACTS})()
 """Stands for a global array of JAX, which one process cannot have."""
 
