@@ -96,6 +96,8 @@ class ErrorSite(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     """The function that called the innermost one."""
     entry: str = ""
     """The module of the library's function that the cell called."""
+    shardings: list[str] = field(default_factory=list)
+    """The names and parts in it that are shardings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,39 @@ def find_first_argument(site: ErrorSite, code: str = "") -> str | None:
             if len(uses) == 1 and uses[0].text == ast.unparse(node.args[0]):
                 return uses[0].text
     return None
+
+
+def find_sharding(site: ErrorSite, code: str = "") -> str:
+    """Return the only sharding in the failing expression, or empty.
+
+    Without one, it is a replicated one on the only `mesh=` of a call.
+
+    >>> find_sharding(ErrorSite(expression="jax.device_put(x, rows)", shardings=["rows"]))
+    'rows'
+    >>> find_sharding(ErrorSite(expression="jax.shard_map(f, mesh=mesh, in_specs=P('x'))(x)"))
+    'NamedSharding(mesh, P())'
+    """
+    node = next(_parse_candidates(site, code), None)
+    found = set(_list_shardings(site, node)) if node is not None else set()
+    if node is not None and not found:
+        meshes = {
+            ast.unparse(part.value) for part in ast.walk(node) if isinstance(part, ast.keyword) and part.arg == "mesh"
+        }
+        found = {f"NamedSharding({mesh}, P())" for mesh in meshes}
+    return found.pop() if len(found) == 1 and all(len(text) <= _MAX_CALL_CHARS for text in found) else ""
+
+
+def _list_shardings(site: ErrorSite, node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Call(func=ast.Name(id="NamedSharding") | ast.Attribute(attr="NamedSharding")):
+            yield ast.unparse(node)
+        case ast.Attribute(value=value, attr="sharding") if ast.unparse(value) in site.arrays:
+            yield ast.unparse(node)
+        case ast.expr() if ast.unparse(node) in site.shardings:
+            yield ast.unparse(node)
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _list_shardings(site, child)
 
 
 def _parse_candidates(site: ErrorSite, code: str) -> Iterator[ast.expr]:

@@ -32,6 +32,7 @@ from mhnb.core.error_site import (
     find_index,
     find_mask,
     find_operands,
+    find_sharding,
     find_uses,
 )
 from mhnb.core.ranks import describe_ranks
@@ -320,14 +321,17 @@ def _hint_unequal(seen: RecognisedError) -> str:
             'to keep all digits, call jax.config.update("jax_enable_x64", True) first on every rank.'
         )
     if cause == "nan":
+        sharding = find_sharding(seen.site, seen.code)
+        call = f"({text}.shape, {sharding}, lambda box: {text}[box])" if text and sharding else ""
         return (
-            f"{text or 'The value'} contains NaN, so this equality check always fails. Use jax.make_array_from_callback"
-            f"{f'({text}.shape, sharding, lambda box: {text}[box])' if text else ''}, which does not compare."
+            f"{text or 'The value'} contains NaN, so this equality check always fails. Use jax.make_array_from_callback{call}, "
+            "which does not compare."
         )
     also = " JAX rounds to its own dtypes before it compares, so pass equal float64 values with .astype(np.float32)."
     return (
         "device_put onto a global sharding needs the same value on every rank. Use the same seed on every rank; if each rank has its own "
-        "part, use jax.make_array_from_process_local_data(sharding, part)." + (also if cause == "unknown" else "")
+        "part, use jax.make_array_from_process_local_data with a sharding that splits the array."
+        + (also if cause == "unknown" else "")
     )
 
 
@@ -368,15 +372,15 @@ class _PlacedArgument(NamedTuple):
     """An argument of a call, and its devices."""
 
     text: str
-    """As the user wrote it if that is known, otherwise the name of the parameter."""
+    """As the user wrote it; empty if that is not known."""
     subject: str
-    """The same as the subject of a sentence."""
+    """The same as the subject of a sentence, or the name of the parameter."""
     shape: str
     devices: tuple[str, ...]
     is_local: bool
     """Whether these are this rank's own devices."""
     mesh: str
-    """The text that names its mesh."""
+    """An expression of its mesh; empty if none is known."""
 
 
 _PLACED = re.compile(r"argument (\S+) of (.+?) with shape \w+\[([^\]]*)\] and with device ids \[([\d, ]+)\]")
@@ -398,13 +402,14 @@ def _parse_placed_arguments(seen: RecognisedError) -> list[_PlacedArgument]:
         elif len(arguments) == 1:
             # An argument of the call itself, or of a function inside it, whose parameter names mean nothing here.
             named = find_first_argument(seen.site, seen.code) or seen.format_array_name("")
-            text, subject = (named, named) if named else (name if name.isidentifier() else "a", subject)
-        elif not name.isidentifier():
-            text = "ab"[len(found) > 0]
+            text, subject = (named, named) if named else ("", subject)
+        else:
+            # The names of parameters mean nothing in the user's line.
+            text = ""
         ids, facts = tuple(devices.split(", ")), seen.site.arrays.get(text)
         is_local = facts.is_local if facts else len(ids) == 1
         # An array without a NamedSharding has no mesh.
-        on_mesh = f"{text}.sharding.mesh" if facts is None or facts.is_on_mesh else "mesh"
+        on_mesh = f"{text}.sharding.mesh" if text and (facts is None or facts.is_on_mesh) else ""
         found.append(_PlacedArgument(text, subject, re.sub(r"@[^,\]]*", "", shape), ids, is_local, on_mesh))
     return found
 
@@ -422,56 +427,64 @@ def _hint_mixed_devices(seen: RecognisedError) -> str:
     if set(one.devices) == set(other.devices):
         return (
             f"The meshes of {one.subject} and {other.subject} list the same {len(one.devices)} devices in a different order: "
-            f"jax.device_put({other.text}, {_format_target(one, other)}) on every rank, or create both on the same mesh."
+            f"{_format_move(other.text, _format_target(one, other))}, or create both on the same mesh."
         )
     if one.is_local and other.is_local:
-        move = f"jax.device_put({other.text}, {one.text}.sharding)"
+        move = _format_move(other.text, one.text and f"{one.text}.sharding", where="")
         return f"{_capitalize(one.subject)} and {other.subject} are on different devices of this rank: {move}."
     local, spread = (one, other) if one.is_local else (other, one)
     if local.is_local:
         own = "device" if len(local.devices) == 1 else f"{len(local.devices)} devices"
         return (
             f"{_capitalize(local.subject)} is on this rank's own {own}, but {spread.subject} is on a mesh of several ranks: "
-            f"jax.device_put(np.asarray({local.text}), NamedSharding({spread.mesh}, P())) on every rank, "
+            f"{_format_move(local.text and f'np.asarray({local.text})', _format_replicated(spread.mesh))}, "
             "if all ranks hold the same value."
         )
     few, many = sorted((one, other), key=lambda each: len(each.devices))
     return (
         f"{_capitalize(many.subject)} is on {len(many.devices)} devices and {few.subject} on {len(few.devices)}. {_NO_WAY_ACROSS} "
-        f"{_format_rebuild(few.text, f'NamedSharding({many.mesh}, P())')}"
+        f"{_format_rebuild(few.text, _format_replicated(many.mesh))}"
     )
 
 
 def _format_target(fixed: _PlacedArgument, moved: _PlacedArgument) -> str:
     same = fixed.shape == moved.shape
-    return f"{fixed.text}.sharding" if same else f"NamedSharding({fixed.mesh}, P())"
+    return f"{fixed.text}.sharding" if fixed.text and same else _format_replicated(fixed.mesh)
+
+
+def _format_replicated(mesh: str) -> str:
+    return f"NamedSharding({mesh}, P())" if mesh else ""
+
+
+def _format_move(text: str, sharding: str, *, where: str = " on every rank") -> str:
+    """Format a call of `device_put`, or describe it if an expression is unknown."""
+    if text and sharding:
+        return f"jax.device_put({text}, {sharding}){where}"
+    return f"move it there with jax.device_put{where}"
 
 
 def _hint_outside_mesh(seen: RecognisedError, found: Sequence[_PlacedArgument]) -> str:
-    context = _CONTEXT.search(seen.match[0])
-    subject, text = (found[0].subject, found[0].text) if found else ("an argument", "a")
+    context, sharding = _CONTEXT.search(seen.match[0]), find_sharding(seen.site, seen.code)
+    subject, text = (found[0].subject, found[0].text) if found else ("an argument", "")
     if found and context and set(found[0].devices) == set(context[1].split(", ")):
         return (
-            f"{_capitalize(subject)} is on a mesh that lists the same devices in a different order: jax.device_put({text}, sharding) "
-            "moves it "
-            "to the mesh of that sharding, on every rank."
+            f"{_capitalize(subject)} is on a mesh that lists the same devices in a different order than the mesh of this call: "
+            f"{_format_move(text, sharding)}."
         )
     if found and found[0].is_local:
         return (
-            f"{_capitalize(subject)} is on this rank's own devices: jax.device_put(np.asarray({text}), sharding) on every rank puts it on "
-            "the mesh of that sharding, if all ranks hold the same value."
+            f"{_capitalize(subject)} is on this rank's own devices, and not on the mesh of this call: "
+            f"{_format_move(text and f'np.asarray({text})', sharding)}, if all ranks hold the same value."
         )
-    return f"{_capitalize(subject)} is not on the devices of this call's mesh. {_NO_WAY_ACROSS} {_format_rebuild(text, 'sharding')}"
+    return f"{_capitalize(subject)} is not on the devices of this call's mesh. {_NO_WAY_ACROSS} {_format_rebuild(text, sharding)}"
 
 
 _NO_WAY_ACROSS = "JAX cannot move an array between meshes with different devices across processes."
 
 
 def _format_rebuild(text: str, sharding: str) -> str:
-    return (
-        f"Create {text} again there from the same host values on every rank: "
-        f"jax.make_array_from_callback(values.shape, {sharding}, lambda box: values[box])."
-    )
+    to = f" on {sharding}" if sharding else " there"
+    return f"Create {text or 'it'} again{to} with jax.make_array_from_callback, on every rank, from the host values that it was made of."
 
 
 def _capitalize(subject: str) -> str:
@@ -479,24 +492,32 @@ def _capitalize(subject: str) -> str:
 
 
 def _hint_unreachable(seen: RecognisedError) -> str:
-    text = find_first_argument(seen.site, seen.code) or seen.format_array_name("a")
-    return f"{_NO_WAY_ACROSS} {_format_rebuild(text, 'sharding')}"
+    text = find_first_argument(seen.site, seen.code) or seen.format_array_name("")
+    return f"{_NO_WAY_ACROSS} {_format_rebuild(text, find_sharding(seen.site, seen.code))}"
 
 
 def _hint_local_put(seen: RecognisedError) -> str:
-    text = find_first_argument(seen.site, seen.code) or seen.format_array_name("a")
+    text = find_first_argument(seen.site, seen.code) or seen.format_array_name("")
+    sharding = find_sharding(seen.site, seen.code)
+    why = f"{text or 'The array'} is on this rank's own devices, but the sharding includes devices of other ranks"
+    if not text or not sharding:
+        return (
+            f"{why}: pass np.asarray of it on every rank, if all hold the same value; "
+            "use jax.make_array_from_process_local_data if each holds its part."
+        )
     return (
-        f"{text} is on this rank's own devices, but the sharding includes devices of other ranks: "
-        f"jax.device_put(np.asarray({text}), sharding) on every rank, if all hold the same value; "
-        f"jax.make_array_from_process_local_data(sharding, np.asarray({text})) if each holds its part."
+        f"{why}: jax.device_put(np.asarray({text}), {sharding}) on every rank, if all hold the same value; "
+        f"jax.make_array_from_process_local_data({sharding}, np.asarray({text})) if each holds its part."
     )
 
 
 def _hint_in_shardings(seen: RecognisedError) -> str:
-    text = find_first_argument(seen.site, seen.code) or seen.format_array_name("a")
+    text = find_first_argument(seen.site, seen.code) or seen.format_array_name("")
+    sharding = find_sharding(seen.site, seen.code)
+    move = f": jax.device_put({text}, {sharding})" if text and sharding else " with jax.device_put"
     return (
-        f"The sharding of {text} differs from the call's in_shardings, and jit does not move an argument that already has one: "
-        f"jax.device_put({text}, sharding) with that sharding first on every rank, or leave in_shardings out."
+        f"The sharding of {text or 'an argument'} differs from the call's in_shardings, and jit does not move an argument that already has "
+        f"one. Move it first on every rank{move}, or leave in_shardings out."
     )
 
 
@@ -534,13 +555,14 @@ def _hint_other_devices(seen: RecognisedError, left: str, right: str) -> str:
 
 def _hint_other_memory(seen: RecognisedError) -> str:
     operands = find_operands(seen.site, seen.code)
-    text = (
-        _parenthesize(operands["<host>" in seen.match[2]])
-        if operands and ("<host>" in seen.match[1]) != ("<host>" in seen.match[2])
-        else "a"
-    )
+    if not operands or ("<host>" in seen.match[1]) == ("<host>" in seen.match[2]):
+        return (
+            "One operand is in host memory, the other in device memory: jax.device_put moves one to its own sharding "
+            'with .with_memory_kind("device").'
+        )
+    text = _parenthesize(operands["<host>" in seen.match[2]])
     return (
-        f"{'One operand' if text == 'a' else text} is in host memory, the other in device memory: "
+        f"{text} is in host memory, the other in device memory: "
         f'jax.device_put({text}, {text}.sharding.with_memory_kind("device")) moves it.'
     )
 
@@ -553,11 +575,11 @@ def _format_target_sharding(seen: RecognisedError, fixed: str, moved: str) -> st
 
 
 def _hint_numpy_input(seen: RecognisedError) -> str:
-    text = seen.format_array_name("a")
-    return (
-        f"Put the NumPy array on the mesh first: jax.device_put({text}, sharding) if all ranks hold the same values, "
-        f"jax.make_array_from_process_local_data(sharding, {'part' if text == 'a' else text}) if each holds its part."
-    )
+    text, sharding = seen.format_array_name(""), find_sharding(seen.site, seen.code)
+    put, make = "jax.device_put", "jax.make_array_from_process_local_data"
+    if text and sharding:
+        put, make = f"{put}({text}, {sharding})", f"{make}({sharding}, {text})"
+    return f"Put the NumPy array on the mesh first: {put} if all ranks hold the same values, {make} if each holds its part."
 
 
 def _hint_donated(seen: RecognisedError) -> str:

@@ -216,6 +216,8 @@ def _find_site(error: BaseException) -> ErrorSite:
     # For `a, b = x` Python marks only the left side.
     pieces = (expression, _source_of_line(part)) if expression else ()
     values = {text: value for piece in pieces for text, value in _find_values_in(piece, part.tb_frame)}
+    shardings = [text for text, value in values.items() if _is_sharding(value)]
+    values = {text: value for text, value in values.items() if text not in shardings}
     names = {text: class_has(type(value), "addressable_shards") for text, value in values.items()}
     arrays = {text: _describe_array(value) for text, value in values.items() if _is_plain_array(value)}
     trees = dict[str, TreeFacts]()
@@ -227,7 +229,18 @@ def _find_site(error: BaseException) -> ErrorSite:
     is_top_level = part.tb_frame.f_code.co_name == "<module>"
     caller = frames[-2].tb_frame.f_code.co_qualname
     entry = _module_name(below[0].tb_frame)
-    return ErrorSite(module, function, expression, names, is_top_level, arrays, trees=trees, caller=caller, entry=entry)
+    return ErrorSite(
+        module,
+        function,
+        expression,
+        names,
+        is_top_level,
+        arrays,
+        trees=trees,
+        caller=caller,
+        entry=entry,
+        shardings=shardings[:_MAX_ARRAYS],
+    )
 
 
 def _describe_tree(text: str, tree: object) -> tuple[TreeFacts, Any] | None:
@@ -385,7 +398,7 @@ def _source_of_expression(traceback: TracebackType) -> str:
 
 
 def _find_values_in(piece: str, frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Yield names and parts in code that are arrays or containers."""
+    """Yield names and parts in code that are arrays, containers or shardings."""
     try:
         tree = ast.parse(piece)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -397,8 +410,12 @@ def _find_values_in(piece: str, frame: FrameType) -> Iterator[tuple[str, Any]]:
         value = _look_up(node, scope)
         # Only the class is inspected: an object may compute its own attributes, or raise.
         kind = type(value)
-        if class_has(kind, "__array__") or issubclass(kind, _TREES):
+        if class_has(kind, "__array__") or issubclass(kind, _TREES) or _is_sharding(value):
             yield ast.unparse(node), value
+
+
+def _is_sharding(value: object) -> bool:
+    return any(kind.__name__ == "Sharding" and kind.__module__.startswith("jax") for kind in type(value).__mro__)
 
 
 def _look_up(node: ast.AST, scope: Mapping[str, object]) -> object:

@@ -307,7 +307,7 @@ ON_RANKS = {
         on_ranks("jax.device_put(jnp.arange(4.0) + rank, NamedSharding(mesh, P()))"),
         "AssertionError",
         "device_put onto a global sharding needs the same value on every rank",
-        "jax.make_array_from_process_local_data(sharding, part)",
+        "use jax.make_array_from_process_local_data with a sharding that splits the array",
         on_ranks("jax.make_array_from_process_local_data(NamedSharding(mesh, P('data')), np.arange(4.0) + rank)"),
     ),
     "unequal replicas": Mistake(

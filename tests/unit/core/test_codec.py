@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (28, "5ef234b460059725")
+FORMAT = (28, "870446d2042d6ceb")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 

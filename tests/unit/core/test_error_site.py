@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.error_site import ErrorSite, find_captured, find_failing_name, find_operands
+from mhnb.core.error_site import ArrayFacts, ErrorSite, find_captured, find_failing_name, find_operands, find_sharding
 
 ARRAYS = {"x": True, "y": True, "tree": False}
 
@@ -78,3 +78,23 @@ def test_operands_are_found() -> None:
     assert find_operands(site("w @ x.T")) == ("w", "x.T")
     assert find_operands(site("f(w, x)")) is None
     assert find_operands(site(f"w + f({'x, ' * 20})")) is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "sharding"),
+    [
+        ("jax.device_put(x, rows)", "rows"),
+        ("jax.device_put(x, x.sharding)", "x.sharding"),
+        ("jax.jit(abs, in_shardings=rows)(x)", "rows"),
+        ("jax.device_put(y, NamedSharding(x.sharding.mesh, P('x')))", "NamedSharding(x.sharding.mesh, P('x'))"),
+        ("jax.jit(f, in_shardings=(rows, whole))(x)", ""),
+        ("jax.device_put(x, P('x'))", ""),
+        ("jax.device_put(x, unknown)", ""),
+        ("jax.shard_map(f, mesh=mesh, in_specs=P('x'), out_specs=P())(x)", "NamedSharding(mesh, P())"),
+    ],
+)
+def test_only_a_sharding_that_the_rank_has_seen_is_named(expression: str, sharding: str) -> None:
+    """Between two the hint does not choose, and a PartitionSpec is none."""
+    facts = ArrayFacts((8,), False, True, False, 8, 1, 1)
+    seen = ErrorSite(expression=expression, names={"x": True}, arrays={"x": facts}, shardings=["rows", "whole"])
+    assert find_sharding(seen) == sharding

@@ -620,7 +620,7 @@ def test_arrays_on_incompatible_devices(
         (
             "add got incompatible shardings",
             FOUR_DEVICES,
-            "jax.make_array_from_callback(values.shape, NamedSharding(a.sharding.mesh",
+            "Create b again on NamedSharding(a.sharding.mesh, P()) with jax.make_array_from_callback",
         ),
     ],
 )
