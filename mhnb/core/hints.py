@@ -457,7 +457,7 @@ def _format_replicated(mesh: str) -> str:
 
 
 def _format_move(text: str, sharding: str, *, where: str = " on every rank") -> str:
-    """Format a call of `device_put`, or describe it if an expression is unknown."""
+    """Format a call of `device_put`; in words without both expressions."""
     if text and sharding:
         return f"jax.device_put({text}, {sharding}){where}"
     return f"move it there with jax.device_put{where}"
@@ -595,7 +595,7 @@ def _hint_indivisible(seen: RecognisedError) -> str:
 
 
 def _format_padding(seen: RecognisedError, dimension: str, other: str) -> str:
-    """Format how to pad a dimension of the match's `size` into `parts` equal parts.
+    """Format how to pad a dimension of `size` into `parts` parts.
 
     Args:
         dimension: what to pad.

@@ -231,7 +231,7 @@ def describe_divergence(rows: Mapping[int, Sequence[InputRow]]) -> list[str]:
 
 
 class _DifferentArray(NamedTuple):
-    """An array of a refused launch that is not the same on all ranks."""
+    """An array of a refused launch that differs between ranks."""
 
     number: int
     """Among the arrays of the launch, from 1."""
@@ -262,7 +262,7 @@ def _format_alike(arrays: Sequence[_DifferentArray]) -> str:
 
 
 def _format_name(number: int, by_rank: Mapping[int, InputRow]) -> str:
-    """Format the user's name of an array; empty if no rank knows one."""
+    """Return the user's name of an array; empty if unknown."""
     names = ranks_by_key({rank: row.name for rank, row in by_rank.items()})
     if len(names) == 1:
         return next(iter(names))
