@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (28, "870446d2042d6ceb")
+FORMAT = (28, "257ff403b7eda11c")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 
