@@ -105,33 +105,45 @@ def _color_of(rank: RankInfo) -> str:
 # -- after the start
 
 
-def _summary_heading(summary: StartSummary) -> str:
+def _format_size(summary: StartSummary) -> str:
     devices = sorted({len(rank.devices) for rank in summary.ranks})
     platform = (summary.ranks[0].platform or "cpu").upper()
     devices_per_rank = "-".join(map(str, devices[:1] + devices[1:][-1:]))
     device_words = f"{devices_per_rank} {platform} {'device' if devices_per_rank == '1' else 'devices'}"
-    return " · ".join([
-        f"mhjax · {pluralize(len(summary.ranks), 'rank')} × {device_words} {summary.location}",
+    return f"{pluralize(len(summary.ranks), 'rank')} × {device_words}"
+
+
+def _list_facts(summary: StartSummary) -> list[str]:
+    """Return what is as usual after most starts."""
+    is_available = summary.guard.split()[0] != "unavailable"
+    return [
         f"jax {summary.jax_version}",
-        f"guard {summary.guard}" if summary.guard.split()[0] != "unavailable" else f"guard: {summary.guard}",
+        f"guard {summary.guard}" if is_available else f"guard: {summary.guard}",
         *([] if summary.preflight_s is None else [f"preflight {format_seconds(summary.preflight_s)}"]),
-        f"ready in {format_seconds(summary.ready_s)}",
-    ])  # fmt: skip
+    ]
 
 
-def _format_ranks(ranks: Sequence[RankInfo]) -> list[str]:
+def _format_ranks(ranks: Sequence[RankInfo]) -> list[tuple[str, ...]]:
     hosts = name_hosts(ranks)
-    return [f"{hosts[r.rank]} rank {r.rank} pid {r.pid} {pluralize(len(r.devices), 'device')}" for r in ranks]
+    return [(hosts[r.rank], f"rank {r.rank}", f"pid {r.pid}", pluralize(len(r.devices), "device")) for r in ranks]
 
 
 def build_summary(summary: StartSummary) -> Document:
-    """Build the summary: a line for the cluster, then its ranks."""
-    words = _format_ranks(summary.ranks)
-    shown = words[:_MAX_ROWS]
+    """Build the summary: a line for the cluster, its ranks folded in HTML."""
+    size, ready, facts = _format_size(summary), f"ready in {format_seconds(summary.ready_s)}", _list_facts(summary)
+    ranks = _format_ranks(summary.ranks)
+    shown = [" ".join(words) for words in ranks[:_MAX_ROWS]]
     lines = ["  " + "   ".join(shown[at : at + _RANKS_PER_LINE]) for at in range(0, len(shown), _RANKS_PER_LINE)]
-    if len(words) > _MAX_ROWS:
-        lines.append(f"  … {len(words) - _MAX_ROWS} more: %mhjax status")
-    logs = [Span(f"logs {summary.log_dir}", is_quiet=True, gap=8)] if summary.log_dir else []
-    ranks: Document = [InText([*map(Line, lines)]), InHtml([Tiles(words, [*map(_color_of, summary.ranks)])])]
-    heading = Line(_summary_heading(summary), "heading", beside=logs)
-    return [Fold(heading, ranks, is_open=len(words) <= _MAX_ROWS), *map(Line, summary.notes)]
+    if len(ranks) > _MAX_ROWS:
+        lines.append(f"  … {len(ranks) - _MAX_ROWS} more: %mhjax status")
+    log = f"logs {summary.log_dir}" if summary.log_dir else ""
+    logs = [Span(log, is_quiet=True, gap=8)] if log else []
+    in_text = Line(" · ".join([f"mhjax · {size} {summary.location}", *facts, ready]), beside=logs)
+    # A guard that compares nothing, or not before a launch, is not to be overlooked.
+    unusual = [facts[1]] if summary.guard != "lockstep" else []
+    details: Document = [
+        Line(" · ".join(filter(None, [summary.location, *facts, log])), "quiet"),
+        Tiles([" · ".join(words) for words in ranks], [*map(_color_of, summary.ranks)]),
+    ]
+    in_html = Fold(Line(" · ".join([size, *unusual, ready]), "heading"), details)
+    return [InText([in_text, *map(Line, lines)]), InHtml([in_html]), *map(Line, summary.notes)]

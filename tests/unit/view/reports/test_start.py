@@ -74,7 +74,7 @@ def test_ranks_of_the_summary_are_in_columns() -> None:
     """Each rank's label has the width of the longest, so that the columns do not jump where numbers get another digit."""
     ranks = tuple(RankInfo(rank, f"host{rank}", pid=4711 + rank, platform="cpu") for rank in range(16))
     html = print_html(build_summary(dataclasses.replace(SUMMARY, ranks=ranks)))
-    assert html.count("min-width:17em;font-variant-numeric:tabular-nums") == 16
+    assert html.count("min-width:20em;font-variant-numeric:tabular-nums") == 16
 
 
 def test_preflight_duration_is_in_the_line() -> None:
@@ -298,7 +298,12 @@ def test_remote_hosts_are_named() -> None:
     heading, row = print_text(build_summary(summary)).splitlines()
     assert heading.startswith("mhjax · 1 rank × 1 GPU device by slurm · jax")
     assert row == "  host0 node<7> rank 0 pid 7 1 device"
-    assert "host0 node<7> rank 0" in StrictPage(print_html(build_summary(summary))).visible
+    html = print_html(build_summary(summary))
+    assert StrictPage(html).visible == "1 rank × 1 GPU device · ready in 3.1 s"
+    assert "by slurm · jax 0.10.2 · guard lockstep" in html
+    assert "host0 node&lt;7&gt; · rank 0 · pid 7" in html
+    unusual = print_html(build_summary(dataclasses.replace(summary, guard="unavailable (old jax)")))
+    assert StrictPage(unusual).visible == "1 rank × 1 GPU device · guard: unavailable (old jax) · ready in 3.1 s"
 
 
 def test_this_machine_is_not_named() -> None:
