@@ -140,6 +140,13 @@ _HOST_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"
 _GREY = "#8c8c8c"
 _DIGITS = re.compile(r"(\d+)$")
 
+BAR_CLASS = "mhnb-bar"
+"""Of a block with a line in the color of its state or host on its left."""
+_OUTPUT = ".jp-OutputArea-output>.mhnb"
+_EDGE_CSS = (
+    # Text begins where JupyterLab's own outputs begin, and a block's line is left of that edge.
+    f"{_OUTPUT}{{padding-left:8px}}{_OUTPUT}>.{BAR_CLASS}{{margin-left:-8px!important;padding-left:5px!important}}"
+)
 _CSS = (
     ".mhnb pre{font-family:var(--jp-code-font-family,monospace)!important}.mhnb summary::marker{color:#8c8c8c}"
     # nbconvert's classic page makes it a block without its triangle. The height is that of a target that is easy to hit.
@@ -279,7 +286,7 @@ def wrap_html(body: str, *, css: str = "") -> str:
     pictures = _PICTURES_CSS if PICTURE_CLASS in body else ""
     strips = _STRIP_CSS if STRIP_CLASS in body else ""
     tick = _TICK_CSS if TICK_CLASS in body else ""
-    return f'<div class="mhnb"><style>{_CSS}{ansi}{tick}{table}{last}{jump}{strips}{pictures}{css}</style>{body}</div>'
+    return f'<div class="mhnb"><style>{_CSS}{_EDGE_CSS}{ansi}{tick}{table}{last}{jump}{strips}{pictures}{css}</style>{body}</div>'
 
 
 # -- unique display ids

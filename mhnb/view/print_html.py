@@ -36,7 +36,7 @@ from mhnb.view.document import (
     Tone,
     read_cell,
 )
-from mhnb.view.html import QUIET_STYLE, format_fold, format_sign, wrap_html, wrap_in_scroller
+from mhnb.view.html import BAR_CLASS, QUIET_STYLE, format_fold, format_sign, wrap_html, wrap_in_scroller
 from mhnb.view.mime import format_pre
 from mhnb.view.print_text import find_number_columns
 
@@ -117,12 +117,12 @@ def _print_inner(part: Group | InHtml) -> str:
 
 def _print_frame(frame: Frame) -> str:
     line = f"border-left:3px solid {_ALARM_COLOR if frame.is_alarm else _CALM_COLOR}"
-    return f'<div class="mhnb-hang" style="{line};{_FRAME_STYLE}">{print_parts(frame.parts)}</div>'
+    return f'<div class="mhnb-hang {BAR_CLASS}" style="{line};{_FRAME_STYLE}">{print_parts(frame.parts)}</div>'
 
 
 def _print_card(card: Card) -> str:
-    style = f"border-left:4px solid {_CARD_STYLES[card.tone]};padding:3px 10px;margin:2px 0 4px"
-    return f'<div style="{style}">{print_parts(card.parts)}</div>'
+    style = f"border-left:3px solid {_CARD_STYLES[card.tone]};padding:3px 10px;margin:2px 0 4px"
+    return f'<div class="{BAR_CLASS}" style="{style}">{print_parts(card.parts)}</div>'
 
 
 def _print_columns(columns: Columns) -> str:

@@ -35,6 +35,7 @@ from mhnb.view.cell.summary import (
 from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited, full_text, names_kind
 from mhnb.view.drawings.metrics import draw_card
 from mhnb.view.html import (
+    BAR_CLASS,
     FAILED_COLOR,
     GRID_CELL_STYLE,
     GRID_STYLE,
@@ -106,7 +107,7 @@ def format_failure_report(
     shortages = print_parts([*build_shortage(cell_summary.shortages), *build_past_hang(cell_summary.hang)])
     heading = _format_failure_heading(cell_summary, locations)
     return (
-        f'<div style="margin-bottom:4px;border-left:4px solid {FAILED_COLOR};padding-left:8px">'
+        f'<div class="{BAR_CLASS}" style="margin-bottom:4px;border-left:3px solid {FAILED_COLOR};padding-left:8px">'
         f"<div{tooltip}>{heading}</div>{''.join([*parts, shortages, *waited, *notes])}</div>"
     )
 
@@ -488,8 +489,9 @@ def _format_block_row(block: Block, body: str, locations: RankLocations, *, is_o
     mark = " ≠" if is_outlier else ""
     beside = f"flex:0 0 {width_em:.1f}em;padding-right:.8em;overflow-wrap:anywhere"
     return (
-        f'<div class="mhnb-block{" mhnb-outlier" if is_outlier else ""}" style="display:flex;align-items:baseline;{bar};margin:1px 0;'
-        f'padding-left:8px"><div style="{beside}">{format_ranks_html(block.ranks, locations)}{mark}</div>'
+        f'<div class="mhnb-block {BAR_CLASS}{" mhnb-outlier" if is_outlier else ""}" '
+        f'style="display:flex;align-items:baseline;{bar};margin:1px 0;padding-left:8px">'
+        f'<div style="{beside}">{format_ranks_html(block.ranks, locations)}{mark}</div>'
         f'<div style="flex:1;min-width:0">{body}</div></div>'
     )
 

@@ -14,7 +14,7 @@ MAX_DRAWN_RANKS = 16
 COLUMNS = ("rank", "points", "steps", "first", "last", "lowest", "highest")
 """Of the table of ranks."""
 _RANK_PX = 108, 28
-_CHARTS_STYLE = "display:flex;flex-wrap:wrap;align-items:flex-start;margin:4px 0 2px 1em"
+_CHARTS_STYLE = "display:flex;flex-wrap:wrap;align-items:flex-start;margin:4px 0 2px"
 _TABLE_STYLE = "border-collapse:collapse;font-family:monospace;font-size:1em;border:0;margin:2px 0"
 
 

@@ -49,6 +49,13 @@ def test_views_are_accessible_and_fit_the_page(browser: Browser, count: int, the
             .map((area) => area.closest(".jp-Cell").querySelector(".jp-InputArea").innerText)"""
     )
     assert overflow == []
+    edges = page.evaluate(
+        """() => [...document.querySelectorAll(".jp-OutputArea-output > .mhnb > *")]
+            .filter((part) => part.offsetWidth && part.tagName !== "STYLE")
+            .map((part) => part.getBoundingClientRect().left + (part.matches(".mhnb-bar") ? 8 : 0)
+                - part.parentElement.getBoundingClientRect().left)"""
+    )
+    assert set(edges) == {8.0}, "text begins where the text outputs of JupyterLab do, also beside a colored line"
     assert violations(page, ".mhnb") == []
     page.close()
 

@@ -139,7 +139,7 @@ FORMS: dict[str, tuple[Document, str, str]] = {
     "a card": (
         [Card("right", [Line("a")], "b\nc")],
         "b\nc",
-        '<div style="border-left:4px solid #009e73;padding:3px 10px;margin:2px 0 4px"><div>a</div></div>',
+        '<div class="mhnb-bar" style="border-left:3px solid #009e73;padding:3px 10px;margin:2px 0 4px"><div>a</div></div>',
     ),
     "a table with a detail": (
         [Table(["", "n"], [[Cell("a", detail="why", is_open=True), Cell("1", is_strong=True)]], frozenset([1]))],
@@ -167,7 +167,7 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         [Frame([Line("a")], is_alarm=True)],
         "a",
         (
-            '<div class="mhnb-hang" style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px;font-family:monospace">'
+            '<div class="mhnb-hang mhnb-bar" style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px;font-family:monospace">'
             "<div>a</div></div>"
         ),
     ),
@@ -253,7 +253,7 @@ def test_fields_have_a_look(look: FieldLook, style: str) -> None:
 )
 def test_card_has_a_tone(tone: CardTone, style: str) -> None:
     """The line beside a card has the color of its tone; one that is not right yet has a tint as well."""
-    assert f'style="border-left:4px solid {style}' in print_parts([Card(tone, [], "")])
+    assert f'style="border-left:3px solid {style}' in print_parts([Card(tone, [], "")])
 
 
 @pytest.mark.parametrize(
