@@ -35,7 +35,7 @@ mhnb_repository = os.environ.get("MHNB_REPOSITORY", "")
 
 # -- Markdown and notebooks
 
-myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+myst_enable_extensions = ["alert", "colon_fence", "deflist", "fieldlist"]  # alert: `> [!NOTE]` is a box, as on a code host
 myst_heading_anchors = 4  # `page.md#a-heading` works as on a code host
 nb_execution_mode = "off"  # docs/build.py has executed them, with real ranks
 nb_merge_streams = True
@@ -71,7 +71,7 @@ html_copy_source = False
 html_theme_options = {
   "logo": {"text": "mhnb"},
   "navbar_align": "left",
-  "header_links_before_dropdown": 7,
+  "header_links_before_dropdown": 6,
   "show_toc_level": 2,
   "secondary_sidebar_items": ["page-toc"],
   "footer_start": ["copyright"],

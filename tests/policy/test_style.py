@@ -263,8 +263,8 @@ def test_forbidden_word_is_found(pattern: re.Pattern[str], line: str) -> None:
 
 
 def test_the_architecture_names_existing_files() -> None:
-    """Every path of a module that the architecture page names exists."""
-    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    """Every path of a module that ARCHITECTURE.md names exists."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     paths = [path for path in re.findall(r"`([\w/]+\.py)`", text) if "/" in path]
     assert len(paths) > 50
     assert not [path for path in paths if not any((base / path).exists() for base in (ROOT, PACKAGE))]
@@ -272,10 +272,10 @@ def test_the_architecture_names_existing_files() -> None:
 
 def test_the_glossary_is_short() -> None:
     """The glossary has at most 40 entries, and CONTRIBUTING links to it."""
-    _, glossary = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8").split("\n## Glossary\n")
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (?!word )[^-|]+ \|", glossary, re.MULTILINE)
     assert 20 < len(rows) <= 40
-    assert "(docs/concepts.md)" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert "(docs/glossary.md)" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_linked_files_exist() -> None:

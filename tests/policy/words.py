@@ -79,7 +79,7 @@ EXCEPTIONS: Mapping[tuple[str, str], str] = {}
 
 _LINES = (".css", ".js", ".toml", ".yaml", ".yml", ".sh", ".txt")
 """Files that are read line by line, as text."""
-_DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+_DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md")
 _FOLDERS = ("mhnb", "docs", "notebooks", "profiles")
 
 
