@@ -16,6 +16,7 @@ project = "mhnb"
 author = "The mhnb contributors"
 version = release = mhnb.__version__
 language = "en"
+highlight_language = "ipython"  # a fence without a language is a cell
 smartquotes = False  # quotes in help texts are part of commands
 
 extensions = [
@@ -35,7 +36,12 @@ mhnb_repository = os.environ.get("MHNB_REPOSITORY", "")
 
 # -- Markdown and notebooks
 
-myst_enable_extensions = ["alert", "colon_fence", "deflist", "fieldlist"]  # alert: `> [!NOTE]` is a box, as on a code host
+myst_enable_extensions = [
+    "alert",
+    "colon_fence",
+    "deflist",
+    "fieldlist",
+]  # alert: `> [!NOTE]` is a box, as on a code host
 myst_heading_anchors = 4  # `page.md#a-heading` works as on a code host
 nb_execution_mode = "off"  # docs/build.py has executed them, with real ranks
 nb_merge_streams = True
@@ -66,6 +72,8 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"mhnb {release}"
 html_static_path = ["_static"]
 html_css_files = ["mhnb.css"]
+html_js_files = ["mhnb.js"]
+html_sidebars = {name: [] for name in ("index", "genindex", "py-modindex", "search")}  # they belong to no section
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {

@@ -89,3 +89,18 @@ def test_pages_are_accessible_and_load_nothing(site: Path, browser: Browser) -> 
     for at, path in enumerate(_pages(site)):
         faults += [f"{path.relative_to(site)}: {fault}" for fault in _find_faults(page, path, whole=at % 12 == 0)]
     assert not faults, "\n".join(faults)
+
+
+def test_inputs_can_be_copied(site: Path, browser: Browser) -> None:
+    """A button copies a cell as it is, and of a terminal's lines the commands alone; an output has no button."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    copied = []
+    for name, block in (("quickstart.html", "div.highlight-ipython"), ("install.html", "div.highlight-console")):
+        page.goto((site / name).as_uri(), wait_until="load")
+        page.locator(block).first.get_by_role("button", name="Copy").click()
+        page.get_by_role("button", name="Copied").wait_for()
+        copied.append(page.evaluate("navigator.clipboard.readText()"))
+        assert page.locator("div.highlight-text").get_by_role("button").count() == 0
+    assert copied == ["%load_ext mhnb\n%mhjax start", "mhnb doctor"]
+    context.close()

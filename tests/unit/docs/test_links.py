@@ -44,3 +44,23 @@ def test_a_page_of_the_notebooks_links_into_docs() -> None:
     """The table of the lessons, which is a page too, links to pages of docs/."""
     text = links.replace_links("[a](../docs/concepts.md) [b](00_tour.ipynb)", "notebooks/README.md", "")
     assert text == "[a](/concepts.md) [b](/lessons/00_tour.ipynb)"
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("jax.make_mesh", "jax.make_mesh"),
+        ("jax.distributed.initialize(...)", "jax.distributed.initialize"),
+        ("device_put", "jax.device_put"),
+        ("process_allgather", "jax.experimental.multihost_utils.process_allgather"),
+    ],
+)
+def test_a_function_of_jax_leads_to_its_page(code: str, name: str) -> None:
+    """A function of JAX has an address, by its full name or by its last part, with or without brackets."""
+    assert links.jax_address(code) == f"{links.JAX_PAGES}{name}.html"
+
+
+@pytest.mark.parametrize("code", ["devices", "local_devices", "jax.devices()[0]", "initialize", "mesh"])
+def test_other_code_has_no_address(code: str) -> None:
+    """Code that is not just a function of JAX has no address."""
+    assert links.jax_address(code) is None
