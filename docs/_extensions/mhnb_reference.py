@@ -185,13 +185,17 @@ def write_profiles() -> str:
             f"{_sentence(inspect.getdoc(cls) or '')}",
             "",
         ]
-        lines += ["| setting | type | default | meaning |", "|---|---|---|---|"]
-        for name, trait in sorted(cls.class_traits(config=True).items()):
-            default = trait.default() if callable(getattr(trait, "default", None)) else trait.default_value
-            shown = "—" if default is None else f"`{_escape_bar(repr(default))}`"
-            lines.append(f"| `{name}` | {_escape(trait_type(trait))} | {shown} | {_escape(trait.help)} |")
-        lines.append("")
+        lines += [*_write_traits(cls), ""]
     return "\n".join(lines)
+
+
+def _write_traits(cls: Any) -> Iterator[str]:
+    """Write a table of the settings of a class."""
+    yield from ("| setting | type | default | meaning |", "|---|---|---|---|")
+    for name, trait in sorted(cls.class_traits(config=True).items()):
+        default = trait.default() if callable(getattr(trait, "default", None)) else trait.default_value
+        shown = "—" if default is None else f"`{_escape_bar(repr(default))}`"
+        yield f"| `{name}` | {_escape(trait_type(trait))} | {shown} | {_escape(trait.help)} |"
 
 
 def trait_type(trait: Any) -> str:
@@ -205,6 +209,16 @@ def trait_type(trait: Any) -> str:
         traitlets.Dict: "dict of str",
     }  # fmt: skip
     return next((name for cls, name in names.items() if isinstance(trait, cls)), type(trait).__name__.lower())
+
+
+# -- the user's defaults
+
+
+def write_configuration() -> str:
+    """Write the settings of `c.Mhjax`, each with its type, default and help."""
+    from mhnb.magics.settings import Mhjax
+
+    return "\n".join(_write_traits(Mhjax))
 
 
 # -- the Python names
@@ -247,6 +261,7 @@ def _autodoc(kind: str, path: str, *, members: bool = False, options: str = "") 
 
 WRITERS: dict[str, Callable[[], str]] = {
     "mhnb-cli": write_cli,
+    "mhnb-configuration": write_configuration,
     "mhnb-magics": write_magics,
     "mhnb-profiles": write_profiles,
     "mhnb-python": write_python,
@@ -261,7 +276,13 @@ class GeneratedDirective(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Write the text and parse it."""
         # The page depends on the modules that the text comes from.
-        for module in ("mhnb.magics.commands", "mhnb.cli.main", "mhnb.launchers.profiles", "mhnb.errors"):
+        for module in (
+            "mhnb.magics.commands",
+            "mhnb.cli.main",
+            "mhnb.launchers.profiles",
+            "mhnb.errors",
+            "mhnb.magics.settings",
+        ):
             self.env.note_dependency(str(importlib.import_module(module).__file__))
         parent = nodes.Element()
         lines = StringList(WRITERS[self.name]().splitlines(), source=self.env.doc2path(self.env.docname))

@@ -13,6 +13,7 @@ from mhnb import errors, teach
 from mhnb.cli import main
 from mhnb.launchers.profiles import KINDS
 from mhnb.magics import commands
+from mhnb.magics.settings import Mhjax
 
 reference: Any = importlib.import_module("mhnb_reference")
 
@@ -63,6 +64,14 @@ def test_every_setting_is_there(kind: str) -> None:
     cls = KINDS[kind]
     section = _section(reference.write_profiles(), f"## {kind}: `c.{cls.__name__}`")
     assert [name for name in cls.class_traits(config=True) if f"| `{name}` |" not in section] == []
+
+
+def test_every_default_is_there() -> None:
+    """The configuration page has each setting of `c.Mhjax`, with its values and its default."""
+    rows = {row.split("`")[1]: row for row in reference.write_configuration().splitlines() if row.startswith("| `")}
+    assert rows.keys() == Mhjax.class_traits(config=True).keys()
+    assert "`'fold'` or `'tabs'` or `'grid'`" in rows["view"]
+    assert "| — |" in rows["timeout_s"]
 
 
 def test_every_public_name_is_there() -> None:
