@@ -116,7 +116,7 @@ def test_documented_line_is_the_one_of_the_hint(everything: list[Device]) -> Non
     """The documentation shows the line for two nodes with 8 GPUs each."""
     everything += gpus(8, 8)
     line = hint_of((4, 4), ("data", "model")).partition("Write instead: ")[2]
-    page = (ROOT / "docs/how-to/accelerators.md").read_text()
+    page = (ROOT / "docs/how-to/gpu-nodes.md").read_text()
     blocks = [block.partition("\n```")[0] for block in page.split("```python\n")[1:]]
     assert ast.dump(ast.parse(line)) in [ast.dump(ast.parse(block)) for block in blocks]
 
