@@ -34,6 +34,7 @@ def gather(source: Path, *, executed: bool) -> None:
     for notebook in list_notebooks():
         shutil.copy(kept_copy(notebook) if executed else notebook, lessons / notebook.name)
     shutil.copy(NOTEBOOKS / "README.md", lessons / "README.md")
+    shutil.copy(ROOT / "CHANGELOG.md", source / "changelog.md")
     if (NOTEBOOKS / "img").is_dir():
         shutil.copytree(NOTEBOOKS / "img", lessons / "img", dirs_exist_ok=True)
 

@@ -1,7 +1,7 @@
 """Links of a page to files of the repository, and to JAX's documentation.
 
-Pages are written to be read on a code host, where a link to ../CHANGELOG.md or ../notebooks/00_tour.ipynb works as it is.
-In the site a link to a notebook leads to its page. A link to another file leads into the repository, whose address is the setting
+Pages are written to be read on a code host, where a link to ../LICENSE or ../notebooks/00_tour.ipynb works as it is.
+In the site a link to a notebook or to the changelog leads to its page. A link to another file leads into the repository, whose address is the setting
 `mhnb_repository`. Where that is empty, the file's name is shown without a link.
 
 A function of JAX that a page names in code leads to its page in JAX's documentation, where the page names it first.
@@ -72,6 +72,8 @@ def _replace_link(link: re.Match[str], page: str, repository: str) -> str:
         return link[0]
     if to.startswith("notebooks/") and to.endswith((".ipynb", ".md")):
         return f"[{words}](/lessons/{posixpath.basename(to)}{'#' + anchor if anchor else ''})"
+    if to == "CHANGELOG.md":
+        return f"[{words}](/changelog.md{'#' + anchor if anchor else ''})"
     if to.startswith("docs/"):
         return f"[{words}](/{to.removeprefix('docs/')}{'#' + anchor if anchor else ''})"
     if repository:
@@ -81,7 +83,7 @@ def _replace_link(link: re.Match[str], page: str, repository: str) -> str:
 
 def page_path(docname: str) -> str:
     """Return where the source of a page is in the repository."""
-    return "notebooks/README.md" if docname == "lessons/README" else f"docs/{docname}.md"
+    return {"lessons/README": "notebooks/README.md", "changelog": "CHANGELOG.md"}.get(docname, f"docs/{docname}.md")
 
 
 def _on_source_read(app: Sphinx, docname: str, source: list[str]) -> None:

@@ -18,7 +18,8 @@ links: Any = importlib.import_module("mhnb_links")
         ("[a](https://example.org/a)", "[a](https://example.org/a)"),
         ("[a](../../notebooks/00_tour.ipynb)", "[a](/lessons/00_tour.ipynb)"),
         ("[a](../../notebooks/README.md#model)", "[a](/lessons/README.md#model)"),
-        ("[the log](../../CHANGELOG.md)", "[the log](https://host/mhnb/CHANGELOG.md)"),
+        ("[the log](../../CHANGELOG.md)", "[the log](/changelog.md)"),
+        ("[how](../../CONTRIBUTING.md)", "[how](https://host/mhnb/CONTRIBUTING.md)"),
         ("![a](../img/a.png)", "![a](../img/a.png)"),
         ("```text\n[a](../../CHANGELOG.md)\n```", "```text\n[a](../../CHANGELOG.md)\n```"),
     ],
@@ -31,8 +32,8 @@ def test_links_out_of_docs_are_replaced(link: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("link", "expected"),
     [
-        ("[the log](../../CHANGELOG.md)", "the log (`CHANGELOG.md`)"),
-        ("[`CHANGELOG.md`](../../CHANGELOG.md)", "`CHANGELOG.md`"),
+        ("[how](../../CONTRIBUTING.md)", "how (`CONTRIBUTING.md`)"),
+        ("[`CONTRIBUTING.md`](../../CONTRIBUTING.md)", "`CONTRIBUTING.md`"),
     ],
 )
 def test_files_are_named_without_an_address(link: str, expected: str) -> None:
