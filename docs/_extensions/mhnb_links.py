@@ -1,8 +1,9 @@
 """Links of a page to files of the repository, and to JAX's documentation.
 
 Pages are written to be read on a code host, where a link to ../LICENSE or ../notebooks/00_tour.ipynb works as it is.
-In the site a link to a notebook or to the changelog leads to its page. A link to another file leads into the repository, whose address is the setting
-`mhnb_repository`. Where that is empty, the file's name is shown without a link.
+In the site a link to a notebook or to the changelog leads to its page.
+A link to another file leads into the repository, whose address is the setting `mhnb_repository`.
+Where that is empty, the file's name is shown without a link.
 
 A function of JAX that a page names in code leads to its page in JAX's documentation, where the page names it first.
 """

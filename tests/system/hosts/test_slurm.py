@@ -21,6 +21,7 @@ from mhnb.cluster.cluster import Cluster
 from mhnb.errors import LaunchError, PreflightFailed
 from mhnb.types import StartProgress
 from tests.support.leftovers import kill_new, processes_of
+from tests.support.source import ROOT
 from tests.support.typed_lines import User
 from tests.system.hosts.cluster import check_no_key_is_visible, check_sum, start_and_kill_notebook
 from tests.system.hosts.debugger import check_debugger
@@ -339,6 +340,31 @@ def test_start_inside_a_job_is_a_step(slurm: Slurm) -> None:
     )
     ready = [line for line in done.stdout.splitlines() if line.startswith("ready")]
     assert ready, done.stdout + done.stderr
+    assert len(slurm.run("squeue", "-h", "-t", "all").splitlines()) == before + 1
+
+
+def test_documented_batch_script_has_a_notebook_on_all_nodes(
+    slurm: Slurm, made_up_net: HostNet, tmp_path: Path
+) -> None:
+    """The page's script prints the tunnel to its node; a notebook in its job starts ranks on every node, in no other job."""
+    before = len(slurm.run("squeue", "-h", "-t", "all").splitlines())
+    page = (ROOT / "docs" / "how-to" / "jupyterlab-on-a-cluster.md").read_text(encoding="utf-8")
+    [script] = re.findall(r"^```bash\n(#!/bin/bash\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    for line, instead in (("source", "true"), ("jupyter lab", f'"{sys.executable}" -c "$PROGRAM"')):
+        script, count = re.subn(rf"^{line} .*$", lambda _, text=instead: text, script, flags=re.MULTILINE)
+        assert count == 1
+    (tmp_path / "lab.sbatch").write_text(script)
+    program = _NOTEBOOK.replace("ranks=2", "ranks=4")
+    done = subprocess.run(
+        ["sbatch", "--parsable", "--wait", "lab.sbatch"],
+        cwd=tmp_path, env=os.environ | {"PROGRAM": program}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    log = (tmp_path / f"mhnb-lab-{done.stdout.strip()}.log").read_text()
+    [tunnel] = re.findall(r"^tunnel: ssh -N -L 8888:localhost:4\d{4} -J LOGIN \S*@(\S+)$", log, re.MULTILINE)
+    names = {host.name for host in made_up_net}
+    assert tunnel in names
+    [ready] = [line for line in log.splitlines() if line.startswith("ready")]
+    assert {name for name in names if name in ready} == names
     assert len(slurm.run("squeue", "-h", "-t", "all").splitlines()) == before + 1
 
 
