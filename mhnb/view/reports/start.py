@@ -129,7 +129,7 @@ def _format_ranks(ranks: Sequence[RankInfo]) -> list[tuple[str, ...]]:
 
 
 def build_summary(summary: StartSummary) -> Document:
-    """Build the summary: a line for the cluster, its ranks folded in HTML."""
+    """Build the summary: a line; its details are folded in HTML."""
     size, ready, facts = _format_size(summary), f"ready in {format_seconds(summary.ready_s)}", _list_facts(summary)
     ranks = _format_ranks(summary.ranks)
     shown = [" ".join(words) for words in ranks[:_MAX_ROWS]]
