@@ -361,8 +361,8 @@ def _hint_captured(seen: RecognisedError) -> str:
         return _hint_indexed_update(seen)
     if name is None and "out_sharding" in seen.site.expression:
         return (
-            "The result is to be on a mesh of several devices, and this call runs on one: "
-            "make the call under jax.set_mesh of that mesh, on every rank."
+            "The mesh of out_sharding has several devices, but the call runs on one device. "
+            "Make the call under jax.set_mesh of that mesh, on every rank."
         )
     name = name or "it"
     return f"A global array cannot be captured by a compiled function: pass {name} as an argument."
@@ -425,19 +425,22 @@ def _hint_mixed_devices(seen: RecognisedError) -> str:
         return _hint_outside_mesh(seen, found)
     one, other = found[:2]
     if set(one.devices) == set(other.devices):
+        words = f"move {other.subject} to the mesh of {one.subject}"
         return (
             f"The meshes of {one.subject} and {other.subject} list the same {len(one.devices)} devices in a different order: "
-            f"{_format_move(other.text, _format_target(one, other))}, or create both on the same mesh."
+            f"{_format_move(other.text, _format_target(one, other), words)}, or create both on the same mesh."
         )
     if one.is_local and other.is_local:
-        move = _format_move(other.text, one.text and f"{one.text}.sharding", where="")
+        words = f"move {other.subject} to the devices of {one.subject}"
+        move = _format_move(other.text, one.text and f"{one.text}.sharding", words, where="")
         return f"{_capitalize(one.subject)} and {other.subject} are on different devices of this rank: {move}."
     local, spread = (one, other) if one.is_local else (other, one)
     if local.is_local:
         own = "device" if len(local.devices) == 1 else f"{len(local.devices)} devices"
+        words = f"move {local.subject} to the mesh of {spread.subject}"
         return (
             f"{_capitalize(local.subject)} is on this rank's own {own}, but {spread.subject} is on a mesh of several ranks: "
-            f"{_format_move(local.text and f'np.asarray({local.text})', _format_replicated(spread.mesh))}, "
+            f"{_format_move(local.text and f'np.asarray({local.text})', _format_replicated(spread.mesh), words)}, "
             "if all ranks hold the same value."
         )
     few, many = sorted((one, other), key=lambda each: len(each.devices))
@@ -456,25 +459,26 @@ def _format_replicated(mesh: str) -> str:
     return f"NamedSharding({mesh}, P())" if mesh else ""
 
 
-def _format_move(text: str, sharding: str, *, where: str = " on every rank") -> str:
-    """Format a call of `device_put`; in words without both expressions."""
+def _format_move(text: str, sharding: str, words: str, *, where: str = " on every rank") -> str:
+    """Format a call of `device_put`; use `words` without both expressions."""
     if text and sharding:
         return f"jax.device_put({text}, {sharding}){where}"
-    return f"move it there with jax.device_put{where}"
+    return f"{words} with jax.device_put{where}"
 
 
 def _hint_outside_mesh(seen: RecognisedError, found: Sequence[_PlacedArgument]) -> str:
     context, sharding = _CONTEXT.search(seen.match[0]), find_sharding(seen.site, seen.code)
     subject, text = (found[0].subject, found[0].text) if found else ("an argument", "")
+    words = f"move {subject} to the mesh of this call"
     if found and context and set(found[0].devices) == set(context[1].split(", ")):
         return (
-            f"{_capitalize(subject)} is on a mesh that lists the same devices in a different order than the mesh of this call: "
-            f"{_format_move(text, sharding)}."
+            f"The mesh of {subject} has the same devices as the mesh of this call, but in another order: "
+            f"{_format_move(text, sharding, words)}."
         )
     if found and found[0].is_local:
         return (
             f"{_capitalize(subject)} is on this rank's own devices, and not on the mesh of this call: "
-            f"{_format_move(text and f'np.asarray({text})', sharding)}, if all ranks hold the same value."
+            f"{_format_move(text and f'np.asarray({text})', sharding, words)}, if all ranks hold the same value."
         )
     return f"{_capitalize(subject)} is not on the devices of this call's mesh. {_NO_WAY_ACROSS} {_format_rebuild(text, sharding)}"
 
@@ -483,8 +487,10 @@ _NO_WAY_ACROSS = "JAX cannot move an array between meshes with different devices
 
 
 def _format_rebuild(text: str, sharding: str) -> str:
-    to = f" on {sharding}" if sharding else " there"
-    return f"Create {text or 'it'} again{to} with jax.make_array_from_callback, on every rank, from the host values that it was made of."
+    mesh = sharding or "the other mesh"
+    return (
+        f"On every rank, create {text or 'it'} again on {mesh} from its host values, with jax.make_array_from_callback."
+    )
 
 
 def _capitalize(subject: str) -> str:
@@ -502,8 +508,8 @@ def _hint_local_put(seen: RecognisedError) -> str:
     why = f"{text or 'The array'} is on this rank's own devices, but the sharding includes devices of other ranks"
     if not text or not sharding:
         return (
-            f"{why}: pass np.asarray of it on every rank, if all hold the same value; "
-            "use jax.make_array_from_process_local_data if each holds its part."
+            f"{why}. If all ranks hold the same value, pass np.asarray of it on every rank. "
+            "If each holds a part, use jax.make_array_from_process_local_data."
         )
     return (
         f"{why}: jax.device_put(np.asarray({text}), {sharding}) on every rank, if all hold the same value; "
@@ -557,8 +563,8 @@ def _hint_other_memory(seen: RecognisedError) -> str:
     operands = find_operands(seen.site, seen.code)
     if not operands or ("<host>" in seen.match[1]) == ("<host>" in seen.match[2]):
         return (
-            "One operand is in host memory, the other in device memory: jax.device_put moves one to its own sharding "
-            'with .with_memory_kind("device").'
+            "One operand is in host memory, the other in device memory. Move the one in host memory with jax.device_put, "
+            'to its own sharding with .with_memory_kind("device").'
         )
     text = _parenthesize(operands["<host>" in seen.match[2]])
     return (
@@ -606,12 +612,12 @@ def _format_padding(seen: RecognisedError, dimension: str, other: str) -> str:
 
 
 def _hint_reshape(seen: RecognisedError) -> str:
-    why = "JAX cannot choose how the axes of the mesh divide the new shape of an array with Explicit axes"
+    why = "With Explicit axes, JAX cannot choose a sharding for the new shape"
     mesh = _find_explicit_mesh(seen)
     cure = add_argument(seen.site, TAKE_RESHAPED_SHARDING, f"out_sharding=NamedSharding({mesh}, P())") if mesh else None
     if cure is None:
-        return f"{why}. Choose it with out_sharding= in the call that reshapes."
-    return f"{why}. Choose it: {cure}. P() replicates the result; with the axes in P, it stays sharded."
+        return f"{why}. Give it one with out_sharding= in the call that reshapes."
+    return f"{why}. Give it one: {cure}. P() replicates the result; name mesh axes in P to keep it sharded."
 
 
 def _hint_global_to_device(seen: RecognisedError) -> str:
@@ -620,18 +626,22 @@ def _hint_global_to_device(seen: RecognisedError) -> str:
     text = find_first_argument(seen.site, seen.code)
     facts = seen.site.arrays.get(text or "")
     if text is not None and facts is not None and facts.is_replicated:
-        return f"{text} is on several ranks, and each has a copy: {text}.addressable_shards[0].data is this rank's."
-    why = "A device of one rank cannot take a global array, whose parts are on other ranks, too."
+        return (
+            f"{text} is replicated, so each of its ranks has a copy. Use this rank's: {text}.addressable_shards[0].data"
+        )
+    why = "A global array has parts on other ranks, so it cannot be moved to one rank's device."
     if text is None or facts is None or facts.is_local or not facts.is_on_mesh:
         return f"{why} Use the part that is on this rank, .addressable_shards[0].data, or replicate the array first on all ranks."
     return (
         f"{why} {text}.addressable_shards[0].data is the part on this rank's first device. For all of it, replicate it first on all ranks: "
-        f"jax.device_put({text}, NamedSharding({text}.sharding.mesh, P()))."
+        f"jax.device_put({text}, NamedSharding({text}.sharding.mesh, P())), then take .addressable_shards[0].data of the result."
     )
 
 
 def _hint_global_callback(seen: RecognisedError) -> str:
-    why = "A callback of make_array_from_callback returns values of this rank, but this one returns a global array."
+    why = (
+        "The callback of make_array_from_callback must return this rank's values, but this one returns a global array."
+    )
     text = find_captured(seen.site, seen.code)
     facts = seen.site.arrays.get(text or "")
     if text is None or facts is None or facts.is_local:
@@ -662,8 +672,8 @@ def _hint_broadcast(seen: RecognisedError) -> str:
     if (operands := _find_named_operands(seen)) is None:
         return ""
     return (
-        f"{operands[0]} has shape {seen.match[1]}, and {operands[1]} has {seen.match[2]}. Transpose or reshape one of them: "
-        "counted from the last, each dimension must be equal in both, or 1 in one of them."
+        f"{operands[0]} has shape {seen.match[1]} and {operands[1]} has shape {seen.match[2]}. Compared from the last, two dimensions "
+        f"must be equal, or one of them must be 1. Transpose or reshape {operands[0]} or {operands[1]}."
     )
 
 
@@ -1012,7 +1022,7 @@ HINTS = (
     _make_hint(
         r"on sharded dims where out dim \((?P<size>\d+)\) is not divisible by mesh axes \((?P<parts>\d+)\)",
         lambda seen: (
-            f"{seen.match['parts']} devices cannot hold equal parts of a result of {seen.match['size']}: choose a size that is a "
+            f"A result of size {seen.match['size']} cannot be split evenly over {seen.match['parts']} devices: choose a size that is a "
             f"multiple of {seen.match['parts']}, or replicate the array first on every rank with jax.sharding.reshard."
         ),
         ename="ShardingTypeError",
@@ -1132,8 +1142,8 @@ HINTS = (
     ),
     _make_hint(
         r"^(?:Unable to allocate .*)?$",
-        "The host has no room for this. The report below shows what filled its memory: read or make only the part that this rank "
-        "needs, delete what is not needed, or compute in smaller parts.",
+        "The host has no memory left for this. Read or make only the part that this rank needs, delete what is not needed, or "
+        "compute in smaller parts. What was in memory is below.",
         ename="MemoryError|_ArrayMemoryError",
     ),
     _make_hint(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),

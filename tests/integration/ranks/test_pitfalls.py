@@ -120,7 +120,7 @@ PITFALLS = [
     row("18 devices of a rank", "params + pair", "ValueError", "pair is on this rank's own 2 devices"),
     row("18 another mesh", "by_row + weights", "ValueError", "whose axes or axis types"),
     row("18 another memory", "params + hosted", "ValueError", "hosted is in host memory"),
-    row("18 across", "jax.device_put(quarter, rows)", "ValueError", "Create quarter again on rows"),
+    row("18 across", "jax.device_put(quarter, rows)", "ValueError", "create quarter again on rows"),
     row("18 put", "jax.device_put(local, rows)", "ValueError", "local is on this rank's own devices"),
     row("18 in_shardings", "jax.jit(abs, in_shardings=whole)(params)", "ValueError", "leave in_shardings out"),
     row("19 indivisible", "jax.device_put(wide, rows)", "IndivisibleError", "8 does not divide 6", "dimension 0 to 8"),
@@ -130,7 +130,7 @@ PITFALLS = [
     row("19 reshape", "by_row.reshape(2, 4, 8)", "ShardingTypeError", "by_row.reshape(2, 4, 8, out_sharding=NamedSharding("),
     row("19 slice", "jax.lax.dynamic_slice(line, (0,), (6,))", "ShardingTypeError", "a multiple of 8"),
     row("30 one device", "jax.device_put(params, jax.local_devices()[0])", "ValueError", "params.addressable_shards[0].data"),
-    row("30 copy", "jax.device_put(copies, jax.local_devices()[0])", "ValueError", "copies.addressable_shards[0].data is this rank's"),
+    row("30 copy", "jax.device_put(copies, jax.local_devices()[0])", "ValueError", "Use this rank's: copies.addressable_shards[0].data"),
     row(
         "30 callback", "jax.make_array_from_callback((8,), rows, lambda box: copies[box])",
         "ValueError", "write np.asarray(copies) instead of copies",

@@ -209,7 +209,7 @@ KNOWN = [
     (
         "ValueError",
         "For a cross-host reshard in multi-controller JAX, input and target sharding should have the same set",
-        "Create",
+        "create it again",
     ),
     (
         "ValueError",
@@ -346,7 +346,7 @@ SPREAD = ArrayFacts((8,), False, True, False, 8, 1, 1)
         (("... array axis 1 is partitioned 4 times, but the dimension size is 10 (full",), ErrorSite(), "", "1 to 12,"),
         (("sync_global_devices name mismatch ('here').",), ErrorSite(), "", "'here'"),
         ((SUMMED,), ErrorSite(expression="w @ b", arrays={"w": SPREAD}), "", "has size 8 in w and 3 in b."),
-        ((BROADCAST,), ErrorSite(expression="b + w", arrays={"w": SPREAD}), "", "b has shape (3,), and w has (8,)."),
+        ((BROADCAST,), ErrorSite(expression="b + w", arrays={"w": SPREAD}), "", "b has shape (3,) and w has shape (8,)."),
         (("Length of device assignment 1 is not equal to the size of the mesh 4",),
          ErrorSite(expression="w.at[0].add(1.0)", names=W, arrays={"w": SPREAD}), "y = w.at[0].add(1.0)",
          "w.at[0].add(1.0, out_sharding=w.sharding)"),
@@ -620,7 +620,7 @@ def test_arrays_on_incompatible_devices(
         (
             "add got incompatible shardings",
             FOUR_DEVICES,
-            "Create b again on NamedSharding(a.sharding.mesh, P()) with jax.make_array_from_callback",
+            "create b again on NamedSharding(a.sharding.mesh, P()) from its host values, with jax.make_array_from_callback",
         ),
     ],
 )
