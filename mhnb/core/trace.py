@@ -696,7 +696,7 @@ def describe_problems(sources: Sequence[TraceSource]) -> list[str]:
     if lead_ns >= _LATE_START_NS:
         latest = max(begins, key=lambda rank: begins[rank])
         notes.append(
-            f"rank {latest} entered the profiler {_NS * lead_ns:.2f} s after the first rank; what others waited for that is not"
+            f"rank {latest} entered the profiler {_NS * lead_ns:.2f} s after the first rank; the others' wait for it is not"
             " counted"
         )
     return notes

@@ -351,7 +351,7 @@ def format_deadlock(waits: Mapping[int, tuple[str, int | None, Sequence[int]]]) 
         where = f"   line {line}" if line else ""
         lines.append(f"  rank {rank}   {name}{where}   waits for {describe_ranks(others)}")
     if rest := [rank for rank, _ in ordered[len(shown) :]]:
-        lines.append(f"  {describe_ranks(rest)} wait, too")
+        lines.append(f"  {describe_ranks(rest)} wait too")
     return "\n".join([*lines, "  Ranks that share more than one mesh must use the meshes in the same order."])
 
 
@@ -392,7 +392,7 @@ def _find_hint(source: str, groups: Sequence[LaunchGroup], votes: Sequence[Vote]
     done = f"after {number - 1} launch{'' if number == 2 else 'es'}" if number > 1 else "before the first launch"
     return (
         f"  The call is in the loop on line {loop}, and {describe_ranks(vote.rank for vote in missing)} finished {done}.\n"
-        "  Make the number of steps the same on every rank: compute it from a value that all ranks have, or drop the last partial batches."
+        "  Run the same number of steps on every rank: compute it from a value that all ranks share, or drop the last, partial batch."
     )
 
 
@@ -405,14 +405,14 @@ def _order_hint(tree: ast.AST, groups: Sequence[LaunchGroup]) -> str:
     loop = next((loop for line in next(iter(places)) if (loop := _find_loop(tree, line))), None)
     if len(places) == 1 and loop is not None:
         return (
-            f"  The loop on line {loop} may take its steps in another order on some ranks.\n"
-            "  Sort what it goes through (a set, os.listdir), and choose nothing in it by the rank."
+            f"  The loop on line {loop} may run in a different order on some ranks.\n"
+            "  Sort what it loops over (such as a set or os.listdir), and let nothing in it depend on the rank."
         )
     if len(lines) == 1:
-        return f"  Call the same function with the same shapes in line {lines[0]} on every rank."
+        return f"  Call the same function with the same shapes on line {lines[0]} on every rank."
     return (
-        f"  Make the calls of lines {', '.join(map(str, lines[:-1]))} and {lines[-1]} on every rank, in one order:"
-        " decide by values that all ranks have."
+        f"  Make the calls on lines {', '.join(map(str, lines[:-1]))} and {lines[-1]} on every rank, in the same order."
+        " Decide by values that all ranks share."
     )
 
 

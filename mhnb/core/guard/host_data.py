@@ -301,7 +301,8 @@ def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
     shown = found if len(found) <= _MAX_VALUES else found[: _MAX_VALUES - 1]
     described = ", ".join(f"{describe_ranks(ranks)} {_verb(difference, ranks)} {what}" for what, ranks in shown)
     if rest := [rank for _, ranks in found[len(shown) :] for rank in ranks]:
-        described += f", {describe_ranks(rest)} {len(found) - len(shown)} others"
+        have, nouns = ("have", "values") if difference.box else ("made", "shapes")
+        described += f", {describe_ranks(rest)} {have} {len(found) - len(shown)} other {nouns}"
     values = {what.partition(_LINE_SEPARATOR)[0] for what in difference.ranks_by_value}
     if len(values) == 1 and not difference.is_within_ranks:
         described = "earlier values or their order differ; the last value is equal"

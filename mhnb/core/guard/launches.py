@@ -136,7 +136,7 @@ def format_groups(groups: Sequence[LaunchGroup], source: str = "") -> list[str]:
         for w, text, side in zip(rank_texts, program_texts, groups, strict=True)
     ]
     others = [rank for side in rest for rank in side.ranks]
-    return [*lines, *([f"  {describe_ranks(others)}   {len(rest)} others, each different"] if rest else [])]
+    return [*lines, *([f"  {describe_ranks(others)}   {len(rest)} more, all different"] if rest else [])]
 
 
 MAY_DIFFER = "variables set in this cell may differ"

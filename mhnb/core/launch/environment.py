@@ -205,7 +205,7 @@ class NotebookEnvironment:
         """
         if name not in self.variables:
             return None
-        why = ", which copied its environment when they started" if self.is_local else ""
+        why = ", because they copied the notebook's environment when they started" if self.is_local else ""
         copy = "%mhjax restart --replay" if self.is_local else f"%mhjax stop, then %mhjax start with --env {name}"
         return (
             f"{name} is set in the notebook but not on the ranks{why}. "
@@ -235,16 +235,16 @@ class NotebookEnvironment:
         if name in _CONFIG_VARIABLES:
             return f'To change it now: jax.config.update("{name.lower()}", ...) in a %%mhjax cell'
         if is_simulated and (requested or name == "JAX_NUM_CPU_DEVICES"):
-            return f"For other numbers of devices: %mhjax stop, then %mhjax start --devices {requested or 'D'}"
+            return f"To change the number of devices: %mhjax stop, then %mhjax start --devices {requested or 'D'}"
         if is_simulated and name == "JAX_PLATFORMS":
             other = "--profile gpu" if self.is_local else "without --devices"
-            return f"Simulated devices are CPU devices. For others: %mhjax stop, then %mhjax start {other}"
+            return f"Simulated devices are always CPUs. To use other devices: %mhjax stop, then %mhjax start {other}"
         # mhnb itself passes the flags of simulated devices to every host.
         if not self.is_local and not (is_simulated and name == "XLA_FLAGS"):
-            return f"To pass it on: %mhjax stop, then %mhjax start with --env {name}=..."
+            return f"To apply it: %mhjax stop, then %mhjax start with --env {name}=..."
         # A restart keeps the number of ranks, which may be that of the visible GPUs.
         restart = "%mhjax stop, then %mhjax start" if name == "CUDA_VISIBLE_DEVICES" else "%mhjax restart --replay"
-        return f"To pass it on: {'' if in_notebook else 'set it in a cell without %%mhjax, then '}{restart}"
+        return f"To apply it: {'' if in_notebook else 'set it in a cell without %%mhjax, then '}{restart}"
 
 
 # -- assign GPUs to ranks

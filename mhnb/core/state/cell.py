@@ -601,7 +601,7 @@ class Cell:
         inputs = {rank: part.report.refused_inputs for rank, part in self.parts.items() if part.report.refused_inputs}
         diverged_in = find_divergence(inputs.values())
         command = command_before(diverged_in) if diverged_in else ""
-        limit_note = f"Values that only some ranks changed differ until {command}, which stops before {self.name_earlier(diverged_in)}"
+        limit_note = f"To make the values equal again: {command} (stops before {self.name_earlier(diverged_in)})"
         is_left = diverged_in != self.seq or self._has_stored_values()
         return [*describe_divergence(inputs), *([limit_note] if command and is_left else [])]
 

@@ -657,13 +657,13 @@ class ClusterStateMachine:
         halted = [str(entry.pid) for entry in self.registry.entries if entry.rank in ranks and entry.is_halted]
         ways = [f"kill -CONT {' '.join(halted)}"] if halted else []
         if self.current is None:
-            ways.append("Ctrl-C ends the wait, and the variables stay as they are")
+            ways.append("press Ctrl-C to end the wait; variables do not change")
         elif any(part.is_stopped for part in self.current.parts.values()):
             ways.append("c at the debugger's prompt continues the cell, and q ends it")
         else:
-            ways.append("wait for the cell; %mhjax where shows what it does")
+            ways.append("wait for the cell (%mhjax where shows what it is doing)")
         they = "it" if len(ranks) == 1 else "they"
-        unknown = f"{they} may not be done yet, or be in one long call that lets no other code run"
+        unknown = f"{they} may still be working, or be in a long call that blocks other code"
         reason = self._explain_silence(ranks) or unknown
         return [NotifyUser(format_silence(ranks, SILENCE_NOTE_AFTER_S, reason, ways))]
 

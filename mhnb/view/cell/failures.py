@@ -220,7 +220,7 @@ _CONTEXT_LINE = re.compile(r" +\d+(?: .*)?")
 
 _REPORT_SIDE = re.compile(r"^ *ranks? ([\d,-]+) (.*)   line (\d+)\b", re.MULTILINE)
 """One side of the guard's report: its ranks, what they wanted to launch, and the line of the cell that they were on."""
-_REPORT_REST = re.compile(r"^ *ranks? ([\d,-]+) +\d+ others, each different", re.MULTILINE)
+_REPORT_REST = re.compile(r"^ *ranks? ([\d,-]+) +\d+ more, all different", re.MULTILINE)
 """The line of a long report that counts the sides which it does not list."""
 _IN_THREAD = re.compile(r" in (?:a thread|thread|task) ")
 """Matches a launch by a thread or a task. The main thread was refused later, on a line that adds no information."""

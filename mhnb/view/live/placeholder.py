@@ -83,8 +83,8 @@ _MAX_INTERVAL_S = 30.0
 _INTERVAL_DIVISOR = 20
 """Once a cell has run for this many times five seconds, all of its output may be older than five seconds."""
 _LOST_FIELD = (
-    "A reloaded page has no field for the debugger: press the stop button, which ends the cell on all ranks and keeps their "
-    "variables, and run the cell again"
+    "After a reload, the debugger has no input field. Press the stop button (the cell ends on all ranks, variables are kept), "
+    "then run the cell again"
 )
 """Jupyter asks for a line only in the page that ran the cell."""
 _FIRST_LINES = 40

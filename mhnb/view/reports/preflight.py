@@ -27,7 +27,7 @@ def build_preflight_error(report: PreflightReport) -> Document:
         for every, some, noun in ((report.hosts, hosts, "host"), (report.findings, shown, "finding"))
         if len(every) > len(some)
     ]
-    rest = [Line(f"… and {' and '.join(left_out)}: mhnb doctor lists all", "quiet")] if left_out else []
+    rest = [Line(f"… {' and '.join(left_out)}: run mhnb doctor to see all", "quiet")] if left_out else []
     return [_build_heading(report), _build_table(report, sorted(hosts)), *_build_findings(shown), *rest]
 
 

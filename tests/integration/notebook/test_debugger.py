@@ -296,7 +296,7 @@ def test_live_view_names_stopped_and_waiting_ranks(notebook: Notebook) -> None:
 def test_reloaded_page_says_how_to_leave_a_prompt(notebook: Notebook) -> None:
     """A reloaded page gets no prompt: the stop button ends the cell, and the cell can be run again to stop there."""
     cell = notebook.stop_at(STOPS_RANK_2, "stopped 2; waiting 0-1,3")
-    cell.wait_for_display("A reloaded page has no field for the debugger: press the stop button")
+    cell.wait_for_display("After a reload, the debugger has no input field. Press the stop button")
     notebook.front.reload()
     notebook.front.interrupt()
     assert "KeyboardInterrupt on ranks 0-3" in notebook.front.wait_for_end()

@@ -252,8 +252,8 @@ def test_note_names_what_made_the_arrays(ready: Cluster) -> None:
             f" jit(multiply) (cell {defining_cell.seq}, line 2) on rank 1"
         ),
         (
-            f"Values that only some ranks changed differ until %mhjax restart --replay --to {defining_cell.seq - 1}, which stops before"
-            f" cell {defining_cell.seq}"
+            f"To make the values equal again: %mhjax restart --replay --to {defining_cell.seq - 1} (stops before"
+            f" cell {defining_cell.seq})"
         ),
     )
     assert all(note.startswith("rank") for note in ready.run("if rank == 1: raise ValueError\nadd(several[0])").notes)

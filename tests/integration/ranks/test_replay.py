@@ -422,8 +422,6 @@ def test_replay_before_the_diverging_cell_restores_arrays(begin: Fresh) -> None:
     cluster.run("float(add(values))").check()
     cluster.run("if jax.process_index() == 0: values = values * 2\nfloat(add(values))")
     (note,) = [note for note in cluster.run("float(add(values))").notes if "--to" in note]
-    assert note.startswith(
-        "Values that only some ranks changed differ until %mhjax restart --replay --to 2, which stops before cell 3"
-    )
+    assert note.startswith("To make the values equal again: %mhjax restart --replay --to 2 (stops before cell 3)")
     again = cluster.restart(replay=True, to=2)
     assert {rank.text for rank in again.run("float(add(values))").check()} == {"28.0"}

@@ -147,7 +147,7 @@ def test_silent_rank_is_named_while_its_answer_is_awaited(halted: Cluster, ask: 
         assert notifications.get(timeout=60) == (
             f"rank 1 has not answered for 5 s: rank 1 (host1, pid {pid}) is suspended (SIGSTOP or a debugger)\n"
             f"  Fix: kill -CONT {pid}\n"
-            "  Or: Ctrl-C ends the wait, and the variables stay as they are"
+            "  Or: press Ctrl-C to end the wait; variables do not change"
         )
         assert not answer.done()
         os.kill(pid or 0, signal.SIGCONT)

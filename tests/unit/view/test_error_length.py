@@ -148,11 +148,14 @@ def test_error_of_many_ranks_is_short(name: str) -> None:
     assert max(map(len, lines)) <= 1000, max(lines, key=len)
 
 
-@pytest.mark.parametrize("name", ["a path of each rank", "a program of each rank", "hosts that do not answer"])
+@pytest.mark.parametrize(
+    "name", ["a path of each rank", "a program of each rank", "unequal replicas", "hosts that do not answer"]
+)
 def test_rest_of_an_error_is_counted(name: str) -> None:
     """What is not listed is counted, so that no rank or host seems to be without a fault."""
     counted = (
-        r"and 59 more failures \(OSError\) on ranks 5-63|ranks 8-63   56 others|and 59 more hosts and 60 more findings"
+        r"and 59 more failures \(OSError\) on ranks 5-63|ranks 8-63   56 more|have 60 other values"
+        r"|… 59 more hosts and 60 more findings"
     )
     assert re.search(counted, ERRORS[name]())
 

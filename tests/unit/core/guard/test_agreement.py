@@ -50,8 +50,8 @@ def test_mismatch_message_groups_ranks_and_shows_lines() -> None:
         "launch 3 of cell 14 differs",
         "  ranks 0,2   jit(add) f32[8] → f32[]   line 2:  got = [f(x) for f in order]",
         "  ranks 1,3   jit(top) f32[8] → f32[]   line 2:  got = [f(x) for f in order]",
-        "  The loop on line 2 may take its steps in another order on some ranks.",
-        "  Sort what it goes through (a set, os.listdir), and choose nothing in it by the rank.",
+        "  The loop on line 2 may run in a different order on some ranks.",
+        "  Sort what it loops over (such as a set or os.listdir), and let nothing in it depend on the rank.",
     ]
 
 
@@ -126,9 +126,9 @@ def test_loop_of_unequal_length_is_named(source: str, loop: int | None) -> None:
     line = 1 if "in add" in source else 2
     votes = [Vote(0, 1, (line,)), Vote(1), Vote(2)]
     text = format_mismatch(votes, NAMES, number=3, cell_name="cell 1", source=source)
-    assert (f"in the loop on line {loop}, and ranks 1-2 finished after 2 launches.\n  Make the number" in text) == bool(
-        loop
-    )
+    assert (
+        f"in the loop on line {loop}, and ranks 1-2 finished after 2 launches.\n  Run the same number" in text
+    ) == bool(loop)
     first = format_mismatch(votes, NAMES, number=1, cell_name="cell 1", source=source)
     assert ("finished before the first launch." in first) == bool(loop)
     failed = [*votes, Vote(3, ending="error")]
@@ -138,10 +138,10 @@ def test_loop_of_unequal_length_is_named(source: str, loop: int | None) -> None:
 @pytest.mark.parametrize(
     ("lines", "hint"),
     [
-        (((2,), (2,)), "The loop on line 1 may take its steps in another order on some ranks."),
-        (((3,), (3,)), "Call the same function with the same shapes in line 3 on every rank."),
-        (((2,), (3,)), "Make the calls of lines 2 and 3 on every rank, in one order"),
-        (((4, 2), (3,)), "Make the calls of lines 3 and 4 on every rank, in one order"),
+        (((2,), (2,)), "The loop on line 1 may run in a different order on some ranks."),
+        (((3,), (3,)), "Call the same function with the same shapes on line 3 on every rank."),
+        (((2,), (3,)), "Make the calls on lines 2 and 3 on every rank, in the same order"),
+        (((4, 2), (3,)), "Make the calls on lines 3 and 4 on every rank, in the same order"),
         (((), (3,)), ""),
     ],
 )

@@ -220,9 +220,7 @@ def test_recovery_replays_up_to_the_divergence() -> None:
                 for rank, end in enumerate(ends)
             ]
         notes = finished(driver(*ends)).result.notes
-    expected = (
-        "Values that only some ranks changed differ until %mhjax restart --replay --to 2, which stops before cell 3"
-    )
+    expected = "To make the values equal again: %mhjax restart --replay --to 2 (stops before cell 3)"
     assert notes[1:] == (expected,)
     driver.submit(4)
     ends = [
@@ -271,4 +269,4 @@ def test_recovery_never_stops_at_a_skipped_cell() -> None:
         for rank in (0, 1)
     ]
     _, note = finished(driver(*ends)).result.notes
-    assert "--to 2, which stops before cell 5" in note
+    assert "--to 2 (stops before cell 5)" in note

@@ -217,9 +217,9 @@ def test_silent_rank_is_named_once() -> None:
     ask(driver, 0, 1)
     assert wait_silently(driver, SILENCE_NOTE_AFTER_S / 2) == []
     answer(driver, 0)
-    unknown = "it may not be done yet, or be in one long call that lets no other code run"
+    unknown = "it may still be working, or be in a long call that blocks other code"
     assert wait_silently(driver) == [
-        f"rank 1 has not answered for 5 s: {unknown}\n  Fix: Ctrl-C ends the wait, and the variables stay as they are"
+        f"rank 1 has not answered for 5 s: {unknown}\n  Fix: press Ctrl-C to end the wait; variables do not change"
     ]
     assert wait_silently(driver) == []
     answer(driver, 1)
