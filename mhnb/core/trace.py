@@ -282,11 +282,10 @@ class CollectiveRun(NamedTuple):
         begin, end = self.span
         return begin, min(end, max(begin, self.last_start_ns))
 
-    def count_from(self, start_ns: int) -> CollectiveRun:
-        """Return the run without its wait for ranks that began at `start_ns`."""
+    def count_from(self, begins: Mapping[int, int]) -> CollectiveRun:
+        """Return the run without waiting for a rank before it began."""
         begin, end = self.span
-        is_counted = self.last_start_ns < start_ns
-        return self if is_counted else self._replace(span=(min(end, max(begin, start_ns)), end))
+        return self._replace(span=(min(end, max(begin, begins.get(self.last_rank, begin))), end))
 
 
 _Key: TypeAlias = tuple[str, str, int, int, str]
@@ -322,9 +321,9 @@ def match_collectives(sources: Sequence[TraceSource]) -> dict[int, list[Collecti
     }
 
 
-def find_common_start(sources: Sequence[TraceSource]) -> int:
-    """Return the last rank's begin, in ns of the first one's clock."""
-    return max((source.shift(source.trace.began_ns) for source in sources if _is_traced(source)), default=0)
+def _find_begins(sources: Sequence[TraceSource]) -> dict[int, int]:
+    """Return when ranks began, in ns of the first one's clock."""
+    return {source.rank: source.shift(source.trace.began_ns) for source in sources if _is_traced(source)}
 
 
 def _is_traced(source: TraceSource) -> bool:
@@ -345,10 +344,10 @@ def sum_collectives(
 ) -> tuple[CollectiveTimes, ...]:
     """Return each collective's time on the device that was in it longest."""
     totals: dict[tuple[str, str], dict[tuple[int, int], list[CollectiveRun]]] = {}
-    common = find_common_start(sources)
+    begins = _find_begins(sources)
     for source in sources:
         labels = _name_collectives(source)
-        for run in (run.count_from(common) for run in runs.get(source.rank, ())):
+        for run in (run.count_from(begins) for run in runs.get(source.rank, ())):
             name = labels.get((run.event.program, run.event.name), (_base_name(run.event.name), ""))
             totals.setdefault(name, {}).setdefault((source.rank, run.event.device), []).append(run)
     rows = []
@@ -408,10 +407,8 @@ def measure_ranks(
         runs: of the collectives, as `match_collectives` returns them.
     """
     traced = list(filter(_is_traced, sources))
-    begins, ends = (
-        [source.shift(getattr(source.trace, name)) for source in traced] for name in ("began_ns", "ended_ns")
-    )
-    common, first, last = find_common_start(sources), min(begins, default=0), max(ends, default=0)
+    begins, ends = _find_begins(sources), [source.shift(source.trace.ended_ns) for source in traced]
+    common, first, last = max(begins.values(), default=0), min(begins.values(), default=0), max(ends, default=0)
     drawn = common if all(end > common for end in ends) else first
     times = []
     for source in sources:
@@ -419,7 +416,7 @@ def measure_ranks(
             times.append(RankTimes(source.rank, 0.0, 0.0, 0.0, 0.0, 0.0, problem=source.trace.problem))
             continue
         begin, end = source.shift(source.trace.began_ns), source.shift(source.trace.ended_ns)
-        spans = _find_states(source, runs.get(source.rank, ()), (begin, end), common)
+        spans = _find_states(source, runs.get(source.rank, ()), (begin, end), begins)
         times.append(
             RankTimes(
                 source.rank,
@@ -438,7 +435,7 @@ def measure_ranks(
 
 
 def _find_states(
-    source: TraceSource, runs: Sequence[CollectiveRun], cell: Span, common: int
+    source: TraceSource, runs: Sequence[CollectiveRun], cell: Span, begins: Mapping[int, int]
 ) -> Mapping[State, list[Span]]:
     """Return the spans of each state, together the time that counts.
 
@@ -446,7 +443,7 @@ def _find_states(
         source: the rank.
         runs: of its collectives.
         cell: when it ran the cell, by the first rank's clock.
-        common: when the last rank began the cell.
+        begins: when each rank began the cell.
     """
     begin, end = cell
     until = min(end, max(begin, source.shift(source.trace.recorded_until_ns)))
@@ -463,8 +460,12 @@ def _find_states(
     communication = subtract_spans(moving, compute)
     in_collectives = _clip((run.waiting for run in runs), begin, until)
     busy = merge_spans([*compute, *moving])
-    waits = [*in_collectives, *_clip(find_agreement_waits(source), begin, end)]
-    early = [(first, common) for first, last in waits if first < common <= last]
+    agreements = _clip(find_agreement_waits(source), begin, end)
+    waits = [*in_collectives, *agreements]
+    counted = ((run, run.count_from(begins)) for run in runs)
+    uncounted = _clip(((run.span[0], late.span[0]) for run, late in counted), begin, until)
+    common = max(begins.values())
+    early = [*uncounted, *((first, common) for first, last in agreements if first < common <= last)]
     waiting = subtract_spans(merge_spans(waits), merge_spans([*busy, *early]))
     rest = merge_spans([*busy, *waiting, *early])
     return {
@@ -691,7 +692,7 @@ def describe_problems(sources: Sequence[TraceSource]) -> list[str]:
             f"{counts:,} later events of {describe_ranks(source.rank for source in dropped)} are left out, and their time"
             " counts as not recorded; the profiles for XProf have them"
         )
-    begins = {source.rank: source.shift(source.trace.began_ns) for source in sources if _is_traced(source)}
+    begins = _find_begins(sources)
     lead_ns = max(begins.values(), default=0) - min(begins.values(), default=0)
     if lead_ns >= _LATE_START_NS:
         latest = max(begins, key=lambda rank: begins[rank])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -302,7 +303,8 @@ def format_curve_text(curve: Curve) -> str:
     """Format a curve in one line, with end values and outliers."""
     low, high = curve.bounds
     where = f", {describe_ranks(curve.ranks)}" if len(curve.ranks) > 1 else ""
-    first, last, *lasts = shorten_numbers([curve.first, curve.last, *(one.last for one in curve.outliers)])
+    texts = [curve.first, curve.last, *(one.last for one in curve.outliers)]
+    first, last, *lasts = shorten_numbers(texts, _count_digits(curve))
     outliers = "".join(f"; rank {one.rank} {text} at the end" for one, text in zip(curve.outliers, lasts, strict=True))
     drawn = draw_braille(curve.medians, low, high)
     return f"{curve.title}  {first} {drawn} {last}   {curve.word}over {curve.count} {curve.unit}{where}{outliers}"
@@ -316,6 +318,7 @@ _SCALE = 2
 """Units of the drawing per pixel, so that its coordinates are whole numbers."""
 _MARGIN = 4
 _LABEL_PX = 14
+_MAX_HEIGHT = math.log10(sys.float_info.max) - 1e-12
 _SHORT_CHARS = 5
 """A number of so few characters stays as it is."""
 _LINE_COLOR = "#4a86d8"
@@ -324,7 +327,7 @@ _AXES = f'<path fill="none" stroke="#8c8c8c" stroke-width="2" d="M1 0V{HEIGHT * 
 _POINTER_CLASS = "mhnb-points"
 CHART_CSS = (
     f".mhnb-chart{{position:relative}}.{_POINTER_CLASS}{{position:absolute;inset:0;display:flex}}"
-    f".{_POINTER_CLASS}>i{{flex:1}}.{_POINTER_CLASS}>i:hover{{background:rgba(128,128,128,.25)}}"
+    f".{_POINTER_CLASS}>i:hover{{background:rgba(128,128,128,.25)}}"
 )
 """Places the points, whose tooltips have their values, over the picture. Without it they have no size."""
 
@@ -352,45 +355,61 @@ def format_curve_html(curve: Curve, *, has_points: bool = True) -> str:
     )
 
 
-def shorten_numbers(texts: Sequence[str]) -> list[str]:
-    """Shorten numbers to three digits, as long as different ones differ.
+def shorten_numbers(texts: Sequence[str], digits: int = 3) -> list[str]:
+    """Shorten numbers to a few digits, as long as different ones differ.
 
     >>> shorten_numbers(["9.57998e-14", "1344.82", "1.0", "nan"]), shorten_numbers(["0.61912", "0.61945"])
     (['9.58e-14', '1345', '1.0', 'nan'], ['0.61912', '0.61945'])
     """
-    shortened = [_shorten_number(text) for text in texts]
+    shortened = [_shorten_number(text, digits) for text in texts]
     return shortened if len(set(shortened)) == len(set(texts)) else list(texts)
 
 
-def _shorten_number(text: str) -> str:
+def _shorten_number(text: str, digits: int = 3) -> str:
     value = _finite(text)
     if value is None or len(text) <= _SHORT_CHARS:
         return text
-    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.3g}"
+    return f"{value:.0f}" if 10**digits <= abs(value) < 1e6 else f"{value:.{digits}g}"
+
+
+def _count_digits(curve: Curve) -> int:
+    """Return the digits that tell values of the curve apart."""
+    low, high = curve.bounds
+    span = high / 2 - low / 2
+    if curve.is_logarithmic or not span:
+        return 3
+    # At most 17, which tell any two numbers apart.
+    return min(17, 3 + max(0, int(math.log10(max(abs(low), abs(high)) / 2 / span))))
 
 
 def _list_heights(curve: Curve) -> list[str]:
     """Return the axis labels, from the highest value to the lowest."""
     if curve.low == curve.high:
         return ["", curve.high, ""]
-    high, low = shorten_numbers([curve.high, curve.low])
+    high, low = shorten_numbers([curve.high, curve.low], _count_digits(curve))
     middle = _format_height(curve, curve.bounds[0] / 2 + curve.bounds[1] / 2)
     return [high, middle if middle not in (high, low) else "", low]
 
 
 def _format_height(curve: Curve, height: float) -> str:
-    return _shorten_number(repr(10**height if curve.is_logarithmic else height))
+    # The logarithm of the largest number is rounded up.
+    value = 10 ** min(height, _MAX_HEIGHT) if curve.is_logarithmic else height
+    return _shorten_number(repr(value), _count_digits(curve))
 
 
 def _format_points(curve: Curve) -> str:
     """Format an invisible column over each point, with its values as tooltip."""
     begin, end = _finite(curve.begin), _finite(curve.end)
+    between = [0.0, *((left + right) / 2 for left, right in pairwise(curve.positions)), 1.0]
     columns = []
     for at, (position, middle) in enumerate(zip(curve.positions, curve.medians, strict=True)):
         where = f"{curve.axis} "
         if begin is not None and end is not None:
             where += _shorten_step(begin + position * (end - begin))
-        columns.append(f'<i title="{escape(where)}: {escape(_describe_point(curve, at, middle))}"></i>')
+        share = round(1000 * (between[at + 1] - between[at]))
+        columns.append(
+            f'<i style="flex:{share}" title="{escape(where)}: {escape(_describe_point(curve, at, middle))}"></i>'
+        )
     return f'<div class="{_POINTER_CLASS}">{"".join(columns)}</div>'
 
 
@@ -424,7 +443,7 @@ def _text(text: str) -> str:
 def _format_ends(curve: Curve) -> str:
     """Format the last values, each near the end of its line."""
     low, high = curve.bounds
-    last, *lasts = shorten_numbers([curve.last, *(one.last for one in curve.outliers)])
+    last, *lasts = shorten_numbers([curve.last, *(one.last for one in curve.outliers)], _count_digits(curve))
     ends = [(_last(curve.medians), f"{curve.word if curve.differs else ''}{last}", f"2px solid {_LINE_COLOR}")]
     for one, text, color in zip(curve.outliers, lasts, _OUTLIER_COLORS, strict=False):
         # A value that is not finite is above all others, as it is drawn.

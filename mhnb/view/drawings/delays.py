@@ -44,23 +44,14 @@ def draw_delays(stragglers: Stragglers) -> str:
 
 
 def _label_lines(stragglers: Stragglers, most: float) -> str:
-    """Label the lines at their ends: each straggler, and the others together."""
-    others = [rank for rank in stragglers.delays_s if rank not in stragglers.named]
-    ends = [(rank, f"rank {rank}", ' class="mhnb-bad"') for rank in stragglers.named]
-    ends += [(others[0], describe_many_ranks(others), "")] if others else []
-    heights: list[tuple[float, str, str]] = []
-    for rank, text, style in ends:
-        last = next((delay for delay in reversed(stragglers.delays_s[rank]) if not math.isnan(delay)), 0.0)
-        heights.append((_height_of(last, most), text, style))
-    labels, below = [], float(_HEIGHT - _BOTTOM)
-    # From the lowest up, each above the one below it.
-    for wanted, text, style in sorted(heights, reverse=True):
-        height = max(_LABEL - 2, min(wanted + 4, below))
-        labels.append(
-            f'<text x="{_WIDTH - _RIGHT + 4}" y="{height:.1f}" fill="currentColor"{style}>{escape(text)}</text>'
-        )
-        below = height - _LABEL
-    return "".join(labels)
+    """Label the stragglers beside their lines, and the others below."""
+    own = stragglers.delays_s[stragglers.named[0]]
+    last = next((delay for delay in reversed(own) if not math.isnan(delay)), 0.0)
+    left, bottom = _WIDTH - _RIGHT + 4, _HEIGHT - _BOTTOM
+    height = max(_LABEL - 2, min(_height_of(last, most) + 4, bottom - _LABEL))
+    named = f'<text x="{left}" y="{height:.1f}" fill="currentColor" class="mhnb-bad">{describe_many_ranks(stragglers.named)}</text>'
+    has_others = len(stragglers.named) < len(stragglers.delays_s)
+    return named + (f'<text x="{left}" y="{bottom}" fill="currentColor">the others</text>' if has_others else "")
 
 
 def _height_of(delay: float, most: float) -> float:

@@ -145,5 +145,5 @@ def build_summary(summary: StartSummary) -> Document:
         Line(" · ".join(filter(None, [summary.location, *facts, log])), "quiet"),
         Tiles([" · ".join(words) for words in ranks], [*map(_color_of, summary.ranks)]),
     ]
-    in_html = Fold(Line(" · ".join([size, *unusual, ready]), "heading"), details)
+    in_html = Fold(Line(" · ".join([f"mhjax · {size}", *unusual, ready]), "heading"), details)
     return [InText([in_text, *map(Line, lines)]), InHtml([in_html]), *map(Line, summary.notes)]

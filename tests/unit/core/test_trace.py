@@ -110,6 +110,17 @@ def test_wait_for_a_rank_that_has_not_begun_does_not_count() -> None:
     )
 
 
+def test_wait_for_a_rank_that_had_begun_counts() -> None:
+    """Also if a rank that has no part in it begins meanwhile."""
+    sources = [
+        source(0, reduce(10, 80), collectives=(known({"0": (0, "0-1")}),)),
+        source(1, reduce(85, 5), collectives=(known({"0": (0, "0-1")}),)),
+        source(2, begin_ms=60),
+    ]
+    rows, _ = measure_ranks(sources, match_collectives(sources))
+    assert (rows[0].waiting_s, rows[0].wall_s) == pytest.approx((0.075, 0.100))
+
+
 def test_rank_that_ended_before_another_began_is_drawn() -> None:
     """Then there is no time that all ranks share, and the picture begins with the first one."""
     sources = [source(0, compute(0, 50)), source(1, begin_ms=100)]

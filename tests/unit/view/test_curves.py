@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from xml.dom import minidom
@@ -89,6 +91,26 @@ def test_pointer_shows_the_values_of_a_point() -> None:
         "median 0.001",
     ]
     assert "title=" not in format_curve_html(curve, has_points=False)
+
+
+def test_values_near_each_other_have_more_digits() -> None:
+    """Three digits would be the same at each point, and the middle below the lowest."""
+    html = format_curve_html(_curve([[0.69128 - at * 1e-5] for at in range(9)]))
+    assert re.findall(r"<div>([^<]*)</div>", html)[:3] == ["0.69128", "0.69124", "0.6912"]
+    assert len(set(re.findall(r': ([^"]+)"></i>', html))) == 9
+
+
+def test_pointer_is_where_the_point_is() -> None:
+    """A column reaches half the way to the points beside it, whose steps may be at any distance."""
+    curve = replace(_curve([[float(at)] for at in range(4)]), positions=(0.0, 0.1, 0.5, 1.0))
+    assert re.findall(r"flex:(\d+)", format_curve_html(curve)) == ["50", "250", "450", "250"]
+
+
+def test_axis_of_the_largest_numbers() -> None:
+    """The logarithm of the largest number would be too large to go back."""
+    largest = math.log10(sys.float_info.max)
+    curve = replace(_curve([[1.0], [largest]]), is_logarithmic=True)
+    assert "e+30" in format_curve_html(curve)
 
 
 def test_axis_has_three_digits() -> None:

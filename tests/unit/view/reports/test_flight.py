@@ -150,7 +150,7 @@ def test_chart_is_accessible_and_marks_the_late_rank() -> None:
     # The late rank is drawn last, above the others.
     assert list(lines)[-1] == "rank 1"
     labels = {text.text: text.get("class") for text in chart.iter("text")}
-    assert (labels["rank 1"], labels["rank 0"]) == ("mhnb-bad", None)
+    assert (labels["rank 1"], labels["the others"]) == ("mhnb-bad", None)
 
 
 @pytest.mark.parametrize("count", [1, 2, 200, 201, 1024])

@@ -299,11 +299,13 @@ def test_remote_hosts_are_named() -> None:
     assert heading.startswith("mhjax · 1 rank × 1 GPU device by slurm · jax")
     assert row == "  host0 node<7> rank 0 pid 7 1 device"
     html = print_html(build_summary(summary))
-    assert StrictPage(html).visible == "1 rank × 1 GPU device · ready in 3.1 s"
+    assert StrictPage(html).visible == "mhjax · 1 rank × 1 GPU device · ready in 3.1 s"
     assert "by slurm · jax 0.10.2 · guard lockstep" in html
     assert "host0 node&lt;7&gt; · rank 0 · pid 7" in html
     unusual = print_html(build_summary(dataclasses.replace(summary, guard="unavailable (old jax)")))
-    assert StrictPage(unusual).visible == "1 rank × 1 GPU device · guard: unavailable (old jax) · ready in 3.1 s"
+    assert (
+        StrictPage(unusual).visible == "mhjax · 1 rank × 1 GPU device · guard: unavailable (old jax) · ready in 3.1 s"
+    )
 
 
 def test_this_machine_is_not_named() -> None:
