@@ -106,7 +106,7 @@ docs: $(READY) ## build the documentation site into build/docs; MHNB_REPOSITORY=
 	$(BIN)/python docs/build.py
 
 picture: $(READY) ## take the pictures of README and of the documentation from the running product
-	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/system/browser/test_tour_in_lab.py tests/system/browser/test_docs_pictures.py -k picture
+	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/system/browser/test_docs_pictures.py
 
 gallery: $(READY) ## take a picture of every view, light and dark, narrow and wide, at 1 to 64 ranks, into build/gallery
 	MHNB_GALLERY=build/gallery $(RUN) pytest tests/system/browser/test_view_gallery.py $(PYTEST)

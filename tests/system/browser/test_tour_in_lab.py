@@ -6,7 +6,6 @@ The tour runs once for this module, with one cell added that takes a while.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ pytestmark = [
 
 RANKS = range(4)
 TOUR = ROOT / "notebooks" / "00_tour.ipynb"
-PICTURE = ROOT / "notebooks" / "img" / "cell.png"
 LONG = "%%mhjax\nimport time\nprint('long cell on rank', jax.process_index(), flush=True)\ntime.sleep(1.5)"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -158,17 +156,3 @@ def test_reopened_untrusted(ran: TourRun, tmp_path: Path) -> None:
     with Lab(tmp_path) as lab, lab.page(ran.browser) as page:
         page.open("theirs.ipynb", kernel=False)
         assert_readable(page, ran)
-
-
-def test_picture_of_a_cell(ran: TourRun, tmp_path: Path) -> None:
-    """A screenshot of a cell of the running tour is a real picture; MHNB_WRITE_PICTURES=1 saves it for the README."""
-    from PIL import Image
-
-    picture = PICTURE if os.environ.get("MHNB_WRITE_PICTURES") == "1" else tmp_path / "cell.png"
-    ran.page.screenshot(picture, cell=ran.index("jax.local_devices()"))
-    with Image.open(picture) as image:
-        colours = image.convert("RGB").getcolors(maxcolors=image.width * image.height)
-        assert image.width > 800
-        assert image.height > 200
-        assert colours is not None
-        assert len(colours) > 50  # letters are smoothed; a blank or broken page has a handful
