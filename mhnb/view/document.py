@@ -176,8 +176,8 @@ class SortableTable:
     rows: Sequence[Sequence[str]]
     keys: Sequence[Sequence[float | None]]
     """By row, what each column sorts by; None for a column of text."""
-    marked: frozenset[int] = frozenset()
-    """Rows that stand out."""
+    marked: frozenset[tuple[int, int]] = frozenset()
+    """Cells that stand out, each by its row and column."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ _PLACE_STYLE = (
 _CHAR_EM = 0.52
 """Width of a character of a label, about, in most fonts of pages."""
 _SHORT_CHARS = 32
+_MARKED_STYLE = ";font-weight:bold;background-color:rgba(230,159,0,.25)"
 _NO_BREAK_STYLE = ";white-space:nowrap"
 """Style of a cell that `_find_widest_cells` returned."""
 _LONG_STYLE = ";overflow-wrap:anywhere;min-width:8em"
@@ -346,13 +347,13 @@ def _print_sort_heading(word: str, *, is_number: bool) -> str:
 
 
 def _print_sortable_row(table: SortableTable, at: int, unbroken: set[int]) -> str:
-    style = ' class="mhnb-bad" style="font-weight:bold"' if at in table.marked else ""
-    cells = "".join(
-        f'<td style="text-align:{"left" if key is None else "right"};padding:1px 10px 1px 0'
-        f'{_NO_BREAK_STYLE if column in unbroken else ""}"{_format_key(key)}>{escape(cell, quote=False)}</td>'
-        for column, (cell, key) in enumerate(zip(table.rows[at], table.keys[at], strict=True))
-    )
-    return f"<tr{style}>{cells}</tr>"
+    cells = []
+    for column, (cell, key) in enumerate(zip(table.rows[at], table.keys[at], strict=True)):
+        style = f"text-align:{'left' if key is None else 'right'};padding:1px 10px 1px 0"
+        style += _NO_BREAK_STYLE if column in unbroken else ""
+        style += _MARKED_STYLE if (at, column) in table.marked else ""
+        cells.append(f'<td style="{style}"{_format_key(key)}>{escape(cell, quote=False)}</td>')
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def _format_key(key: float | None) -> str:

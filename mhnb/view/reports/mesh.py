@@ -160,7 +160,7 @@ def _format_tree_title(name: str, tree: LayoutTree) -> str:
 
 
 def build_tree(tree: LayoutTree, *, name: str = "", notes: Sequence[str] = ()) -> Document:
-    """Build the table; rows that fell back to another spec stand out."""
+    """Build the table; the waste of replicated arrays stands out."""
     rows = [_cells(row, tree) for row in tree.rows]
     marked = frozenset(at for at, row in enumerate(tree.rows) if row.path in tree.fallen_back)
     keys = [_sort_keys(row) for row in tree.rows[:_MAX_ROWS]]
@@ -169,7 +169,9 @@ def build_tree(tree: LayoutTree, *, name: str = "", notes: Sequence[str] = ()) -
     return [
         Line(_format_tree_title(name, tree), "heading"),
         InText([Table(("", *_HEADER), [("→" if at in marked else "", *cells) for at, cells in enumerate(rows)])]),
-        InHtml([SortableTable(_HEADER, rows[:_MAX_ROWS], keys, marked)]),
+        InHtml(
+            [SortableTable(_HEADER, rows[:_MAX_ROWS], keys, frozenset((at, _HEADER.index("waste")) for at in marked))]
+        ),
         *(Line(note, "quiet") for note in notes),
         InHtml(left_out),
     ]

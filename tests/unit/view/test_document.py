@@ -172,13 +172,14 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         ),
     ),
     "a table to sort": (
-        [SortableTable(["n", ""], [["1", "a"]], [[1, None]], frozenset([0]))],
+        [SortableTable(["n", ""], [["1", "a"]], [[1, None]], frozenset([(0, 0)]))],
         "",
         (
             '<div tabindex="0" style="overflow-x:auto"><table style="border-collapse:collapse"><thead><tr>'
             f'<th scope="col" style="text-align:right;{CELL}"><span role="button" tabindex="0" {SORT} title="sort">n</span></th>'
-            f'<td></td></tr></thead><tbody><tr class="mhnb-bad" style="font-weight:bold"><td style="text-align:right;{CELL};'
-            f'white-space:nowrap" data-v="1">1</td><td style="text-align:left;{CELL};white-space:nowrap">a</td></tr></tbody>'
+            f'<td></td></tr></thead><tbody><tr><td style="text-align:right;{CELL};'
+            f'white-space:nowrap;font-weight:bold;background-color:rgba(230,159,0,.25)" data-v="1">1</td>'
+            f'<td style="text-align:left;{CELL};white-space:nowrap">a</td></tr></tbody>'
             "</table></div>"
         ),
     ),

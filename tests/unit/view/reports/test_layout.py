@@ -192,7 +192,7 @@ def test_report_of_4096_devices_is_small(axes: dict[str, int], spec: str, shape:
 
 
 def test_tree_marks_replicated_arrays() -> None:
-    """A replicated array has an arrow in text, colour and weight in HTML, and a remark in both."""
+    """A replicated array has an arrow in text, a tinted waste in HTML, and a remark in both."""
     rows = (
         LayoutRow("['w']", Layout.of((64, 64), GRID, "P('data', 'model')")),
         LayoutRow("['v']", Layout.of((64, 64), GRID, "P()")),
@@ -204,7 +204,9 @@ def test_tree_marks_replicated_arrays() -> None:
     page = StrictPage(print_html(build_tree(tree, name="params")))
     assert page.unclosed == []
     assert "replicated: is this intended?" in page.visible
-    assert [attrs.get("class") for tag, attrs in page.tags if tag == "tr"].count("mhnb-bad") == 1
+    tinted = [attrs for tag, attrs in page.tags if tag == "td" and "background-color" in (attrs.get("style") or "")]
+    assert [attrs["data-v"] for attrs in tinted] == [str(7 * 64 * 64 * 4)]
+    assert "mhnb-bad" not in [attrs.get("class") for _, attrs in page.tags]
 
 
 def test_a_mesh_shows_hosts_and_directions() -> None:
