@@ -181,7 +181,7 @@ ON_RANKS = {
         on_ranks("np.zeros((1 << 50,), np.int8)"),
         "MemoryError",
         "host memory when the allocation failed on ranks 0-1 · 1024.0 TiB was asked for",
-        "read or make only the part that this rank needs",
+        "Read or make only the part that this rank needs",
         on_ranks("np.zeros((1 << 10,), np.int8)"),
     ),
     "array too large for a device": Mistake(
