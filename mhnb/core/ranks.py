@@ -9,6 +9,7 @@ from typing import TypeVar
 from mhnb.errors import InvalidRequest
 
 _K = TypeVar("_K")
+_T = TypeVar("_T")
 
 _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
@@ -133,6 +134,18 @@ def pluralize(count: int, noun: str) -> str:
     ('1 rank', '4 CPU devices', '2 launches')
     """
     return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
+def split_list(items: Sequence[_T], limit: int) -> tuple[Sequence[_T], Sequence[_T]]:
+    """Return the first items, which a message lists, and those it counts.
+
+    A single item beyond the limit is listed, because a count of it would take the same line.
+
+    >>> split_list("abc", 2), split_list("abcd", 2)
+    (('abc', ''), ('ab', 'cd'))
+    """
+    count = limit + 1 if len(items) == limit + 1 else limit
+    return items[:count], items[count:]
 
 
 def group_ranks(keys: Mapping[int, _K]) -> tuple[tuple[tuple[int, ...], _K], ...]:

@@ -22,7 +22,7 @@ from mhnb.core.guard.launches import MAX_GROUPS, REPLAY_COMMAND, LaunchDifferenc
 from mhnb.core.guard.programs import CALLBACK_PREFIX, MAX_PACKED_CHARS
 from mhnb.core.guard.provenance import find_conflict, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
-from mhnb.core.ranks import describe_ranks, format_ranks
+from mhnb.core.ranks import describe_ranks, format_ranks, pluralize, split_list
 from mhnb.core.typed_json import MessageCodec
 from mhnb.errors import UnknownMessage
 from mhnb.types import Frame, Outcome
@@ -249,12 +249,14 @@ _MAX_DIFFERENCES = 4
 
 def _format_differences(groups: Sequence[LaunchGroup], differences: Mapping[int, str]) -> list[str]:
     found = [(side, differences.get(int(side.fingerprint, 16), "")) for side in groups if side.fingerprint is not None]
-    described = [(describe_ranks(side.ranks), difference) for side, difference in found if difference]
-    if len(described) < 2:
+    different = [(side.ranks, difference) for side, difference in found if difference]
+    if len(different) < 2:
         return []
+    shown, rest = split_list(different, _MAX_DIFFERENCES)
+    described = [(describe_ranks(ranks), difference) for ranks, difference in shown]
     width = max(len(who) for who, _ in described)
     # The result of a callback affects the numbers that the program computes.
-    has_callback = any(text.startswith(CALLBACK_PREFIX) for _, text in described)
+    has_callback = any(text.startswith(CALLBACK_PREFIX) for _, text in different)
     hint = (
         [
             "  Sort what you list, so that every rank launches the callbacks in one order. If a callback's values belong to its rank,",
@@ -265,7 +267,8 @@ def _format_differences(groups: Sequence[LaunchGroup], differences: Mapping[int,
     )
     return [
         "  The programs have the same name and shapes. The first difference is:",
-        *(f"    {w:{width}}   {text}" for w, text in described[:_MAX_DIFFERENCES]),
+        *(f"    {w:{width}}   {text}" for w, text in described),
+        *([f"    {describe_ranks(rank for ranks, _ in rest for rank in ranks)} differ too"] if rest else []),
         *hint,
     ]
 
@@ -346,12 +349,12 @@ def format_deadlock(waits: Mapping[int, tuple[str, int | None, Sequence[int]]]) 
     """
     lines = [_NOT_LAUNCHED_CLEAN, f"  {_DEADLOCK}"]
     ordered = sorted(waits.items())
-    shown = ordered if len(ordered) <= MAX_GROUPS + 1 else ordered[:MAX_GROUPS]
+    shown, rest = split_list(ordered, MAX_GROUPS)
     for rank, (name, line, others) in shown:
         where = f"   line {line}" if line else ""
         lines.append(f"  rank {rank}   {name}{where}   waits for {describe_ranks(others)}")
-    if rest := [rank for rank, _ in ordered[len(shown) :]]:
-        lines.append(f"  {describe_ranks(rest)} wait too")
+    if rest:
+        lines.append(f"  {describe_ranks(rank for rank, _ in rest)} wait too")
     return "\n".join([*lines, "  Ranks that share more than one mesh must use the meshes in the same order."])
 
 
@@ -386,14 +389,25 @@ def _find_hint(source: str, groups: Sequence[LaunchGroup], votes: Sequence[Vote]
         return _order_hint(tree, launching)
     if any(vote.ending != "ok" for vote in missing):
         return ""
-    loop = next((loop for side in launching for line in side.lines if (loop := _find_loop(tree, line))), None)
-    if loop is None:
+    around = next((found for side in launching if (found := _find_loop(tree, side)) is not None), None)
+    if around is None:
         return ""
+    loop, branch = around
     done = f"after {number - 1} launch{'' if number == 2 else 'es'}" if number > 1 else "before the first launch"
+    finished = f"{describe_ranks(vote.rank for vote in missing)} finished {done}"
+    if branch is not None:
+        return (
+            f"  The call is inside `if {ast.unparse(branch.test)}:` in the loop on line {loop.lineno}, and {finished}.\n"
+            "  Decide it by a value that all ranks share, and run the same number of steps on every rank."
+        )
     return (
-        f"  The call is in the loop on line {loop}, and {describe_ranks(vote.rank for vote in missing)} finished {done}.\n"
+        f"  The call is in the loop on line {loop.lineno}, and {finished}.\n"
         "  Run the same number of steps on every rank: compute it from a value that all ranks share, or drop the last, partial batch."
     )
+
+
+_MAX_HINT_LINES = 3
+"""Lines of the cell that a hint lists; if there are more, their number follows."""
 
 
 def _order_hint(tree: ast.AST, groups: Sequence[LaunchGroup]) -> str:
@@ -401,37 +415,90 @@ def _order_hint(tree: ast.AST, groups: Sequence[LaunchGroup]) -> str:
     places = {side.lines for side in groups}
     if () in places or len({side.name for side in groups}) < len(groups):
         return ""
-    lines = sorted({side.lines[0] for side in groups})
-    loop = next((loop for line in next(iter(places)) if (loop := _find_loop(tree, line))), None)
-    if len(places) == 1 and loop is not None:
+    if len(places) == 1 and (around := _find_loop(tree, groups[0])) is not None:
         return (
-            f"  The loop on line {loop} may run in a different order on some ranks.\n"
+            f"  The loop on line {around[0].lineno} may run in a different order on some ranks.\n"
             "  Sort what it loops over (such as a set or os.listdir), and let nothing in it depend on the rank."
         )
+    lines = sorted({side.lines[0] for side in groups})
     if len(lines) == 1:
         return f"  Call the same function with the same shapes on line {lines[0]} on every rank."
-    return (
-        f"  Make the calls on lines {', '.join(map(str, lines[:-1]))} and {lines[-1]} on every rank, in the same order."
-        " Decide by values that all ranks share."
-    )
+    if (branch := _find_branches(tree, groups)) is not None:
+        return (
+            f"  The ranks took different branches of `if {ast.unparse(branch.test)}:` on line {branch.lineno}."
+            " Decide it by a value that all ranks share."
+        )
+    shown, rest = split_list(lines, _MAX_HINT_LINES)
+    *others, last = [*map(str, shown), *([pluralize(len(rest), "more line")] if rest else [])]
+    return f"  Make the calls on lines {', '.join(others)} and {last} on every rank, in the same order."
 
 
-def _find_loop(tree: ast.AST, line: int) -> int | None:
-    """Return the line on which the innermost loop around a line begins."""
-    found = None
+def _find_branches(tree: ast.AST, groups: Sequence[LaunchGroup]) -> ast.If | None:
+    """Return the outermost `if` whose branches contain different calls."""
     for node in ast.walk(tree):
-        match node:
-            case ast.For() | ast.AsyncFor():
-                inside = any(_contains(part, line) for part in node.body)
-            case ast.While():
-                inside = _contains(node.test, line) or any(_contains(part, line) for part in node.body)
-            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                inside = _contains(node, line)
-            case _:
-                continue
-        # `ast.walk` visits outer nodes first.
-        found = node.lineno if inside else found
-    return found
+        if isinstance(node, ast.If) and all(
+            any(_contains(part, line) for side in groups for line in side.lines for part in branch)
+            for branch in (node.body, node.orelse)
+        ):
+            return node
+    return None
+
+
+_Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While | _Comprehension
+
+
+def _find_loop(tree: ast.AST, side: LaunchGroup) -> tuple[_Loop, ast.If | ast.IfExp | None] | None:
+    """Return the innermost loop around a launch, and an `if` between them."""
+    for line in side.lines:
+        found: tuple[_Loop, ast.If | ast.IfExp | None] | None = None
+        for node in ast.walk(tree):
+            # `ast.walk` visits outer nodes first.
+            if isinstance(node, _Loop) and _is_repeated(node, tree, line, side.name or ""):
+                found = node, None
+            elif isinstance(node, ast.If | ast.IfExp) and found is not None and _is_in_branch(node, line):
+                found = found[0], node
+        if found is not None:
+            return found
+    return None
+
+
+def _is_repeated(loop: _Loop, tree: ast.AST, line: int, name: str) -> bool:
+    """Check whether a loop repeats the call on a line.
+
+    A line may have calls inside and outside a comprehension. The call is the one with the program's name; without such a call,
+    no call of the line may be outside.
+    """
+    if not any(_contains(part, line) for part in _repeated_parts(loop)):
+        return False
+    if isinstance(loop, ast.For | ast.AsyncFor | ast.While):
+        return True
+    calls = _find_calls(tree, line)
+    function = name.partition("(")[2].partition(")")[0]
+    named = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] == function]
+    inside = {id(node) for part in _repeated_parts(loop) for node in ast.walk(part)}
+    first_iterator = {id(node) for node in ast.walk(loop.generators[0].iter)}
+    possible = named or [call for call in calls if id(call) not in first_iterator]
+    return bool(possible or not calls) and all(id(call) in inside for call in possible)
+
+
+def _repeated_parts(loop: _Loop) -> list[ast.stmt | ast.expr]:
+    """Return the parts of a loop that run once per step."""
+    match loop:
+        case ast.For() | ast.AsyncFor():
+            return [*loop.body]
+        case ast.While():
+            return [loop.test, *loop.body]
+        case ast.DictComp():
+            values = [loop.key, loop.value]
+        case _:
+            values = [loop.elt]
+    first, *others = loop.generators
+    return [*values, *first.ifs, *(part for each in others for part in (each.iter, *each.ifs))]
+
+
+def _find_calls(tree: ast.AST, line: int) -> list[ast.Call]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _contains(node, line)]
 
 
 def _contains(node: ast.stmt | ast.expr, line: int) -> bool:
@@ -445,14 +512,17 @@ def _rank_condition(tree: ast.AST, line: int) -> str | None:
         if not isinstance(node, ast.If | ast.IfExp):
             continue
         test = ast.unparse(node.test)
-        branches: list[ast.stmt | ast.expr] = (
-            [node.body, node.orelse] if isinstance(node, ast.IfExp) else [*node.body, *node.orelse]
-        )
-        # `f if rank else g` only chooses: the call is outside.
-        inside = any(_contains(part, line) and not _is_plain(part) for part in branches)
-        if inside and _RANK_EXPRESSION.search(test):
+        if _is_in_branch(node, line) and _RANK_EXPRESSION.search(test):
             found = test
     return found
+
+
+def _is_in_branch(node: ast.If | ast.IfExp, line: int) -> bool:
+    branches: list[ast.stmt | ast.expr] = (
+        [node.body, node.orelse] if isinstance(node, ast.IfExp) else [*node.body, *node.orelse]
+    )
+    # `f if rank else g` only chooses: the call is outside.
+    return any(_contains(part, line) and not _is_plain(part) for part in branches)
 
 
 def _is_plain(node: ast.AST) -> bool:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.ranks import describe_ranks, split_list
 from mhnb.sharding.boxes import WHOLE_ARRAY
 
 LAUNCH_INPUT = "given "
@@ -273,7 +273,7 @@ def _largest(pair: tuple[float, float]) -> float:
     return max((abs(value) for value in pair if math.isfinite(value)), default=0.0)
 
 
-_MAX_VALUES = 5
+_MAX_VALUES = 4
 """Hashes or shapes that an error lists; if there are more, their number follows."""
 
 
@@ -298,11 +298,12 @@ def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
     code = f":  {lines[at - 1].strip()}" if at is not None and 0 < at <= len(lines) else ""
     where = [] if at is None else [f"  line {at}{code}"]
     found = list(difference.ranks_by_value.items())
-    shown = found if len(found) <= _MAX_VALUES else found[: _MAX_VALUES - 1]
+    shown, rest = split_list(found, _MAX_VALUES)
     described = ", ".join(f"{describe_ranks(ranks)} {_verb(difference, ranks)} {what}" for what, ranks in shown)
-    if rest := [rank for _, ranks in found[len(shown) :] for rank in ranks]:
+    if rest:
+        others = [rank for _, ranks in rest for rank in ranks]
         have, nouns = ("have", "values") if difference.box else ("made", "shapes")
-        described += f", {describe_ranks(rest)} {have} {len(found) - len(shown)} other {nouns}"
+        described += f", {describe_ranks(others)} {have} {len(rest)} other {nouns}"
     values = {what.partition(_LINE_SEPARATOR)[0] for what in difference.ranks_by_value}
     if len(values) == 1 and not difference.is_within_ranks:
         described = "earlier values or their order differ; the last value is equal"

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import TypeAlias
 
 from mhnb.core.guard.launch_report import LaunchPlace, LaunchRow
-from mhnb.core.ranks import describe_ranks, ranks_by_key
+from mhnb.core.ranks import describe_ranks, ranks_by_key, split_list
 from mhnb.types import ClusterState, Outcome
 
 LOCAL_PREFIX = "free:"
@@ -124,8 +124,7 @@ def format_groups(groups: Sequence[LaunchGroup], source: str = "") -> list[str]:
     ['  rank 0   jit(f)   line 1:  h(x)', '  rank 1   jit(g)   line 1:  h(x)']
     """
     named = [side.name for side in groups if side.name is not None]
-    rest = groups[MAX_GROUPS:] if len(groups) > MAX_GROUPS + 1 else ()
-    groups = groups[: len(groups) - len(rest)]
+    groups, rest = split_list(groups, MAX_GROUPS)
     rank_texts = [describe_ranks(side.ranks) for side in groups]
     program_texts = [_format_program(side, ambiguous=named.count(side.name or "") > 1) for side in groups]
     # The text of a group without a launch has no column after it, so it does not widen the column of names.

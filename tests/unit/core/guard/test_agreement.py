@@ -118,6 +118,11 @@ def test_rank_dependent_condition_is_named(source: str, named: str | None) -> No
         ("for step in (1, 2):\n    for batch in batches: add(x)", 2),
         ("for step in add(x):\n    y = 0", None),
         ("for step in range(3):\n    pass; add(x)", 1),
+        ("y = 0\ny = sum(add(x) for _ in range(rank))", 2),
+        ("y = 0\ny = [f(x) for f in list(fs)]", 2),
+        ("if not done:\n    print(add(x), [i for i in range(3)])", None),
+        ("y = 0\nf([i for i in q])", None),
+        ("y = 0\ny = [i for i in f(x)]", None),
         ("y = 0\nadd(x)", None),
     ],
 )
@@ -135,6 +140,19 @@ def test_loop_of_unequal_length_is_named(source: str, loop: int | None) -> None:
     assert "the loop" not in format_mismatch(failed, NAMES, number=3, cell_name="cell 1", source=source)
 
 
+def test_branch_in_a_loop_is_named() -> None:
+    """Of a call in an `if` in a loop, the ranks may take the same number of steps."""
+    source = "for step in range(3):\n    if not done:\n        add(x)"
+    text = format_mismatch([Vote(0, 1, (3,)), Vote(1)], NAMES, number=2, cell_name="cell 1", source=source)
+    assert text.endswith(
+        "  The call is inside `if not done:` in the loop on line 1, and rank 1 finished after 1 launch.\n"
+        "  Decide it by a value that all ranks share, and run the same number of steps on every rank."
+    )
+    around = "if not done:\n    for step in n:\n        add(x)"
+    text = format_mismatch([Vote(0, 1, (3,)), Vote(1)], NAMES, number=2, cell_name="cell 1", source=around)
+    assert "The call is in the loop on line 2, and" in text
+
+
 @pytest.mark.parametrize(
     ("lines", "hint"),
     [
@@ -142,18 +160,25 @@ def test_loop_of_unequal_length_is_named(source: str, loop: int | None) -> None:
         (((3,), (3,)), "Call the same function with the same shapes on line 3 on every rank."),
         (((2,), (3,)), "Make the calls on lines 2 and 3 on every rank, in the same order"),
         (((4, 2), (3,)), "Make the calls on lines 3 and 4 on every rank, in the same order"),
+        (((6,), (8,)), "The ranks took different branches of `if flag:` on line 5. Decide it by a value that all"),
+        (((6,), (9,)), "Make the calls on lines 6 and 9 on every rank, in the same order."),
+        (((10,), (10,)), "Call the same function with the same shapes on line 10 on every rank."),
+        (((2,), (3,), (4,), (9,)), "Make the calls on lines 2, 3, 4 and 9 on every rank, in the same order."),
+        (((2,), (3,), (4,), (9,), (10,)), "Make the calls on lines 2, 3, 4 and 2 more lines on every rank, in"),
         (((), (3,)), ""),
     ],
 )
 def test_other_programs_have_a_next_step(lines: tuple[tuple[int, ...], ...], hint: str) -> None:
     """The hint names the loop that the calls are in, their only line, or all of their lines."""
     votes = [Vote(rank, rank + 1, where) for rank, where in enumerate(lines)]
-    names = {1: "jit(add)", 2: "jit(top)"}
-    source = "for f in fs:\n    f(x)\nf(x)\nf(y)"
+    names = {rank + 1: f"jit(f{rank})" for rank in range(len(lines))}
+    source = "for f in fs:\n    f(x)\nf(x)\nf(y)\nif flag:\n    f(x)\nelse:\n    f(y)\nf(y)\nf([i for i in q])"
     text = format_mismatch(votes, names, number=1, cell_name="cell 1", source=source)
     assert hint in text
-    same = format_mismatch(votes, {1: "jit(f)", 2: "jit(f)"}, number=1, cell_name="cell 1", source=source)
-    assert len(same.splitlines()) == 4
+    without_hint = 2 + len(lines)
+    assert (len(text.splitlines()) > without_hint) == bool(hint)
+    same = format_mismatch(votes, dict.fromkeys(names, "jit(f)"), number=1, cell_name="cell 1", source=source)
+    assert len(same.splitlines()) == without_hint
 
 
 def test_reasons_of_missing_ranks_are_distinguished() -> None:
