@@ -27,7 +27,8 @@ def build_preflight_error(report: PreflightReport) -> Document:
         for every, some, noun in ((report.hosts, hosts, "host"), (report.findings, shown, "finding"))
         if len(every) > len(some)
     ]
-    rest = [Line(f"… {' and '.join(left_out)}: run mhnb doctor to see all", "quiet")] if left_out else []
+    doctor = "run %mhjax doctor (in a shell: mhnb doctor) with the same flags to see all"
+    rest = [Line(f"… {' and '.join(left_out)}: {doctor}", "quiet")] if left_out else []
     return [_build_heading(report), _build_table(report, sorted(hosts)), *_build_findings(shown), *rest]
 
 
