@@ -67,7 +67,8 @@ def run_script(
         "get_ipython().ast_node_interactivity = 'none'; get_ipython().shows_exit_code = True; "
         f"get_ipython().script_name = {name!r}"
     ).check()
-    with CellView(locations=RankLocations(cluster=cluster.name, script_path=name)) as view:
+    logs = {rank.rank: str(rank.log_path) for rank in cluster.ranks}
+    with CellView(locations=RankLocations(logs=logs, cluster=cluster.name, script_path=name)) as view:
         # In a terminal the user types where the view draws.
         result = cluster.run(source, timeout_s=timeout_s, on_snapshot=view.update, console=view)
         script_result = to_script_result(result, name)

@@ -350,7 +350,7 @@ class Capture:
         with self._lock:
             self._collect_native()
             if (buffer := self._buffer(current_cell())) is not None:
-                if (text := _find_shortened_text(event)) is not None:
+                if (text := _find_log_text(event)) is not None:
                     self._log.write("stderr", f"{text}\n".encode("utf-8", "backslashreplace"))
                 buffer.add(event)
 
@@ -605,10 +605,13 @@ class _Log:
         os.close(self._fd)
 
 
-def _find_shortened_text(event: OutputEvent) -> str | None:
-    """Return an event's full text if the notebook shortens it, else None."""
+def _find_log_text(event: OutputEvent) -> str | None:
+    """Return an event's text if the notebook may not show all.
+
+    Of many ranks' errors the notebook's text shows only the first ones.
+    """
     if isinstance(event, ErrorRaised):
-        return None if shorten_error(event) is event else _format_event(event)
+        return _format_event(event)
     if not isinstance(event, _Display):
         return None
     text = event.data.get("text/plain")

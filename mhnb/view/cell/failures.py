@@ -19,7 +19,7 @@ from mhnb.core.output.answers import read_answer
 from mhnb.core.output.folding import OutputGroup, TextPart, group_outputs
 from mhnb.core.output.normal_form import align_texts, normalize_text
 from mhnb.core.output.results import LEFT_WAITING, RANK_STOPPED, CellResult, RankResult
-from mhnb.core.ranks import describe_ranks, describe_ranks_short
+from mhnb.core.ranks import describe_ranks, describe_ranks_short, split_list
 from mhnb.types import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import format_lines
@@ -220,7 +220,7 @@ _CONTEXT_LINE = re.compile(r" +\d+(?: .*)?")
 
 _REPORT_SIDE = re.compile(r"^ *ranks? ([\d,-]+) (.*)   line (\d+)\b", re.MULTILINE)
 """One side of the guard's report: its ranks, what they wanted to launch, and the line of the cell that they were on."""
-_REPORT_REST = re.compile(r"^ *ranks? ([\d,-]+) +\d+ more, all different", re.MULTILINE)
+_REPORT_REST = re.compile(r"^ *ranks? ([\d,-]+) +(?:\d+ more, all different|wait too)", re.MULTILINE)
 """The line of a long report that counts the sides which it does not list."""
 _IN_THREAD = re.compile(r" in (?:a thread|thread|task) ")
 """Matches a launch by a thread or a task. The main thread was refused later, on a line that adds no information."""
@@ -467,7 +467,7 @@ def is_loss(failure: Failure) -> bool:
 
 
 _MAX_KINDS = 2
-_MAX_HEADING_KINDS = 5
+_MAX_HEADING_KINDS = 4
 
 
 def format_raised_error(result: CellResult) -> str:
@@ -505,11 +505,10 @@ def format_failure_heading(result: CellResult, failures: Sequence[Failure]) -> s
     }
     if set(by_kind) == {ORDER_MISMATCH} and len(first_lines) == 1:
         return f"{ORDER_MISMATCH} · {first_lines.pop()}"
-    parts = [f"{_NAMES.get(word, word)} on {describe_ranks(ranks)}" for word, ranks in by_kind.items()]
-    if len(parts) > _MAX_HEADING_KINDS:
-        rest = [rank for ranks in list(by_kind.values())[_MAX_HEADING_KINDS - 1 :] for rank in ranks]
-        count = len(parts) - _MAX_HEADING_KINDS + 1
-        parts[_MAX_HEADING_KINDS - 1 :] = [f"{count} other errors on {describe_ranks(rest)}"]
+    shown, rest = split_list(list(by_kind.items()), _MAX_HEADING_KINDS)
+    parts = [f"{_NAMES.get(word, word)} on {describe_ranks(ranks)}" for word, ranks in shown]
+    if rest:
+        parts.append(f"{len(rest)} other errors on {describe_ranks(rank for _, ranks in rest for rank in ranks)}")
     waited = [rank for failure in failures if failure.only_waited for rank in failure.ranks]
     if waited:
         parts.append(f"{describe_ranks(waited)} {'was' if len(waited) == 1 else 'were'} left waiting")

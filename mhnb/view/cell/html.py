@@ -18,7 +18,7 @@ from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
 from mhnb.core.output.rich import find_figure_type
 from mhnb.core.output.tables import has_table
-from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize
+from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize, split_list
 from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import LOG_HINT, BlockLine, block_items, count_lines, format_omitted_line, shorten_line
@@ -32,7 +32,14 @@ from mhnb.view.cell.summary import (
     find_outlier_ranks,
     summarise_cell,
 )
-from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited, full_text, names_kind
+from mhnb.view.cell.text import (
+    MAX_FAILURES,
+    format_failure_lines,
+    format_trace_label,
+    format_waited,
+    full_text,
+    names_kind,
+)
 from mhnb.view.drawings.metrics import draw_card
 from mhnb.view.html import (
     BAR_CLASS,
@@ -74,8 +81,6 @@ It uses nothing that would have to be loaded.
 """
 _MAX_HEAD_LINES, _MAX_TAIL_LINES, _MAX_LINE_CHARS = 24, 8, 1000
 """Limits on what the report shows of a long message without a click."""
-_MAX_FAILURES = 5
-"""Failures of a cell that are shown; if there are more, the last ones are in a fold."""
 _NOTE_STYLE = "white-space:pre-wrap"
 _CHIP_STYLE = "display:inline-block;margin-left:.7em;padding:0 .6em;border:1px solid #8c8c8c;border-radius:.7em;font-size:92%;cursor:help"
 
@@ -100,15 +105,16 @@ def format_failure_report(
         _format_failure(f, result.name, locations, first=at == 0, is_labelled=len(failed) > 1)
         for at, f in enumerate(cell_summary.own_failures)
     ]
-    if len(parts) > _MAX_FAILURES:
-        ranks = [rank for failure in cell_summary.own_failures[_MAX_FAILURES - 1 :] for rank in failure.ranks]
-        label = f"{len(parts) - _MAX_FAILURES + 1} more failures on {describe_many_ranks(ranks)}"
-        parts[_MAX_FAILURES - 1 :] = [_format_details(label, "".join(parts[_MAX_FAILURES - 1 :]))]
+    shown, rest = split_list(parts, MAX_FAILURES)
+    if rest:
+        ranks = [rank for failure in cell_summary.own_failures[len(shown) :] for rank in failure.ranks]
+        label = f"{len(rest)} more failures on {describe_many_ranks(ranks)}"
+        shown = [*shown, _format_details(label, "".join(rest))]
     shortages = print_parts([*build_shortage(cell_summary.shortages), *build_past_hang(cell_summary.hang)])
     heading = _format_failure_heading(cell_summary, locations)
     return (
         f'<div class="{BAR_CLASS}" style="margin-bottom:4px;border-left:3px solid {FAILED_COLOR};padding-left:8px">'
-        f"<div{tooltip}>{heading}</div>{''.join([*parts, shortages, *waited, *notes])}</div>"
+        f"<div{tooltip}>{heading}</div>{''.join([*shown, shortages, *waited, *notes])}</div>"
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from mhnb.core.output.folding import RichPart
 from mhnb.core.output.results import CellResult
 from mhnb.core.output.template import RANK_PLACEHOLDER
-from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize
+from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize, split_list
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import (
     LOG_HINT,
@@ -47,8 +48,10 @@ from mhnb.view.reports.metrics import format_card_lines
 
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
+MAX_FAILURES = 4
+"""Failures of a cell that are always shown. In HTML the rest are in a fold."""
 _MAX_FAILURE_LINES = 16
-"""Lines of a cell's failures and of all that follows them. The first failure is always shown in full; the rest are counted."""
+"""Lines of more failures and of all that follows them. The first one is always shown in full; the rest are counted."""
 _MAX_REST_KINDS = 3
 _MAX_ROWS = 4
 """Answers that are not right yet, or lines at which ranks waited."""
@@ -81,7 +84,7 @@ def format_cell_text(
     if badge:
         cell_summary = replace(cell_summary, heading=f"mhjax · {cell_summary.heading}")
     lines = [
-        *_format_failures(cell_summary, painter, known_locations.script_path or result.name),
+        *_format_failures(cell_summary, painter, known_locations, result.name),
         *_format_blocks(cell_summary, painter, known_locations),
         *(f"  {line}" for line in format_card_lines(cell_summary.metrics)),
         *(() if cell_summary.failures else cell_summary.notes),
@@ -115,7 +118,9 @@ class _Colorizer:
         return self(_DIM, shown)
 
 
-def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str) -> Iterator[str]:
+def _format_failures(
+    cell_summary: CellSummary, painter: _Colorizer, locations: RankLocations, cell_name: str
+) -> Iterator[str]:
     if not cell_summary.failures:
         return
     if are_not_yet(cell_summary.failures):
@@ -138,32 +143,44 @@ def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str
         *_format_waiting(cell_summary, painter),
         *_format_notes(cell_summary, painter),
     ]
-    yield from _format_own_failures(cell_summary, painter, source, _MAX_FAILURE_LINES - len(below))
+    is_labelled, source = len(cell_summary.failures) > 1, locations.script_path or cell_name
+    failures = [
+        (failure, list(_format_own_failure(failure, painter, source, is_labelled=is_labelled)))
+        for failure in cell_summary.own_failures
+    ]
+    shown = _count_shown_failures([len(lines) for _, lines in failures], _MAX_FAILURE_LINES - len(below))
+    for _, lines in failures[:shown]:
+        yield from lines
+    if shown < len(failures):
+        yield _format_rest([failure for failure, _ in failures[shown:]], locations)
     yield from below
 
 
-def _format_own_failures(cell_summary: CellSummary, painter: _Colorizer, source: str, max_lines: int) -> Iterator[str]:
-    """Format the first failure, further ones that fit, and a count.
+def _count_shown_failures(line_counts: Sequence[int], max_lines: int) -> int:
+    """Return how many failures to show: a few, or those that fit.
 
     The first one is as long as its message and its traceback, which the user's code has on one process, too.
     """
-    failures = cell_summary.own_failures
-    shown, count = 0, 0
-    for failure in failures:
-        lines = list(_format_own_failure(failure, painter, source, is_labelled=len(cell_summary.failures) > 1))
-        count += len(lines)
-        if shown and count > max_lines:
-            break
-        yield from lines
-        shown += 1
-    if rest := failures[shown:]:
-        ranks = sorted(rank for failure in rest for rank in failure.ranks)
-        kinds = list(dict.fromkeys(failure.kind for failure in rest))
-        more = ", …" if len(kinds) > _MAX_REST_KINDS else ""
-        yield (
-            f"  … and {pluralize(len(rest), 'more failure')} ({', '.join(kinds[:_MAX_REST_KINDS])}{more}) on {describe_many_ranks(ranks)},"
-            f" each in its rank's log: %mhjax logs {ranks[0]}"
-        )
+    shown, rest = split_list(line_counts, MAX_FAILURES)
+    if not rest:
+        return len(shown)
+    sums = list(accumulate(line_counts))
+    return max(1, sum(total <= max_lines for total in sums))
+
+
+def _format_rest(failures: Sequence[Failure], locations: RankLocations) -> str:
+    """Format the count of the other failures, with a log.
+
+    Each rank writes its errors to its log. A shell has no magics, so it gets the log's path.
+    """
+    ranks = sorted(rank for failure in failures for rank in failure.ranks)
+    kinds = list(dict.fromkeys(failure.kind for failure in failures))
+    more = ", …" if len(kinds) > _MAX_REST_KINDS else ""
+    log = locations.logs.get(ranks[0], "") if locations.script_path else f"%mhjax logs {ranks[0]}"
+    return (
+        f"  … and {pluralize(len(failures), 'more failure')} ({', '.join(kinds[:_MAX_REST_KINDS])}{more}) on"
+        f" {describe_many_ranks(ranks)}, each in its rank's log{log and f': {log}'}"
+    )
 
 
 def _format_own_failure(failure: Failure, painter: _Colorizer, source: str, *, is_labelled: bool) -> Iterator[str]:

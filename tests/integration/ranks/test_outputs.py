@@ -30,6 +30,18 @@ def test_tqdm_bars_of_all_ranks_are_one_text_bar(cluster: Cluster, bar: str) -> 
     assert text.count("train") == 1
 
 
+def test_errors_of_all_ranks_are_in_the_text_and_in_their_logs(cluster: Cluster) -> None:
+    """A few long errors are all in the text, and the log of each rank has its own: the text of many ranks refers to it."""
+    code = "rank = __import__('jax').process_index()\n"
+    code += (
+        "raise (ValueError, KeyError, TypeError, OSError)[rank]('\\n'.join(f'{word}{rank}' for word in 'abcdefghij'))"
+    )
+    text = format_cell_text(cluster.run(code))
+    assert "more failure" not in text
+    for rank in cluster.ranks:
+        assert all(f"j{rank.rank}" in where for where in (text, rank.log_path.read_text()))
+
+
 def test_widget_on_a_rank_says_why_it_is_text(cluster: Cluster) -> None:
     """A widget made on a rank is shown as text, with one line that explains why."""
     result = cluster.run("import ipywidgets\nipywidgets.IntSlider(value=3)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from mhnb.types import RankError
 from mhnb.view.cell.failures import ORDER_MISMATCH, format_raised_error
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
+from mhnb.view.html import RankLocations
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.hang import build_hang
 from tests.support.view_gallery import _report
@@ -149,15 +149,40 @@ def test_error_of_many_ranks_is_short(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a path of each rank", "a program of each rank", "unequal replicas", "hosts that do not answer"]
+    ("name", "counted"),
+    [
+        ("a path of each rank", "and 59 more failures (OSError) on ranks 5-63"),
+        ("a program of each rank", "ranks 8-63   56 more"),
+        ("a program of each rank", "Make the calls on lines 2, 3, 4 and 61 more lines"),
+        ("programs of one name", "    ranks 4-63 differ too"),
+        ("ranks that wait for each other", "ranks 8-63 wait too"),
+        ("unequal replicas", "have 60 other values"),
+        (
+            "hosts that do not answer",
+            "… 59 more hosts and 60 more findings: run %mhjax doctor (in a shell: mhnb doctor) with",
+        ),
+    ],
 )
-def test_rest_of_an_error_is_counted(name: str) -> None:
+def test_rest_of_an_error_is_counted(name: str, counted: str) -> None:
     """What is not listed is counted, so that no rank or host seems to be without a fault."""
-    counted = (
-        r"and 59 more failures \(OSError\) on ranks 5-63|ranks 8-63   56 more|have 60 other values"
-        r"|… 59 more hosts and 60 more findings"
-    )
-    assert re.search(counted, ERRORS[name]())
+    assert counted in ERRORS[name]()
+
+
+def test_rest_is_where_the_text_says() -> None:
+    """The text names the log of the first rank of the rest: by a magic, or in a shell, which has none, by its path."""
+    result = cell(*(raised(rank, f"no {_NAMES[rank]}") for rank in range(COUNT)))
+    assert "on ranks 5-63, each in its rank's log: %mhjax logs 5\n" in f"{format_cell_text(result)}\n"
+    logs = {rank: f"/log/rank{rank}.log" for rank in range(COUNT)}
+    shell = format_cell_text(result, locations=RankLocations(logs=logs, script_path="train.py"))
+    assert "on ranks 5-63, each in its rank's log: /log/rank5.log\n" in f"{shell}\n"
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_few_failures_are_all_shown(count: int) -> None:
+    """As in HTML, a few failures are shown in full however long they are."""
+    text = format_error(*(raised(rank, "\n".join([f"no {_NAMES[rank]}"] * 9)) for rank in range(count)))
+    assert [text.count(f"no {name}") for name in _NAMES[: count + 1]] == [*[9] * count, 0]
+    assert "more failure" not in text
 
 
 def test_html_folds_the_rest() -> None:
