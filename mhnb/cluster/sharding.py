@@ -294,7 +294,7 @@ def compare_views(views: Mapping[int, RankView], *, deleted: Collection[int] = (
     return tuple(
         LayoutView(
             tuple(ranks),
-            _mark_local(views[ranks[0]], views[ranks[1]]) if len(ranks) > 1 else views[ranks[0]],
+            _mark_local(views[ranks[0]], views[ranks[1]] if len(ranks) > 1 else neutral[ranks[0]]),
             is_local=any(views[rank] != views[ranks[0]] for rank in ranks[1:2]),
             is_deleted=ranks[0] in deleted,
         )
@@ -303,7 +303,10 @@ def compare_views(views: Mapping[int, RankView], *, deleted: Collection[int] = (
 
 
 def _mark_local(view: RankView, other: RankView) -> RankView:
-    """Mark the arrays that differ from those in another rank's view."""
+    """Mark the arrays that differ from those in another rank's view.
+
+    A rank that is alone has its view without ranks as the other: arrays that only it has differ.
+    """
     if isinstance(view, Layout):
         return replace(view, is_local=view != other)
     if isinstance(view, LayoutTree) and isinstance(other, LayoutTree):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mhnb.cluster.sharding import LayoutView, compare_views
-from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
+from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree, format_layout_devices
 from mhnb.sharding.mesh import MeshShape
 from mhnb.types import DeviceRef
 
@@ -47,6 +47,17 @@ def test_tree_may_contain_both_kinds() -> None:
     """A tree may contain an array of each rank's own and an array of rank 2 that all ranks know."""
     said = {rank: tree_of(layout_on(2), layout_on_one_device(rank), layout_on(0, 1)) for rank in range(4)}
     assert compare_views(said) == (LayoutView((0, 1, 2, 3), said[0], is_local=True),)
+
+
+def test_array_of_a_single_rank_is_local() -> None:
+    """A group of one rank has nothing to compare with: an array is local if no other rank holds it."""
+    for holder, expected in ((1, "1 device"), (0, "1 device of rank 0")):
+        views = compare_views({0: "no such name", 1: layout_on_one_device(holder)})
+        assert isinstance(views[0].view, Layout)
+        assert format_layout_devices(views[0].view) == expected
+    (tree,) = compare_views({0: tree_of(layout_on_one_device(0), layout_on(0, 1))})
+    assert isinstance(tree.view, LayoutTree)
+    assert [row.layout.is_local for row in tree.view.rows if row.layout] == [True, False]
 
 
 def test_array_of_another_rank_is_not_local() -> None:
