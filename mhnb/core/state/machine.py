@@ -654,8 +654,12 @@ class ClusterStateMachine:
         ranks = self._requests.take_silent(now)
         if not ranks:
             return []
-        halted = [str(entry.pid) for entry in self.registry.entries if entry.rank in ranks and entry.is_halted]
-        ways = [f"kill -CONT {' '.join(halted)}"] if halted else []
+        halted: dict[str, list[str]] = {}
+        for entry in self.registry.entries:
+            if entry.rank in ranks and entry.is_halted:
+                place = "" if self._environment.is_local else f"on {entry.facts.get('hostname', entry.host)}: "
+                halted.setdefault(place, []).append(str(entry.pid))
+        ways = ["; ".join(f"{place}kill -CONT {' '.join(pids)}" for place, pids in halted.items())] if halted else []
         if self.current is None:
             ways.append("press Ctrl-C to end the wait; variables do not change")
         elif any(part.is_stopped for part in self.current.parts.values()):

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from mhnb.core.launch.environment import NotebookEnvironment
 from mhnb.core.messages import DebugPrompt, InterruptDelivered, RankExited, RankStatus
 from mhnb.core.state.cell import HANDLING_AFTER_S
 from mhnb.core.state.events import (
@@ -243,6 +244,17 @@ def test_note_on_a_silent_rank_has_the_reason() -> None:
         "  Fix: kill -CONT 103\n"
         "  Or: c at the debugger's prompt continues the cell, and q ends it"
     )
+
+
+def test_suspended_ranks_of_other_machines_are_continued_there() -> None:
+    """A process id belongs to a machine, so each machine has its own command."""
+    driver = Driver(4, environment=NotebookEnvironment(is_local=False)).ready()
+    for entry in driver.machine.registry.entries[1:]:
+        entry.is_halted = True
+        entry.facts = {**entry.facts, "hostname": "b" if entry.rank > 1 else "a"}
+    ask(driver, 0, 1, 2, 3)
+    (note,) = wait_silently(driver)
+    assert note.splitlines()[1] == "  Fix: on a: kill -CONT 101; on b: kill -CONT 102 103"
 
 
 def test_no_note_on_requests_that_the_user_does_not_wait_for() -> None:

@@ -13,6 +13,7 @@ from mhnb.core.debugging import DebugRequest, DebugUpdate
 from mhnb.core.flight import FlightEvent
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow, PendingPlace
 from mhnb.core.journal import CellRecord, Record, StartRecord
+from mhnb.core.launch.environment import NotebookEnvironment
 from mhnb.core.messages import (
     CellEnded,
     CellRefused,
@@ -77,16 +78,28 @@ PMAX = LaunchRow("f2", "jit(g)", (0, 1), 1, 1)
 NO_ARRIVALS = ArrivalLog()
 
 
+_LOCAL = NotebookEnvironment()
+
+
 class Driver:
     """A state machine with its own clock; checks the invariants after every event."""
 
-    def __init__(self, ranks: int = 2, *, start_timeout_s: float = 60.0, supervisors: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        ranks: int = 2,
+        *,
+        start_timeout_s: float = 60.0,
+        supervisors: list[int] | None = None,
+        environment: NotebookEnvironment = _LOCAL,
+    ) -> None:
         hosts = [f"host{rank}" for rank in range(ranks)]
         logs = [f"/log/rank{rank}.log" for rank in range(ranks)]
         registry = RankRegistry(hosts, logs, supervisors)
         if supervisors is not None:
             registry.mark_takeover("kept.1.1")
-        self.machine = ClusterStateMachine(registry, generation=1, now=0.0, start_timeout_s=start_timeout_s)
+        self.machine = ClusterStateMachine(
+            registry, generation=1, now=0.0, start_timeout_s=start_timeout_s, environment=environment
+        )
         self.machine.history = self.history = list[Record]()
         self.now = 0.0
         self.sent: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
