@@ -134,7 +134,7 @@ def test_hosts_without_a_launch_in_common_are_compared_by_their_system_clocks(tm
     assert [source.ahead_ns for source in sources] == [0, 3_600_000 * MS]
     (note,) = notes
     assert "the clocks of the hosts are the systems' own, which may differ" in note
-    assert collect_trace(Ranks(), cell, tmp_path, None).notes == (note,)
+    assert note in collect_trace(Ranks(), cell, tmp_path, None).notes
 
 
 def test_clock_that_is_not_known_does_not_move_the_others() -> None:
