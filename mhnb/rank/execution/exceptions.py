@@ -51,6 +51,17 @@ def class_has(kind: type, name: str) -> bool:
     return any(name in _get_class_dict(base) for base in _get_mro(kind))
 
 
+def is_jax_class(kind: type, name: str) -> bool:
+    """Return whether a class is JAX's, running no code."""
+    module = _get_class_dict(kind).get("__module__")
+    return str.__eq__(_get_name(kind), name) and type(module) is str and module.startswith("jax")
+
+
+def has_jax_base(kind: type, name: str) -> bool:
+    """Return whether a class or base is JAX's, running no code."""
+    return any(is_jax_class(base, name) for base in _get_mro(kind))
+
+
 def name_of(error: BaseException) -> str:
     r"""Return the name of an error's class, in one line.
 

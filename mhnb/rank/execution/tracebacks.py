@@ -27,7 +27,7 @@ from mhnb.core.guard.threads import UNKNOWN_THREAD, format_thread, kind_of
 from mhnb.core.hang_report import CAPTURED_FILE, TIMED_FILES
 from mhnb.errors import MhnbError
 from mhnb.rank.execution.cell_names import CELL_FILE, CELL_NAMES, cell_file
-from mhnb.rank.execution.exceptions import class_has, syntax_error_location, traceback_of
+from mhnb.rank.execution.exceptions import class_has, has_jax_base, is_jax_class, syntax_error_location, traceback_of
 from mhnb.rank.execution.streams import CellThread
 
 _MHNB_RANK_FOLDER = str(Path(__file__).parents[1])
@@ -222,7 +222,7 @@ def _find_site(error: BaseException) -> ErrorSite:
     arrays = {text: _describe_array(value) for text, value in values.items() if _is_plain_array(value)}
     trees = dict[str, TreeFacts]()
     for text, value in values.items():
-        if type(value) in _TREES and (found := _describe_tree(text, value)) is not None:
+        if _is_tree(value) and (found := _describe_tree(text, value)) is not None:
             trees[text], first = found
             arrays[trees[text].array] = _describe_array(first)
     arrays, trees = dict(islice(arrays.items(), _MAX_ARRAYS)), dict(islice(trees.items(), _MAX_ARRAYS))
@@ -262,7 +262,7 @@ def _list_leaves(text: str, tree: Any) -> list[tuple[str, Any]]:
     leaves, waiting, count = list[tuple[str, Any]](), [(text, tree)], 0
     while waiting:
         path, value = waiting.pop()
-        if type(value) not in _TREES:
+        if not _is_tree(value):
             leaves += [(path, value)] if value is not None else []
             continue
         count += len(value)
@@ -291,7 +291,7 @@ def find_array_names(arrays: Iterable[object], frame: FrameType | None) -> dict[
         words = re.findall(r"\w+", line)
         names = [name for name in scope if type(name) is str and name[:1] != "_" and name not in ("In", "Out")]
         # Values come before parts of containers.
-        names.sort(key=lambda name: (name not in words, type(scope[name]) in _TREES))
+        names.sort(key=lambda name: (name not in words, _is_tree(scope[name])))
         for name in names:
             if len(found) == len(wanted):
                 return found
@@ -316,7 +316,7 @@ def _list_scopes(frame: FrameType | None) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _is_plain_array(value: object) -> bool:
-    return type(value).__name__ == "ArrayImpl" and type(value).__module__.startswith("jax")
+    return is_jax_class(type(value), "ArrayImpl")
 
 
 def _describe_array(array: Any) -> ArrayFacts:
@@ -414,8 +414,13 @@ def _find_values_in(piece: str, frame: FrameType) -> Iterator[tuple[str, Any]]:
             yield ast.unparse(node), value
 
 
+def _is_tree(value: object) -> bool:
+    # `in` would compare with a class that may have an `__eq__` of its own.
+    return any(type(value) is kind for kind in _TREES)
+
+
 def _is_sharding(value: object) -> bool:
-    return any(kind.__name__ == "Sharding" and kind.__module__.startswith("jax") for kind in type(value).__mro__)
+    return has_jax_base(type(value), "Sharding")
 
 
 def _look_up(node: ast.AST, scope: Mapping[str, object]) -> object:
@@ -431,7 +436,7 @@ def _look_up(node: ast.AST, scope: Mapping[str, object]) -> object:
         whole, key = _look_up(node.value, scope), node.slice.value
         if type(whole) is dict and type(key) in (str, int):
             return whole.get(key)
-        if isinstance(whole, list | tuple) and type(whole) in _TREES and type(key) is int and key < len(whole):
+        if (type(whole) is list or type(whole) is tuple) and type(key) is int and key < len(whole):
             return whole[key]
     return None
 

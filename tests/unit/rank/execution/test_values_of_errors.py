@@ -117,3 +117,23 @@ def test_array_of_booleans_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     array = jnp.arange(3)
     assert not find_site(array, monkeypatch).arrays["t"].is_bool
     assert find_site(array > 1, monkeypatch).arrays["t"].is_bool
+
+
+def test_classes_of_values_run_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class of a value may compute its own name, module and bases, and compare itself as it likes."""
+
+    class Meta(type):
+        def __getattribute__(cls, name: str) -> Any:
+            raise AssertionError(name)
+
+        def __eq__(cls, other: object) -> bool:
+            raise AssertionError
+
+        __hash__ = None  # type: ignore[assignment]
+
+    class Odd(metaclass=Meta):
+        def __array__(self) -> Any:
+            raise AssertionError
+
+    assert find_site(Odd(), monkeypatch).names == {"t": False}
+    assert find_site([Odd(), GLOBAL], monkeypatch).trees == {"t": ("t[1]", 1, False)}
