@@ -39,7 +39,9 @@ class ArrayFacts(NamedTuple):
     """Equal if the shardings of two arrays list the devices in the same order."""
     is_bool: bool = False
     is_replicated: bool = False
-    """Whether each device has all of it."""
+    """Whether each of its devices has all of it."""
+    has_shard: bool = True
+    """Whether this rank has a part of it."""
 
 
 class TreeFacts(NamedTuple):

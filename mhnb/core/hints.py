@@ -260,7 +260,10 @@ def _hint_fetch(seen: RecognisedError) -> str:
     if named and named.name and seen.site.top_level:
         sentences.append(f"To copy it to the notebook: `%mhjax pull {named.name}`.")
     where = "On the ranks" if seen.site.top_level else "In that line"
-    if found is None:
+    facts = seen.site.arrays.get(named.known) if named else None
+    if named and facts and not facts.has_shard:
+        sentences.append(_format_elsewhere(named.text))
+    elif found is None:
         sentences.append(f"{where} replicate each global array that it reads first, on all ranks.")
     elif found.is_array:
         sentences.append(
@@ -625,6 +628,8 @@ def _hint_global_to_device(seen: RecognisedError) -> str:
         return _hint_global_callback(seen)
     text = find_first_argument(seen.site, seen.code)
     facts = seen.site.arrays.get(text or "")
+    if text is not None and facts is not None and not facts.has_shard:
+        return _format_elsewhere(text)
     if text is not None and facts is not None and facts.is_replicated:
         return (
             f"{text} is replicated, so each of its ranks has a copy. Use this rank's: {text}.addressable_shards[0].data"
@@ -638,6 +643,11 @@ def _hint_global_to_device(seen: RecognisedError) -> str:
     )
 
 
+def _format_elsewhere(text: str) -> str:
+    rebuild = _format_rebuild(text, "a sharding over all ranks")
+    return f"{text} is on devices of other ranks only. {_NO_WAY_ACROSS} {rebuild}"
+
+
 def _hint_global_callback(seen: RecognisedError) -> str:
     why = (
         "The callback of make_array_from_callback must return this rank's values, but this one returns a global array."
@@ -648,6 +658,8 @@ def _hint_global_callback(seen: RecognisedError) -> str:
         return (
             f"{why} Return a NumPy array; to move a global array to another sharding, use jax.device_put on every rank."
         )
+    if not facts.has_shard:
+        return f"{why} {_format_elsewhere(text)}"
     if facts.is_replicated:
         return f"{why} {text} is replicated: write np.asarray({text}) instead of {text} in the callback."
     return f"{why} To move {text} to another sharding, use jax.device_put on every rank."

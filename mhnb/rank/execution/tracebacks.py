@@ -336,6 +336,7 @@ def _describe_array(array: Any) -> ArrayFacts:
         device_order=crc32(repr(ids).encode()),
         is_bool=array.dtype == bool,
         is_replicated=bool(array.is_fully_replicated),
+        has_shard=bool(sharding.addressable_devices),
     )
 
 

@@ -384,6 +384,19 @@ def test_hint_is_shown_with_the_traceback(ranks: Cluster) -> None:
     assert "%mhjax pull params" in format_cell_html(result)
 
 
+@pytest.mark.parametrize("code", ["jax.device_put(few, jax.local_devices()[0])", "np.asarray(few)"])
+def test_ranks_outside_the_mesh_of_an_array_are_not_told_to_read_it(ranks: Cluster, code: str) -> None:
+    """An array with copies on ranks 0 and 1 has none on ranks 2 and 3; made again on all ranks, it can be read there."""
+    make = "few = jax.make_array_from_callback((8,), {}, lambda box: np.ones(8, np.float32)[box], dtype=np.float32)\n"
+    result = ranks.run(make.format("NamedSharding(half.mesh, P())") + code)
+    found = {rank.rank: rank.error.hint or "" for rank in result if rank.error}
+    for rank, hint in found.items():
+        assert ("few is on devices of other ranks only" in hint) == (rank >= 2), hint
+        assert ("Use this rank's: few.addressable_shards[0].data" in hint) == (rank < 2), hint
+    assert {2, 3} <= found.keys()
+    ranks.run(make.format("whole") + "assert np.asarray(few).sum() == 8").check()
+
+
 def test_one_line_fixes_work(ranks: Cluster) -> None:
     """The one-line fixes that hints suggest run."""
     fixes = """

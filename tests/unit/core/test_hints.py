@@ -631,6 +631,25 @@ def test_explicit_arrays_with_incompatible_devices(error: str, other: ArrayFacts
     assert words in (find_hint(ename, error, site=site, code="a + b") or "")
 
 
+@pytest.mark.parametrize(
+    "code",
+    ["jax.device_put(x, device)", "jax.make_array_from_callback(s, rows, lambda box: x[box])", "np.asarray(x)"],
+)
+def test_rank_without_a_part_of_an_array_gets_no_line_that_reads_it(code: str) -> None:
+    """On a rank outside the array's mesh neither a shard nor the value can be read, replicated or not."""
+    to_device = (
+        "When the second argument to `device_put` is a Device, the first argument must be a fully addressable array"
+    )
+    for replicated in (True, False):
+        facts = SPREAD._replace(is_replicated=replicated, has_shard=False)
+        site = ErrorSite(expression=code, names=X, arrays={"x": facts})
+        hint = find_hint("Error", FETCHED if "asarray" in code else to_device, site=site, code=code) or ""
+        assert "x is on devices of other ranks only" in hint
+        assert "create x again on a sharding over all ranks" in hint
+        assert ".addressable_shards" not in hint
+        assert "np.asarray" not in hint
+
+
 PMAP_ROWS = "cannot select an axis to squeeze out which has size not equal to one, got shape=(4, 3) and dimensions=(0,)"
 
 

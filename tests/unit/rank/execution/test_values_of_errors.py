@@ -14,7 +14,7 @@ import pytest
 from mhnb.core.error_site import ErrorSite
 from mhnb.rank.execution.tracebacks import find_array_names, find_error_site
 
-SHARDING = SimpleNamespace(device_set=[SimpleNamespace(id=0)])
+SHARDING = SimpleNamespace(device_set=[SimpleNamespace(id=0)], addressable_devices=set())
 FACTS = {
     "is_fully_addressable": False,
     "is_fully_replicated": False,
@@ -117,6 +117,12 @@ def test_array_of_booleans_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     array = jnp.arange(3)
     assert not find_site(array, monkeypatch).arrays["t"].is_bool
     assert find_site(array > 1, monkeypatch).arrays["t"].is_bool
+
+
+def test_array_on_other_ranks_has_no_shard_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hint that reads this rank's part needs to know that there is one."""
+    assert find_site(jnp.arange(3), monkeypatch).arrays["t"].has_shard
+    assert not find_site([GLOBAL], monkeypatch).arrays["t[0]"].has_shard
 
 
 def test_classes_of_values_run_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
