@@ -1009,18 +1009,20 @@ HINTS = (
     ),
     # -- shardings
     _make_hint(
-        r"requires contracting dimensions to have the same shape, got \((.+?),?\) and \((.+?),?\)",
+        r"requires contracting dimensions to have the same shape, got \(([^()]+?),?\) and \(([^()]+?),?\)",
         _hint_summed,
         ename="TypeError",
     ),
-    _make_hint(r"got incompatible shapes for broadcasting: (\(.*?\)), (\(.*?\))\.", _hint_broadcast, ename="TypeError"),
+    _make_hint(
+        r"got incompatible shapes for broadcasting: (\([^()]*\)), (\([^()]*\))\.", _hint_broadcast, ename="TypeError"
+    ),
     _make_hint(
         r"array axis (?P<axis>\d+) is partitioned (?P<parts>\d+) times, "
         r"but (?:the|does not evenly divide the) dimension size (?:is )?(?P<size>\d+)",
         _hint_indivisible,
     ),
     _make_hint(
-        r"maps array axis (?P<axis>\d+) \(of size (?P<size>\d+)\) to mesh .*?, but (?P<parts>\d+) does not evenly divide",
+        r"maps array axis (?P<axis>\d+) \(of size (?P<size>\d+)\) to mesh .{0,500}?, but (?P<parts>\d+) does not evenly divide",
         _hint_indivisible,
     ),
     _make_hint(

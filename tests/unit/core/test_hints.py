@@ -697,6 +697,22 @@ def test_functions_with_out_sharding_accept_it() -> None:
         assert "out_sharding" in inspect.signature(getattr(jnp.zeros(1).at[0], name)).parameters, name
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("ename", "piece"),
+    [
+        ("TypeError", "requires contracting dimensions to have the same shape, got ("),
+        ("TypeError", "got incompatible shapes for broadcasting: ("),
+        ("TypeError", "got incompatible shapes for broadcasting: (8,), ("),
+        ("ValueError", "maps array axis 1 (of size 2) to mesh "),
+    ],
+)
+@pytest.mark.slow
+def test_long_message_is_searched_in_linear_time(ename: str, piece: str) -> None:
+    """A pattern that reads to the end of the text from each place where it can begin would take minutes here."""
+    assert find_hint(ename, piece * 50_000) is None
+
+
 @pytest.mark.slow
 def test_every_hint_has_a_case(provoked: dict[str, Provoked]) -> None:
     """Every row of the table matches an error of the installed JAX, or a recorded text of this file."""
