@@ -243,6 +243,9 @@ def add_argument(site: ErrorSite, functions: Collection[str], argument: str) -> 
     node = next(_parse_candidates(site, ""), None)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in functions:
         return None
+    # NumPy's function of that name does not accept the argument.
+    if isinstance(node.func.value, ast.Name) and node.func.value.id in ("np", "numpy"):
+        node.func.value.id = "jnp"
     text = ast.unparse(node)
     separator = ", " if node.args or node.keywords else ""
     return f"{text[:-1]}{separator}{argument})" if len(text) <= _MAX_CALL_CHARS else None

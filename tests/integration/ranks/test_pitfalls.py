@@ -623,6 +623,7 @@ FIXES = [
     Fix("by_row.reshape(2, 4, 8)", "{}", "by_row.reshape"),
     Fix("by_column.ravel()", "{}", "by_column.ravel"),
     Fix("jnp.reshape(by_column, 64)", "{}", "jnp.reshape"),
+    Fix("np.reshape(by_row, (2, 4, 8))", "{}", "jnp.reshape"),
     Fix("jax.jit(lambda a: a.reshape(2, 4, 8))(by_row)", "jax.jit(lambda a: {})(by_row)", "a.reshape"),
     Fix("jax.device_put(params, jax.local_devices()[0])", "np.asarray({})"),
     Fix("jax.make_array_from_callback((8,), rows, lambda box: copies[box])",

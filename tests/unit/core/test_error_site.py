@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.error_site import ArrayFacts, ErrorSite, find_captured, find_failing_name, find_operands, find_sharding
+from mhnb.core.error_site import (
+    ArrayFacts,
+    ErrorSite,
+    add_argument,
+    find_captured,
+    find_failing_name,
+    find_operands,
+    find_sharding,
+)
 
 ARRAYS = {"x": True, "y": True, "tree": False}
 
@@ -98,3 +106,9 @@ def test_only_a_sharding_that_the_rank_has_seen_is_named(expression: str, shardi
     facts = ArrayFacts((8,), False, True, False, 8, 1, 1)
     seen = ErrorSite(expression=expression, names={"x": True}, arrays={"x": facts}, shardings=["rows", "whole"])
     assert find_sharding(seen) == sharding
+
+
+def test_function_of_numpy_is_replaced() -> None:
+    """The functions of NumPy do not accept the arguments of those of JAX."""
+    assert add_argument(site("np.reshape(x, 8)"), {"reshape"}, "out_sharding=s") == "jnp.reshape(x, 8, out_sharding=s)"
+    assert add_argument(site("x.reshape(8)"), {"reshape"}, "out_sharding=s") == "x.reshape(8, out_sharding=s)"
