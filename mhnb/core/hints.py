@@ -440,7 +440,7 @@ def _hint_mixed_devices(seen: RecognisedError) -> str:
     local, spread = (one, other) if one.is_local else (other, one)
     if local.is_local:
         own = "device" if len(local.devices) == 1 else f"{len(local.devices)} devices"
-        words = f"move {local.subject} to the mesh of {spread.subject}"
+        words = f"move np.asarray of {local.subject} to the mesh of {spread.subject}"
         return (
             f"{_capitalize(local.subject)} is on this rank's own {own}, but {spread.subject} is on a mesh of several ranks: "
             f"{_format_move(local.text and f'np.asarray({local.text})', _format_replicated(spread.mesh), words)}, "
@@ -472,7 +472,8 @@ def _format_move(text: str, sharding: str, words: str, *, where: str = " on ever
 def _hint_outside_mesh(seen: RecognisedError, found: Sequence[_PlacedArgument]) -> str:
     context, sharding = _CONTEXT.search(seen.match[0]), find_sharding(seen.site, seen.code)
     subject, text = (found[0].subject, found[0].text) if found else ("an argument", "")
-    words = f"move {subject} to the mesh of this call"
+    moved = f"np.asarray of {subject}" if found and found[0].is_local else subject
+    words = f"move {moved} to the mesh of this call"
     if found and context and set(found[0].devices) == set(context[1].split(", ")):
         return (
             f"The mesh of {subject} has the same devices as the mesh of this call, but in another order: "

@@ -66,6 +66,8 @@ add = jax.jit(lambda left, right: left + right)
 pair_of = {"a": params, "b": [weights]}
 class Box: pass
 box = Box(); box.x = params
+def made(): return local
+both = jax.jit(lambda left, right: left + right, in_shardings=(whole, whole))
 def older(a):
     return jnp.dot(a, by_row)
 """
@@ -572,7 +574,7 @@ except ValueError as error:
 
 
 class Fix(NamedTuple):
-    """A line that fails, and the same line with the hint's suggestion in place of `{}`."""
+    """A line that fails, and the same line with the hint's suggestion in place of `{}`, or as its words say."""
 
     fails: str
     works: str
@@ -653,6 +655,12 @@ FIXES = [
     Fix("product(params, turned)", "product(params, {})"),
     Fix("jax.jit(lambda a: jax.lax.with_sharding_constraint(a, rows))(turned)",
           "jax.jit(lambda a: jax.lax.with_sharding_constraint(a, rows))({})"),
+    # in words, because the line names neither array
+    Fix("add(made(), params)", "add(jax.device_put(np.asarray(made()), NamedSharding(params.sharding.mesh, P())), params)",
+        "move np.asarray of argument left of <lambda> to the mesh of argument right"),
+    Fix("add(params, jax.device_put(turned, turned.sharding))",
+        "add(params, jax.device_put(jax.device_put(turned, turned.sharding), params.sharding))",
+        "move argument right of <lambda> to the mesh of argument left"),
 ]  # fmt: skip
 
 
@@ -676,7 +684,8 @@ def test_suggested_sharding_fix_works(ranks: Cluster, cured: Fix) -> None:
     found = hints(ranks.run(cured.fails))
     assert len(set(found)) == 1
     assert found[0] is not None
-    line = suggestion(found[0], cured.begins).replace("P(...)", "P()")
+    assert cured.begins in found[0]
+    line = suggestion(found[0], cured.begins).replace("P(...)", "P()") if "{}" in cured.works else ""
     assert ranks.run(cured.works.format(line)).check().state == "clean", found[0]
 
 

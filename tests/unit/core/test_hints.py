@@ -632,6 +632,21 @@ def test_explicit_arrays_with_incompatible_devices(error: str, other: ArrayFacts
 
 
 @pytest.mark.parametrize(
+    ("code", "devices", "words"),
+    [
+        ("h(make(), x)", ("0", "0, 1"), "move np.asarray of argument v of h to the mesh of argument w of h with jax.device_put"),
+        ("h(x, move(y))", ("0, 1", "1, 0"), "move argument w of h to the mesh of argument v of h with jax.device_put on every rank"),
+        ("h(make(), local())", ("0", "1"), "move argument w of h to the devices of argument v of h with jax.device_put."),
+    ],
+)  # fmt: skip
+def test_hint_without_names_says_where_to_move_what(code: str, devices: tuple[str, str], words: str) -> None:
+    """Words replace the line that cannot be written, and leave out no part of it."""
+    text = MIXED.format("v", "h", "8", devices[0], "w", "h", "8", devices[1])
+    site = ErrorSite(expression=code, names={"x": True}, arrays={"x": GLOBAL})
+    assert words in (find_hint("ValueError", text, site=site, code=code) or "")
+
+
+@pytest.mark.parametrize(
     "code",
     ["jax.device_put(x, device)", "jax.make_array_from_callback(s, rows, lambda box: x[box])", "np.asarray(x)"],
 )
