@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from msgspec import Struct, field
 
@@ -123,15 +123,15 @@ def find_failing_name(site: ErrorSite, code: str = "") -> NamedValue | None:
     >>> find_failing_name(ErrorSite(expression="np.asarray(p['w'])", names={"p": False})).text
     "p['w']"
     """
-    for node in _parse_candidates(site, code):
-        if isinstance(node, ast.Subscript) and ast.unparse(node) not in site.names:
-            # The subscript itself raised.
-            return None
-        found = {named.text: named for named in _UseCollector(site.names).collect(node)}
-        arrays = [named for named in found.values() if named.is_array]
-        if len(found) == 1 or len(arrays) == 1:
-            return arrays[0] if arrays else next(iter(found.values()))
-    return None
+    node = next(_parse_candidates(site, code), None)
+    # A subscript that is not known raised itself.
+    if node is None or (isinstance(node, ast.Subscript) and ast.unparse(node) not in site.names):
+        return None
+    found = {named.text: named for named in _UseCollector(site.names).collect(node)}
+    arrays = [named for named in found.values() if named.is_array]
+    if len(found) != 1 and len(arrays) != 1:
+        return None
+    return arrays[0] if arrays else next(iter(found.values()))
 
 
 class MaskedIndex(NamedTuple):
@@ -257,25 +257,43 @@ def find_first_argument(site: ErrorSite, code: str = "") -> str | None:
     >>> find_first_argument(ErrorSite(expression="jax.device_put(x, y.sharding)", names={"x": True, "y": True}))
     'x'
     """
-    for node in _parse_candidates(site, code):
-        if isinstance(node, ast.Call) and node.args:
-            uses = _UseCollector(site.names).collect(node.args[0])
-            if len(uses) == 1 and uses[0].text == ast.unparse(node.args[0]):
-                return uses[0].text
-    return None
+    call = next(_parse_candidates(site, code), None)
+    if not isinstance(call, ast.Call) or not call.args:
+        return None
+    uses = _UseCollector(site.names).collect(call.args[0])
+    return uses[0].text if len(uses) == 1 and uses[0].text == ast.unparse(call.args[0]) else None
+
+
+def find_in_sharding(site: ErrorSite, code: str = "") -> tuple[str, str]:
+    """Return the only argument of a failed call, and its `in_shardings`.
+
+    Each is empty if unknown, and both if there are several arguments, because the error does not tell which one differs.
+
+    >>> find_in_sharding(ErrorSite(expression="jax.jit(f, in_shardings=rows)(x)", names={"x": True}, shardings=["rows"]))
+    ('x', 'rows')
+    """
+    call = next(_parse_candidates(site, code), None)
+    if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords:
+        return "", ""
+    keywords = call.func.keywords if isinstance(call.func, ast.Call) else []
+    given = [keyword.value for keyword in keywords if keyword.arg == "in_shardings"]
+    # A tuple has one sharding per argument.
+    texts = [ast.unparse(value.elts[0] if isinstance(value, ast.Tuple) and value.elts else value) for value in given]
+    found = [text for value in given for text in _list_shardings(site, value)]
+    return find_first_argument(site, code) or "", texts[0] if texts and texts == found else ""
 
 
 def find_sharding(site: ErrorSite, code: str = "") -> str:
-    """Return the only sharding in the failing expression, or empty.
+    """Return the only sharding of the failing expression, or empty.
 
-    Without one, it is a replicated one on the only `mesh=` of a call.
+    Without one, it is a replicated one on the only `mesh=` of a call. Those inside calls that make its arguments do not count.
 
     >>> find_sharding(ErrorSite(expression="jax.device_put(x, rows)", shardings=["rows"]))
     'rows'
     >>> find_sharding(ErrorSite(expression="jax.shard_map(f, mesh=mesh, in_specs=P('x'))(x)"))
     'NamedSharding(mesh, P())'
     """
-    node = next(_parse_candidates(site, code), None)
+    node = next(map(_drop_inner_calls, _parse_candidates(site, code)), None)
     found = set(_list_shardings(site, node)) if node is not None else set()
     if node is not None and not found:
         meshes = {
@@ -285,9 +303,28 @@ def find_sharding(site: ErrorSite, code: str = "") -> str:
     return found.pop() if len(found) == 1 and all(len(text) <= _MAX_CALL_CHARS for text in found) else ""
 
 
+class _CallDropper(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        return node if _makes_sharding(node) else ast.Constant(None)
+
+
+def _drop_inner_calls(node: ast.expr) -> ast.expr:
+    """Replace calls inside the arguments or operands by None."""
+    dropper = _CallDropper()
+    if not isinstance(node, ast.Call):
+        return cast(ast.expr, dropper.visit(node))
+    node.args = [dropper.visit(argument) for argument in node.args]
+    node.keywords = [dropper.visit(keyword) for keyword in node.keywords]
+    return node
+
+
+def _makes_sharding(node: ast.Call) -> bool:
+    return "NamedSharding" in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
+
+
 def _list_shardings(site: ErrorSite, node: ast.AST) -> Iterator[str]:
     match node:
-        case ast.Call(func=ast.Name(id="NamedSharding") | ast.Attribute(attr="NamedSharding")):
+        case ast.Call() if _makes_sharding(node):
             yield ast.unparse(node)
         case ast.Attribute(value=value, attr="sharding") if ast.unparse(value) in site.arrays:
             yield ast.unparse(node)
@@ -351,6 +388,9 @@ class _UseCollector(ast.NodeVisitor):
     visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _visit_comprehension  # noqa: N815
 
     def _visit_use(self, node: ast.Name | ast.Attribute | ast.Subscript) -> None:
+        if any(isinstance(part, ast.Attribute) and part.attr == "sharding" for part in ast.walk(node)):
+            # Its sharding or mesh is used, not the array.
+            return
         root: ast.expr = node
         parts = [ast.unparse(root)]
         while isinstance(root, ast.Attribute | ast.Subscript):

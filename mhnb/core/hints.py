@@ -29,6 +29,7 @@ from mhnb.core.error_site import (
     find_captured,
     find_failing_name,
     find_first_argument,
+    find_in_sharding,
     find_index,
     find_mask,
     find_operands,
@@ -194,7 +195,7 @@ class RecognisedError(NamedTuple):
     def format_array_name(self, default: str = "x") -> str:
         """Return the user's expression for the failing array; `default` if unknown."""
         named = find_failing_name(self.site, self.code)
-        return named.text if named else default
+        return named.text if named and named.text not in self.site.shardings else default
 
 
 _Text: TypeAlias = str | Callable[[RecognisedError], str]
@@ -522,9 +523,12 @@ def _hint_local_put(seen: RecognisedError) -> str:
 
 
 def _hint_in_shardings(seen: RecognisedError) -> str:
-    text = find_first_argument(seen.site, seen.code) or seen.format_array_name("")
-    sharding = find_sharding(seen.site, seen.code)
-    move = f": jax.device_put({text}, {sharding})" if text and sharding else " with jax.device_put"
+    text, sharding = find_in_sharding(seen.site, seen.code)
+    move = (
+        f": jax.device_put({text}, {sharding})"
+        if text and sharding
+        else ", with jax.device_put to the sharding in in_shardings"
+    )
     return (
         f"The sharding of {text or 'an argument'} differs from the call's in_shardings, and jit does not move an argument that already has "
         f"one. Move it first on every rank{move}, or leave in_shardings out."
@@ -585,7 +589,7 @@ def _format_target_sharding(seen: RecognisedError, fixed: str, moved: str) -> st
 
 
 def _hint_numpy_input(seen: RecognisedError) -> str:
-    text, sharding = seen.format_array_name(""), find_sharding(seen.site, seen.code)
+    text, sharding = find_in_sharding(seen.site, seen.code)
     put, make = "jax.device_put", "jax.make_array_from_process_local_data"
     if text and sharding:
         put, make = f"{put}({text}, {sharding})", f"{make}({sharding}, {text})"

@@ -661,6 +661,12 @@ FIXES = [
     Fix("add(params, jax.device_put(turned, turned.sharding))",
         "add(params, jax.device_put(jax.device_put(turned, turned.sharding), params.sharding))",
         "move argument right of <lambda> to the mesh of argument left"),
+    Fix("both(copies, jax.device_put(params, rows))", "both(copies, jax.device_put(jax.device_put(params, rows), whole))",
+        "to the sharding in in_shardings"),
+    Fix("jax.device_put(made(), params.sharding)", "jax.device_put(np.asarray(made()), params.sharding)", "pass np.asarray of it"),
+    Fix("jax.device_put(np.array([np.nan, 1] * 4, np.float32), params.sharding)",
+        "jax.make_array_from_callback((8,), params.sharding, lambda box: np.array([np.nan, 1] * 4, np.float32)[box])",
+        "The value contains NaN"),
 ]  # fmt: skip
 
 

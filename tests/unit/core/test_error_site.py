@@ -10,6 +10,8 @@ from mhnb.core.error_site import (
     add_argument,
     find_captured,
     find_failing_name,
+    find_first_argument,
+    find_in_sharding,
     find_operands,
     find_sharding,
 )
@@ -39,6 +41,10 @@ def site(expression: str, names: dict[str, bool] | None = None) -> ErrorSite:
         ("first, *rest", "first, *rest = x", "x"),
         ("[float(r) for r in x]", "", "x"),
         ("x + x", "", "x"),
+        ("jax.device_put(make(), x.sharding)", "", None),
+        ("jax.device_put(make(), NamedSharding(x.sharding.mesh, P()))", "", None),
+        ("jax.device_put(x, y.sharding)", "", "x"),
+        ("jax.device_put(make(), rows)", "g(x, jax.device_put(make(), rows))", None),
         ("np.asarray(z)", "", None),
         ("f(x, y)", "", None),
         ("x + y", "", None),
@@ -98,6 +104,12 @@ def test_operands_are_found() -> None:
         ("jax.jit(f, in_shardings=(rows, whole))(x)", ""),
         ("jax.device_put(x, P('x'))", ""),
         ("jax.device_put(x, unknown)", ""),
+        ("g(x, jax.device_put(y, rows))", ""),
+        ("g(x, [2 * jax.device_put(y, device=rows)])", ""),
+        ("x + jax.device_put(y, rows)", ""),
+        ("g(x, jax.shard_map(f, mesh=mesh, in_specs=P('x'))(y))", ""),
+        ("jax.device_put(jax.device_put(x, rows), whole)", "whole"),
+        ("jax.jit(lambda a: jax.lax.with_sharding_constraint(a, rows))(x)", "rows"),
         ("jax.shard_map(f, mesh=mesh, in_specs=P('x'), out_specs=P())(x)", "NamedSharding(mesh, P())"),
     ],
 )
@@ -106,6 +118,35 @@ def test_only_a_sharding_that_the_rank_has_seen_is_named(expression: str, shardi
     facts = ArrayFacts((8,), False, True, False, 8, 1, 1)
     seen = ErrorSite(expression=expression, names={"x": True}, arrays={"x": facts}, shardings=["rows", "whole"])
     assert find_sharding(seen) == sharding
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("jax.jit(f, in_shardings=rows)(x)", ("x", "rows")),
+        ("jax.jit(f, in_shardings=(rows,), out_shardings=whole)(x)", ("x", "rows")),
+        ("jax.jit(f, in_shardings=x.sharding)(x)", ("x", "x.sharding")),
+        ("jax.jit(f, in_shardings=P('x'), out_shardings=whole)(x)", ("x", "")),
+        ("jax.jit(f, in_shardings={'w': rows})(x)", ("x", "")),
+        ("jax.jit(f, in_shardings=rows)(2 * x)", ("", "rows")),
+        ("jax.jit(f, in_shardings=rows)(x, y)", ("", "")),
+        ("g(jax.device_put(x, rows))", ("", "")),
+        ("g(x)", ("x", "")),
+        ("x + y", ("", "")),
+    ],
+)
+def test_only_argument_of_a_call_has_the_in_sharding(expression: str, found: tuple[str, str]) -> None:
+    """Argument and sharding are named only if no other argument can be the one that differs."""
+    facts = ArrayFacts((8,), False, True, False, 8, 1, 1)
+    seen = ErrorSite(expression=expression, names=ARRAYS, arrays={"x": facts}, shardings=["rows", "whole"])
+    assert find_in_sharding(seen) == found
+
+
+def test_argument_of_another_call_is_not_the_failing_one() -> None:
+    """The line may call another function with the result of the one that failed."""
+    seen = site("jax.device_put(make(), rows)")
+    assert find_first_argument(seen, "g(x, jax.device_put(make(), rows))") is None
+    assert find_first_argument(site("first, *rest"), "first, *rest = f(x)") == "x"
 
 
 def test_function_of_numpy_is_replaced() -> None:

@@ -646,6 +646,35 @@ def test_hint_without_names_says_where_to_move_what(code: str, devices: tuple[st
     assert words in (find_hint("ValueError", text, site=site, code=code) or "")
 
 
+IN_SHARDINGS = "Sharding passed to jit does not match the sharding on the respective arg"
+NUMPY_INPUT = "Passing non-trivial shardings for numpy inputs is not allowed."
+TO_LOCAL = "device_put's second argument must be a Device or a Sharding which represents addressable devices"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (IN_SHARDINGS, "g(x, jax.device_put(y, rows))", "The sharding of an argument differs"),
+        (IN_SHARDINGS, "g(x, jax.device_put(y, rows))", "with jax.device_put to the sharding in in_shardings, or leave"),
+        (IN_SHARDINGS, "g(x)", "The sharding of x differs"),
+        (IN_SHARDINGS, "jax.jit(f, in_shardings=rows)(x)", "jax.device_put(x, rows)"),
+        (NUMPY_INPUT, "g(x, jax.device_put(x, rows))", "first: jax.device_put if all"),
+        (TO_LOCAL, "jax.device_put(make(), x.sharding)", "The array is on this rank's own devices"),
+        (TO_LOCAL, "jax.device_put(make(), t['s'])", "The array is on this rank's own devices"),
+        (f"{_UNEQUAL} Expected: [nan 1. nan 1.]; got: [nan 1.].", "jax.device_put(np.array([nan, 1.]), x.sharding)",
+         "The value contains NaN"),
+    ],
+)  # fmt: skip
+def test_sharding_of_something_else_is_not_named(error: str, code: str, words: str) -> None:
+    """A line in the hint has the array and the sharding that the error is about, or there is no line."""
+    names = {"x": True, "y": True, "t": False}
+    site = ErrorSite(expression=code, names=names, arrays={"x": SPREAD, "y": SPREAD}, shardings=["rows", "t['s']"])
+    hint = find_hint("Error", error, site=site, code=code) or ""
+    assert words in hint
+    assert "(x.sharding" not in hint
+    assert "(y, rows)" not in hint
+
+
 @pytest.mark.parametrize(
     "code",
     ["jax.device_put(x, device)", "jax.make_array_from_callback(s, rows, lambda box: x[box])", "np.asarray(x)"],
