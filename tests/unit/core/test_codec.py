@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (28, "257ff403b7eda11c")
+FORMAT = (28, "2dfadda3e72b15ce")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 
