@@ -36,7 +36,9 @@ from mhnb.core.error_site import (
     find_sharding,
     find_uses,
 )
+from mhnb.core.memory import parse_requested_nbytes
 from mhnb.core.ranks import describe_ranks
+from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.mesh import format_mesh_code, slice_order, split_over_slices
 
 _PYTHON_VARIABLES = (
@@ -680,8 +682,8 @@ def _hint_summed(seen: RecognisedError) -> str:
     if (operands := _find_named_operands(seen)) is None:
         return ""
     return (
-        f"The dimension that is summed over has size {seen.match[1]} in {operands[0]} and {seen.match[2]} in {operands[1]}. "
-        "Transpose or reshape one of them, so that both sizes are equal."
+        f"This product sums over a dimension of size {seen.match[1]} in {operands[0]} and {seen.match[2]} in {operands[1]}; "
+        "the sizes must be equal. Transpose or reshape one of them."
     )
 
 
@@ -695,10 +697,19 @@ def _hint_broadcast(seen: RecognisedError) -> str:
 
 
 def _hint_leak(seen: RecognisedError) -> str:
-    function = seen.match["name"] or "the function"
+    function = seen.match["name"]
     return (
-        f"A value inside {function} was stored outside of it while JAX traced {function}. "
-        f"Return the value from {function} instead; to look at it, use jax.debug.print."
+        f"{function or 'The function'} stored a value outside itself while JAX traced it. "
+        f"Return the value from {function or 'the function'} instead; to look at it, use jax.debug.print."
+    )
+
+
+def _hint_device_memory(seen: RecognisedError) -> str:
+    requested = parse_requested_nbytes(seen.match.string)
+    return (
+        f"The device has no room for {'this' if requested is None else format_nbytes(requested)}. Shard an array that each device has "
+        "in full, delete what is not needed, or compute in smaller parts. What was in memory is below; %mhjax memory shows what is "
+        "there now."
     )
 
 
@@ -1155,8 +1166,7 @@ HINTS = (
     ),
     _make_hint(
         r"RESOURCE_EXHAUSTED.*(?:[Mm]emory|[Aa]llocat)|[Oo]ut of memory",
-        "A device has no room for this. The report below shows what filled its memory, and %mhjax memory what it holds now: shard "
-        "an array that each device has in full, delete what is not needed, or compute in smaller parts.",
+        _hint_device_memory,
         ename="JaxRuntimeError",
     ),
     _make_hint(

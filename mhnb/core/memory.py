@@ -30,7 +30,7 @@ MAX_FAILURE_ARRAYS = 200
 MAX_ALIASES = 8
 SHARES_MEMORY = " (shares its memory)"
 """What follows the name of an array that has a part of another one's buffers."""
-NO_STATISTICS = "CPU devices report no memory statistics: in use is the sum of the live shards on each device"
+NO_STATISTICS = 'CPU devices report no memory statistics; "in use" is the sum of their live shards'
 
 ArrayScope: TypeAlias = Literal["global", "local", "host"]
 """global: a jax.Array with parts on other ranks; local: a jax.Array on this rank's devices; host: a NumPy array."""

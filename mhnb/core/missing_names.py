@@ -101,7 +101,7 @@ def describe_missing_name(name: str, records: Sequence[Record], generation: int,
     >>> from mhnb.core.journal import StartRecord
     >>> records = [StartRecord(1, "2"), CellRecord(1, 4, "import tqdm"), StartRecord(2, "2", after=1, is_restart=True)]
     >>> describe_missing_name("tqdm", records, 2)
-    '`tqdm` was set by cell 4 before the restart. To get it back: %mhjax restart --replay'
+    'cell 4 set `tqdm` before the restart. To get it back: %mhjax restart --replay'
     """
     for step, number, why in reversed(list(list_steps(select_since_start(records, generation)))):
         # A cell that raised may not have come that far.
@@ -117,12 +117,12 @@ def _describe_setter(
 ) -> str | None:
     if step.generation == generation:
         return None
-    by = f"`{name}` was set by {step_name(step)}"
+    setter = f"{step_name(step)} set `{name}`"
     if step_key(step) in map(step_key, plan_replay(records, generation).steps):
-        return f"{by} before the restart. To get it back: %mhjax restart --replay"
-    lost = f"was left out ({why})" if why else "was discarded by --to"
+        return f"{setter} before the restart. To get it back: %mhjax restart --replay"
+    lost = f"a replay leaves it out ({why})" if why else "--to discarded it"
     again = "run that cell again" if isinstance(step, CellRecord) else f"%mhjax push {' '.join(step.names)}"
-    return f"{by}, which {lost}. To get it back: {again}"
+    return f"{setter}, but {lost}. To get it back: {again}"
 
 
 _NAME_OPERATIONS = ("STORE_NAME", "DELETE_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")

@@ -181,14 +181,17 @@ def require_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
     found = list_gpus(environment)
     if not found:
         visible = environment.get("CUDA_VISIBLE_DEVICES")
-        why = (
-            "nvidia-smi lists no GPU"
+        why, fix = (
+            ("nvidia-smi lists no GPU", "check the GPU driver: `nvidia-smi -L` must list the GPUs")
             if visible is None
-            else f"CUDA_VISIBLE_DEVICES={visible!r} selects no GPU that nvidia-smi lists"
+            else (
+                f"CUDA_VISIBLE_DEVICES={visible!r} selects no GPU that nvidia-smi lists",
+                "unset CUDA_VISIBLE_DEVICES, or set it to GPUs that `nvidia-smi -L` lists",
+            )
         )
         raise LaunchError(
             f"this machine has no GPU for the ranks: {why}\n"
-            "  Fix: make `nvidia-smi -L` list the GPUs\n"
+            f"  Fix: {fix}\n"
             "  Or: %mhjax start (simulated hosts, without a GPU)\n"
             "  Or: --profile ssh --set share_gpus=True (GPUs of other machines)"
         )

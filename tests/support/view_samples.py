@@ -101,7 +101,7 @@ def failed_in_a_helper(rank: int) -> RankResult:
 
 
 DEATH = (
-    'rank 3 (host3, pid 4714) was killed by SIGKILL, often the memory limit · last line: "loading shard 3" · log /l/rank3.log',
+    'rank 3 (host3, pid 4714) was killed by SIGKILL (often by the memory limit) · last line: "loading shard 3" · log /l/rank3.log',
     "ranks 0-2 were stopped with it. %mhjax restart --replay (11 cells, about 4 s)",
 )
 
@@ -112,7 +112,9 @@ def rank_died() -> CellResult:
         RankResult(rank, "killed", error=RankError(RANK_STOPPED, "stopped because rank 3 was lost"))
         for rank in range(3)
     ]
-    died = RankResult(3, "died", error=RankError("RankDied", "rank 3 was killed by SIGKILL, often the memory limit"))
+    died = RankResult(
+        3, "died", error=RankError("RankDied", "rank 3 was killed by SIGKILL (often by the memory limit)")
+    )
     return replace(cell(*stopped, died, notes=("\n  ".join(DEATH),)), state="dead")
 
 

@@ -142,7 +142,7 @@ def describe_exit(exited: RankExited) -> str:
     """Describe how a process ended.
 
     >>> describe_exit(RankExited(rank=3, exit_code=None, signum=9, last_lines=[]))
-    'was killed by SIGKILL, often the memory limit'
+    'was killed by SIGKILL (often by the memory limit)'
     """
     if exited.signum is None:
         return f"ended by itself with exit code {exited.exit_code}"
@@ -151,9 +151,9 @@ def describe_exit(exited: RankExited) -> str:
     except ValueError:
         name = f"signal {exited.signum}"
     hints = {
-        "SIGKILL": ", often the memory limit",
-        "SIGSEGV": ", a crash in native code",
-        "SIGABRT": ", an abort in native code",
+        "SIGKILL": " (often by the memory limit)",
+        "SIGSEGV": " (a crash in native code)",
+        "SIGABRT": " (an abort in native code)",
     }
     return f"was killed by {name}{hints.get(name, '')}"
 

@@ -426,7 +426,7 @@ class LossReport:
     """The verdict on lost ranks, which says more than their errors."""
 
     heading: str
-    """As `rank 3 (host3, pid 4714) was killed by SIGKILL, often the memory limit · last line: "loading shard 3" · log …`."""
+    """As `rank 3 (host3, pid 4714) was killed by SIGKILL (often by the memory limit) · last line: "loading shard 3" · log …`."""
     lines: tuple[str, ...]
     """What happened to the other ranks, what helps, and the command that restores the state."""
 

@@ -178,8 +178,8 @@ def _format_rest(failures: Sequence[Failure], locations: RankLocations) -> str:
     more = ", …" if len(kinds) > _MAX_REST_KINDS else ""
     log = locations.logs.get(ranks[0], "") if locations.script_path else f"%mhjax logs {ranks[0]}"
     return (
-        f"  … and {pluralize(len(failures), 'more failure')} ({', '.join(kinds[:_MAX_REST_KINDS])}{more}) on"
-        f" {describe_many_ranks(ranks)}, each in its rank's log{log and f': {log}'}"
+        f"  … {pluralize(len(failures), 'more failure')} ({', '.join(kinds[:_MAX_REST_KINDS])}{more}) on"
+        f" {describe_many_ranks(ranks)}{f': see {log}' if log else ', each in its log'}"
     )
 
 

@@ -168,7 +168,7 @@ def _build_advice(arrays: Sequence[ArrayMemory]) -> Iterator[Part]:
         yield Code(advice.code, indent=4)
 
 
-_NO_ADVICE = "→ no named array here can be sharded along one more mesh axis: delete what is not needed, or compute in smaller parts"
+_NO_ADVICE = "no named array here can be sharded along one more mesh axis"
 
 
 # -- the card of a failed allocation
@@ -202,6 +202,6 @@ def _build_one_shortage(group: FailureGroup) -> Document:
 def _format_shortage_heading(group: FailureGroup, *, is_only: bool) -> str:
     failure = group.failure
     where = "host memory" if failure.is_host else "device memory"
-    asked = "" if failure.requested is None else f" · {format_nbytes(failure.requested)} was asked for"
+    asked = "" if failure.requested is None else f" · {format_nbytes(failure.requested)} requested"
     ranks = "" if is_only and len(group.ranks) == 1 else f" on {describe_ranks(group.ranks)}"
     return f"{where} when the allocation failed{ranks}{asked}"

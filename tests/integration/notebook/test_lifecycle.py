@@ -56,7 +56,7 @@ def test_cluster_lifecycle(fresh_session: Session) -> None:
     assert "To restore them" not in fresh_session.run("%mhjax start -n 2 --devices 1").out
     second = manager.current()
     assert (second.generation, second.state) == (first.generation + 1, "clean")
-    hint = f"→ `old` was set by In [{shown}] before the restart. To get it back: %mhjax restart --replay\n"
+    hint = f"→ In [{shown}] set `old` before the restart. To get it back: %mhjax restart --replay\n"
     assert hint in fresh_session.try_("%%mhjax\nold").out
     pids += list_pids(second)
     assert fresh_session.run("%mhjax stop").out == "mhjax · default: 2 ranks stopped\n"

@@ -90,7 +90,7 @@ TYPED = {
         "%mhjax start --name other --profile gpu",
         "this machine has no GPU for the ranks",
         "CUDA_VISIBLE_DEVICES='' selects no GPU",
-        "Fix: make `nvidia-smi -L` list the GPUs\n  Or: %mhjax start (simulated hosts, without a GPU)\n  Or: --profile ssh",
+        "Fix: unset CUDA_VISIBLE_DEVICES, or set it to GPUs that `nvidia-smi -L` lists\n  Or: %mhjax start (simulated hosts",
     ),
     "misspelt host": Mistake(
         "%mhjax start --name other --hosts nowhere.invalid,nobody.invalid",
@@ -165,14 +165,14 @@ ON_RANKS = {
     "other size of the dimension that is summed over": Mistake(
         on_ranks("x @ jnp.ones((3, 8))"),
         "TypeError",
-        "has size 8 in x and 3 in jnp.ones((3, 8))",
-        "Transpose or reshape one of them, so that both sizes are equal",
+        "a dimension of size 8 in x and 3 in jnp.ones((3, 8))",
+        "the sizes must be equal. Transpose or reshape one of them",
         on_ranks("x @ jnp.ones((3, 8)).T"),
     ),
     "value that leaves a traced function": Mistake(
         on_ranks("keep(1.0)\nkept[0] + 1"),
         "The function being traced when the value leaked was keep at <In [",
-        "A value inside keep was stored outside of it while JAX traced keep",
+        "keep stored a value outside itself while JAX traced it",
         "Return the value from keep instead",
         on_ranks("@jax.jit\ndef keep(v):\n    return 2 * v\nkeep(1.0) + 1"),
         before=(on_ranks("kept = []\n@jax.jit\ndef keep(v):\n    kept.append(2 * v)\n    return v"),),
@@ -180,15 +180,15 @@ ON_RANKS = {
     "array too large for the host": Mistake(
         on_ranks("np.zeros((1 << 50,), np.int8)"),
         "MemoryError",
-        "host memory when the allocation failed on ranks 0-1 · 1024.0 TiB was asked for",
+        "host memory when the allocation failed on ranks 0-1 · 1024.0 TiB requested",
         "Read or make only the part that this rank needs",
         on_ranks("np.zeros((1 << 10,), np.int8)"),
     ),
     "array too large for a device": Mistake(
         on_ranks("jnp.zeros((1 << 50,), jnp.int8)"),
         "JaxRuntimeError",
-        "device memory when the allocation failed on ranks 0-1 · 1024.0 TiB was asked for",
-        "shard an array that each device has in full, delete what is not needed, or compute in smaller parts",
+        "device memory when the allocation failed on ranks 0-1 · 1024.0 TiB requested",
+        "The device has no room for 1024.0 TiB. Shard an array that each device has in full, delete what is not needed",
         on_ranks("jnp.zeros((1 << 10,), jnp.int8)"),
     ),
     "sys.exit": Mistake(
@@ -432,14 +432,14 @@ ENDING = {
     "name from before a plain restart": Mistake(
         on_ranks("total(x)"),
         "name 'total' is not defined",
-        "`total` was set by In [",
+        "] set `total` before the restart.",
         "To get it back: %mhjax restart --replay",
         "%mhjax restart --replay",
     ),
     "killed rank": Mistake(
         on_ranks("import os, signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)"),
         "rank 1 (host1, pid ",
-        "was killed by SIGKILL, often the memory limit · log ",
+        "was killed by SIGKILL (often by the memory limit) · log ",
         "%mhjax restart --replay",
         before=(on_ranks("assert float(largest(x)) == 7"),),
     ),

@@ -498,7 +498,7 @@ def test_output_of_earlier_cell_is_not_quoted(fresh: Fresh, idle: bool) -> None:
 DEATHS = {
     "it ends itself": ("os._exit(3)", "ended by itself with exit code 3"),
     "a crash in native code": ("ctypes.string_at(0)", "SIGSEGV"),
-    "out of memory": ("os.kill(os.getpid(), signal.SIGKILL)", "often the memory limit"),
+    "out of memory": ("os.kill(os.getpid(), signal.SIGKILL)", "often by the memory limit"),
 }
 """The kernel of a machine that runs out of memory sends SIGKILL."""
 

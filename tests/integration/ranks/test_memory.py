@@ -171,7 +171,7 @@ def test_failed_allocation_of_one_rank_shows_its_memory(ready: Cluster) -> None:
     assert (allocation.requested, allocation.is_host, allocation.problem) == (1 << 46, False, "")
     assert [array.names for array in allocation.memory.arrays if array.shape == (200, 200)] == [()]
     text = format_cell_text(result)
-    assert cards_of(result) == ["device memory when the allocation failed · 64.0 TiB was asked for"]
+    assert cards_of(result) == ["device memory when the allocation failed · 64.0 TiB requested"]
     assert "%mhjax memory" in text
     assert (
         "w = params['w'] = jax.device_put(w, jax.sharding.NamedSharding(w.sharding.mesh, jax.sharding.PartitionSpec('data')))"
@@ -194,8 +194,7 @@ def test_failed_allocation_of_all_ranks_is_one_card(ready: Cluster) -> None:
     # Rank 1 may still hold what an earlier test left there.
     assert any({0, 3} <= set(ranks) and 2 not in ranks for ranks in groups), groups
     assert cards_of(result) == [
-        f"device memory when the allocation failed on {describe_ranks(ranks)} · 64.0 TiB was asked for"
-        for ranks in groups
+        f"device memory when the allocation failed on {describe_ranks(ranks)} · 64.0 TiB requested" for ranks in groups
     ]
 
 

@@ -281,7 +281,7 @@ def test_push_too_large_for_the_journal_is_reported_twice(
     cluster.push(big=np.zeros(1000))
     assert "push big: it has 7.8 KiB, and the journal stores at most" in capfd.readouterr().err
     cluster.run("big.sum()").check()
-    stop = r"(?s)now NameError.*`big` was set by push big, which was left out \(it has 7\.8.*left out · push big: it has 7\.8 KiB"
+    stop = r"(?s)now NameError.*push big set `big`, but a replay leaves it out \(it has 7\.8.*left out · push big: it has 7\.8 KiB"
     with pytest.raises(ReplayStopped, match=stop):
         cluster.restart(replay=True)
 
@@ -308,7 +308,7 @@ def test_missing_name_is_traced_to_the_cell_left_out(begin: Fresh) -> None:
     cluster.run("import time as clock\nassert not jax.process_index()", guard="off")
     cluster.accept()
     cluster.run("clock").check()
-    pattern = r"now NameError: name 'clock' is not defined\n  `clock` was set by cell 2, which was left out \(split, then accepted\)\. "
+    pattern = r"now NameError: name 'clock' is not defined\n  cell 2 set `clock`, but a replay leaves it out \(split, then accepted\)\. "
     with pytest.raises(ReplayStopped, match=pattern):
         cluster.restart(replay=True)
 
@@ -318,7 +318,7 @@ def test_name_from_before_a_restart_is_explained(begin: Fresh) -> None:
     cluster = begin()
     cluster.run("x = 41").check()
     plain = cluster.restart()
-    hint = "`x` was set by cell 1 before the restart. To get it back: %mhjax restart --replay"
+    hint = "cell 1 set `x` before the restart. To get it back: %mhjax restart --replay"
     with pytest.raises(NameMissing, match=f"does not exist on ranks 0-1(?s:.*)  {hint}"):
         plain.pull("x")
     with pytest.raises(NameMissing, match=f"does not exist on ranks 0-1(?s:.*)  {hint}"):

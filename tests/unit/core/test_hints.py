@@ -245,7 +245,7 @@ KNOWN = [
     (
         "JaxRuntimeError",
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 35.83G of 31.25G hbm.",
-        "%mhjax memory",
+        "no room for this. ",
     ),
     (
         "JaxRuntimeError",
@@ -345,7 +345,7 @@ SPREAD = ArrayFacts((8,), False, True, False, 8, 1, 1)
          "jax.config.update('jax_num_cpu_devices', 16)", "--devices 16."),
         (("... array axis 1 is partitioned 4 times, but the dimension size is 10 (full",), ErrorSite(), "", "1 to 12,"),
         (("sync_global_devices name mismatch ('here').",), ErrorSite(), "", "'here'"),
-        ((SUMMED,), ErrorSite(expression="w @ b", arrays={"w": SPREAD}), "", "has size 8 in w and 3 in b."),
+        ((SUMMED,), ErrorSite(expression="w @ b", arrays={"w": SPREAD}), "", "a dimension of size 8 in w and 3 in b;"),
         ((BROADCAST,), ErrorSite(expression="b + w", arrays={"w": SPREAD}), "", "b has shape (3,) and w has shape (8,)."),
         (("Length of device assignment 1 is not equal to the size of the mesh 4",),
          ErrorSite(expression="w.at[0].add(1.0)", names=W, arrays={"w": SPREAD}), "y = w.at[0].add(1.0)",

@@ -45,15 +45,15 @@ def describe(name: str, *records: Record, source: str = "f(x)", generation: int 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("x", f"`x` was set by cell 6 {BACK}"),
-        ("np", f"`np` was set by cell 1 {BACK}"),
-        ("rate", f"`rate` was set by cell 1 {BACK}"),
-        ("step", f"`step` was set by cell 1 {BACK}"),
-        ("y", f"`y` was set by cell 4 {BACK}"),
-        ("labels", f"`labels` was set by push batch labels {BACK}"),
-        ("w", "`w` was set by cell 2, which was left out (interrupted). To get it back: run that cell again"),
-        ("half", "`half` was set by cell 7, which was left out (split, then accepted). To get it back: run that cell again"),
-        ("big", "`big` was set by push big, which was left out (too large). To get it back: %mhjax push big"),
+        ("x", f"cell 6 set `x` {BACK}"),
+        ("np", f"cell 1 set `np` {BACK}"),
+        ("rate", f"cell 1 set `rate` {BACK}"),
+        ("step", f"cell 1 set `step` {BACK}"),
+        ("y", f"cell 4 set `y` {BACK}"),
+        ("labels", f"push batch labels set `labels` {BACK}"),
+        ("w", "cell 2 set `w`, but a replay leaves it out (interrupted). To get it back: run that cell again"),
+        ("half", "cell 7 set `half`, but a replay leaves it out (split, then accepted). To get it back: run that cell again"),
+        ("big", "push big set `big`, but a replay leaves it out (too large). To get it back: %mhjax push big"),
         ("inner", None),
         ("n", None),
         ("error", None),
@@ -98,13 +98,13 @@ def test_name_that_the_last_replay_did_not_reach(to: int | None) -> None:
         CellRecord(2, 1, "import numpy as np", replayed=True),
         ReplayRecord(2, 1, to, complete=to is not None),
     ]
-    discarded = "`x` was set by cell 6, which was discarded by --to. To get it back: run that cell again"
-    assert describe("x", RESTART, *partial) == (discarded if to else f"`x` was set by cell 6 {BACK}")
+    discarded = "cell 6 set `x`, but --to discarded it. To get it back: run that cell again"
+    assert describe("x", RESTART, *partial) == (discarded if to else f"cell 6 set `x` {BACK}")
 
 
 def test_replayed_cell_lacks_only_what_was_set_before_it() -> None:
     """Cells that follow it in the replay had not set a name yet when it first ran."""
-    assert describe("x", RESTART, seq=6, source="f(x)") == f"`x` was set by cell 4 {BACK}"
+    assert describe("x", RESTART, seq=6, source="f(x)") == f"cell 4 set `x` {BACK}"
     assert describe("x", RESTART, seq=4) is None
 
 

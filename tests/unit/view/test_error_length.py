@@ -98,7 +98,7 @@ _UNEQUAL = (
     "<class 'numpy.ndarray'> passed to device_put is not the same on each process. Expected: [{}]; got: [{}. {}.]."
 )
 _ALL_VALUES = "\n ".join(f"{rank}. {rank + 1}." for rank in range(COUNT))
-_DIED = "rank 3 (host3, pid 4714) was killed by SIGKILL, often the memory limit · log /l/rank3.log"
+_DIED = "rank 3 (host3, pid 4714) was killed by SIGKILL (often by the memory limit) · log /l/rank3.log"
 
 ERRORS: dict[str, Callable[[], str]] = {
     "the same error": lambda: on_all(lambda rank: raised(rank, "no data")),
@@ -151,7 +151,7 @@ def test_error_of_many_ranks_is_short(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "counted"),
     [
-        ("a path of each rank", "and 59 more failures (OSError) on ranks 5-63"),
+        ("a path of each rank", "… 59 more failures (OSError) on ranks 5-63"),
         ("a program of each rank", "ranks 8-63   56 more"),
         ("a program of each rank", "Make the calls on lines 2, 3, 4 and 61 more lines"),
         ("programs of one name", "    ranks 4-63 differ too"),
@@ -171,10 +171,10 @@ def test_rest_of_an_error_is_counted(name: str, counted: str) -> None:
 def test_rest_is_where_the_text_says() -> None:
     """The text names the log of the first rank of the rest: by a magic, or in a shell, which has none, by its path."""
     result = cell(*(raised(rank, f"no {_NAMES[rank]}") for rank in range(COUNT)))
-    assert "on ranks 5-63, each in its rank's log: %mhjax logs 5\n" in f"{format_cell_text(result)}\n"
+    assert "on ranks 5-63: see %mhjax logs 5\n" in f"{format_cell_text(result)}\n"
     logs = {rank: f"/log/rank{rank}.log" for rank in range(COUNT)}
     shell = format_cell_text(result, locations=RankLocations(logs=logs, script_path="train.py"))
-    assert "on ranks 5-63, each in its rank's log: /log/rank5.log\n" in f"{shell}\n"
+    assert "on ranks 5-63: see /log/rank5.log\n" in f"{shell}\n"
 
 
 @pytest.mark.parametrize("count", [2, 5])
@@ -200,4 +200,4 @@ def test_own_message_is_shown_in_full() -> None:
         lambda rank: raised(rank, "\n".join(f"{_NAMES[rank]} {line}" for line in "abcdefghijklmnopqrstuvwxyz"))
     )
     assert len(text.splitlines()) == 26 + 5
-    assert "and 63 more failures" in text
+    assert "… 63 more failures" in text

@@ -579,7 +579,10 @@ def test_first_death_is_the_cause_and_stops_the_others(driver: Driver) -> None:
     assert (result[1].outcome, result[0].outcome) == ("died", "killed")
     assert result.state == "dead"
     states = [(rank.state, rank.last_cell) for rank in describe_ranks(driver.machine)]
-    assert states == [("stopped with rank 1", "1 killed"), ("was killed by SIGKILL, often the memory limit", "1 died")]
+    assert states == [
+        ("stopped with rank 1", "1 killed"),
+        ("was killed by SIGKILL (often by the memory limit)", "1 died"),
+    ]
     assert any("rank 1" in note and "SIGKILL" in note for note in result.notes)
 
 
@@ -829,7 +832,7 @@ def test_name_that_a_restart_has_lost_is_explained(driver: Driver) -> None:
     driver.submit(1, "x + 1")
     raised = [ErrorRaised("NameError", "name 'x' is not defined", [], 1, "x + 1", 0.1)]
     result = finished(driver(*(ended(rank, 4, "error", events=raised) for rank in (0, 1)))).result
-    hint = "`x` was set by In [7] before the restart. To get it back: %mhjax restart --replay"
+    hint = "In [7] set `x` before the restart. To get it back: %mhjax restart --replay"
     assert [rank.error.hint for rank in result if rank.error] == [hint, hint]
 
 

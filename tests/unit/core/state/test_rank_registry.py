@@ -57,7 +57,7 @@ def test_each_of_several_halted_ranks_has_its_own_phase(registry: RankRegistry) 
     [
         (HubExited(1, None, ["Traceback", "ZMQError: taken"]), "ended by itself with exit code 1 (ZMQError: taken)"),
         (HubExited(1, None, []), "ended by itself with exit code 1"),
-        (HubExited(None, 9, ["a warning"]), "was killed by SIGKILL, often the memory limit"),
+        (HubExited(None, 9, ["a warning"]), "was killed by SIGKILL (often by the memory limit)"),
     ],
 )
 def test_last_output_of_the_hub_is_quoted(registry: RankRegistry, exited: HubExited, expected: str) -> None:

@@ -407,4 +407,4 @@ def test_stored_size_of_many_long_messages_is_bounded(way: tuple[str, ...]) -> N
     assert all(f"{rank} ends" in html for rank in range(64))
     assert "the error of rank 63 in the cell" in html
     assert "0 ends" in text
-    assert "and 59 more failures (ValueError) on ranks 5-63" in text
+    assert "… 59 more failures (ValueError) on ranks 5-63" in text
