@@ -381,8 +381,13 @@ def _find_hint(source: str, groups: Sequence[LaunchGroup], votes: Sequence[Vote]
         # Only IPython can parse this cell: there is no hint beyond the lines.
         return ""
     for line in [line for side in groups for line in side.lines]:
-        if (condition := _rank_condition(tree, line)) is not None:
-            return f"  The call is inside `if {condition}:`. Compute on every rank; put only the print inside."
+        if (branch := _find_rank_branch(tree, line)) is not None:
+            step = (
+                "Compute on every rank; put only the print inside."
+                if _has_print(branch)
+                else "Move the call out of the `if`, so that every rank makes it."
+            )
+            return f"  The call is inside `if {ast.unparse(branch.test)}:`. {step}"
     launching = [side for side in groups if side.fingerprint is not None]
     missing = [vote for vote in votes if vote.fingerprint is None]
     if not missing:
@@ -505,15 +510,15 @@ def _contains(node: ast.stmt | ast.expr, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
-def _rank_condition(tree: ast.AST, line: int) -> str | None:
-    """Return the innermost condition around a line that depends on the rank."""
+def _find_rank_branch(tree: ast.AST, line: int) -> ast.If | ast.IfExp | None:
+    """Return the innermost `if` around a line that depends on the rank."""
     found = None
     for node in ast.walk(tree):
         if not isinstance(node, ast.If | ast.IfExp):
             continue
         test = ast.unparse(node.test)
         if _is_in_branch(node, line) and _RANK_EXPRESSION.search(test):
-            found = test
+            found = node
     return found
 
 
@@ -523,6 +528,12 @@ def _is_in_branch(node: ast.If | ast.IfExp, line: int) -> bool:
     )
     # `f if rank else g` only chooses: the call is outside.
     return any(_contains(part, line) and not _is_plain(part) for part in branches)
+
+
+def _has_print(branch: ast.AST) -> bool:
+    """Check whether code calls `print`."""
+    calls = [node.func for node in ast.walk(branch) if isinstance(node, ast.Call)]
+    return any(isinstance(func, ast.Name) and func.id == "print" for func in calls)
 
 
 def _is_plain(node: ast.AST) -> bool:

@@ -132,7 +132,8 @@ def test_message_names_the_condition(ready: Cluster) -> None:
     (text,) = texts(result)
     assert "line 2:  total = add(x)" in text
     assert (
-        "The call is inside `if jax.process_index() == 0:`. Compute on every rank; put only the print inside." in text
+        "The call is inside `if jax.process_index() == 0:`. Move the call out of the `if`, so that every rank makes it."
+        in text
     )
 
 

@@ -106,6 +106,16 @@ def test_rank_dependent_condition_is_named(source: str, named: str | None) -> No
     """The message names an `if` that depends on the rank, if the cell's own text has it around the launch."""
     text = format_mismatch([Vote(0, 1, (2,)), Vote(1)], NAMES, number=1, cell_name="cell 1", source=source)
     assert (f"inside `if {named}:`" in text) == (named is not None)
+    assert ("Move the call out of the `if`" in text) == (named is not None)
+
+
+def test_print_is_named_only_if_the_branch_has_one() -> None:
+    """The step speaks of a print only where the `if` around the call has one."""
+    votes = [Vote(0, 1, (2,)), Vote(1)]
+    for branch, is_named in (("    print(add(x))", True), ("    add(x)\nprint(1)", False)):
+        source = f"if rank == 0:\n{branch}"
+        text = format_mismatch(votes, NAMES, number=1, cell_name="cell 1", source=source)
+        assert ("put only the print inside" in text) == is_named
 
 
 @pytest.mark.parametrize(
