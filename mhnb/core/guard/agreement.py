@@ -52,7 +52,7 @@ _ENDING_TEXTS: dict[Ending, str] = {
     "interrupted": "was interrupted before reaching it",
     "skipped": "does not run this cell (--ranks)",
     "died": "was lost before reaching it: it died or its connection broke",
-    "left": "refused it: a collective of an earlier cell may still be waiting there",
+    "left": "refused it",
 }
 _NOT_LAUNCHED = "nothing was launched"
 _NOT_LAUNCHED_CLEAN = f"{_NOT_LAUNCHED}, the cluster is clean"
@@ -230,9 +230,11 @@ def format_mismatch(
     threads = details.threads if in_threads else None
     suffixes = {stand.rank: _format_suffix(stand, letters, threads, cell_name) for stand in votes}
     groups = tuple(_build_group(same, names, why, suffixes[same[0].rank]) for (*_, why), same in members.items())
-    text = format_difference(LaunchDifference(number - 1, groups), cell_name, source)
+    difference = LaunchDifference(number - 1, groups)
     if any(stand.fingerprint is None and stand.ending == "left" for stand in votes):
-        return f"{_NOT_LAUNCHED}\n{text}\n  Fix: {REPLAY_COMMAND}"
+        # The reason is in the error of the rank that refused, and the fix below the cell.
+        return f"{_NOT_LAUNCHED}\n{format_difference(difference, cell_name, source, verdict='was refused')}"
+    text = format_difference(difference, cell_name, source)
     if letters:
         hint = _PROVENANCE_HINT
     elif _threads_differ(votes):

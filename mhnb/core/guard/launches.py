@@ -21,10 +21,13 @@ LOCAL_PREFIX = "free:"
 REPLAY_COMMAND = "%mhjax restart --replay"
 """The command as the notes name it; a caller that knows its cost adds that."""
 
-TAINTED_NOTE = f"tainted (results may be wrong) · {REPLAY_COMMAND}, or %mhjax accept"
+ACCEPT_OPTION = ", or %mhjax accept"
+"""End of a note whose state the user can accept; a caller that knows that this does not help removes it."""
+
+TAINTED_NOTE = f"tainted (results may be wrong) · {REPLAY_COMMAND}{ACCEPT_OPTION}"
 """Last note of a tainted cell."""
 
-STILL_ABANDONED = "which may still be waiting on this rank"
+STILL_ABANDONED = "this rank may still be waiting in"
 """Part of the message for a launch that is refused because it would meet a collective of an earlier cell."""
 
 _Participants: TypeAlias = tuple[int, ...]
@@ -94,12 +97,15 @@ def compare_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> LaunchD
     return LaunchDifference(index, comparison.build_groups(pair, index))
 
 
-def format_difference(difference: LaunchDifference, cell_name: str = "", source: str = "") -> str:
+def format_difference(
+    difference: LaunchDifference, cell_name: str = "", source: str = "", *, verdict: str = "differs"
+) -> str:
     """Format what each rank launched, one line per group of ranks.
 
     Args:
         cell_name: the cell's name.
         source: the cell's text, from which each line number is followed by its line.
+        verdict: what happened to the launch.
 
     >>> one, two = LaunchGroup((0, 2), "a1", "jit(add)", 2), LaunchGroup((1, 3), None, None, None)
     >>> print(format_difference(LaunchDifference(2, (one, two)), "cell 14"))
@@ -107,7 +113,7 @@ def format_difference(difference: LaunchDifference, cell_name: str = "", source:
       ranks 0,2   jit(add)   line 2
       ranks 1,3   finished the cell without reaching it
     """
-    head = f"launch {difference.index + 1}{f' of {cell_name}' if cell_name else ''} differs"
+    head = f"launch {difference.index + 1}{f' of {cell_name}' if cell_name else ''} {verdict}"
     return "\n".join([head, *format_groups(difference.groups, source)])
 
 
@@ -182,7 +188,7 @@ def judge_state(
         return "clean", ()
     if rows_by_rank is None:
         return "split", (
-            f"{_format_outcomes(ran)} · no launch record shows if they are still in sync: {REPLAY_COMMAND}, or %mhjax accept",
+            f"{_format_outcomes(ran)} · no launch record shows if they are still in sync: {REPLAY_COMMAND}{ACCEPT_OPTION}",
         )
     # The heading of the failure already names the ranks that raised.
     return "clean", (IN_SYNC_NOTE,)

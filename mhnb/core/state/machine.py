@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from mhnb.core.cell_name import CellNames, CellPlace
 from mhnb.core.cell_request import find_stop_refusal, make_debug_mode
 from mhnb.core.flight import FlightEvent
-from mhnb.core.guard.launches import IN_SYNC_NOTE, MAY_DIFFER, REPLAY_COMMAND
+from mhnb.core.guard.launches import ACCEPT_OPTION, IN_SYNC_NOTE, MAY_DIFFER, REPLAY_COMMAND
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord, Record, ReplayRecord
 from mhnb.core.launch.environment import NotebookEnvironment
@@ -74,7 +74,7 @@ from mhnb.core.state.events import (
 )
 from mhnb.core.state.interrupt import SILENCE_NOTE_AFTER_S, PendingRequests
 from mhnb.core.state.rank_registry import RankRegistry, ended_the_same
-from mhnb.core.state.verdict import classify_death, judge_cell
+from mhnb.core.state.verdict import STILL_WAITING_NOTE, classify_death, judge_cell
 from mhnb.core.waiting import format_cell_wait, format_silence
 from mhnb.errors import BreakpointRefused, CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.types import ClusterState, RankError
@@ -565,6 +565,9 @@ class ClusterStateMachine:
         state, notes = judge_cell(cell, lost_ranks, recorded=recorded, disconnected_in=self._disconnected_in)
         self._disconnected_in = self._disconnected_in or (cell.seq if cell.disconnect_notes() else 0)
         notes = tuple(note.replace(REPLAY_COMMAND, self._recovery()) for note in notes)
+        if self._disconnected_in or cell.has_hit_abandoned_collective():
+            # After `accept`, collectives would still fail or be refused.
+            notes = tuple(note.removesuffix(ACCEPT_OPTION) for note in notes)
         if self._has_lost_host:
             notes = (self._recovery(),)
         elif deaths:
@@ -588,6 +591,8 @@ class ClusterStateMachine:
             # The note on the interrupt says the same, with the reason.
             notes = tuple(note for note in notes if note != IN_SYNC_NOTE)
         added_notes = (note for part in cell.added_parts for note in part.end(cell))
+        # The error of the rank that refused names the collective.
+        notes = tuple(note for note in notes if note != STILL_WAITING_NOTE)
         cell.notes = (*notes, *rank_notes, *added_notes)
         if state != "clean":
             for part in cell.parts.values():

@@ -20,6 +20,9 @@ from mhnb.types import ClusterState, Outcome, RankError
 
 _MAX_NOTES = 3
 
+STILL_WAITING_NOTE = "a collective of an earlier cell may still be waiting"
+"""Why the cluster is tainted after a cell in which a rank refused a launch for that reason."""
+
 _Judgement = tuple[ClusterState, tuple[str, ...]]
 
 
@@ -59,7 +62,7 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, disco
     if state == "clean" and cell.has_hit_abandoned_collective():
         # Without this, a replay, which has no abandoned collective, would take this error for the cell's own.
         return "tainted", (
-            "a collective of an earlier cell may still be waiting",
+            STILL_WAITING_NOTE,
             *notes,
             TAINTED_NOTE,
         )

@@ -455,9 +455,11 @@ class RankShell(PublicShell):
         failed = cause_of(error) if is_a(error, KeyboardInterrupt) else error
         if failed is None or not is_runtime_error(failed):
             return error
-        if failed is not error and (has_cell(traceback_of(error)) or "Gloo" not in text_of(failed)):
+        is_in_cell, has_reached_cell = (has_cell(traceback_of(each)) for each in (error, failed))
+        # The cell's code may have handled a failure that has reached it, before the interrupt.
+        if failed is not error and ((is_in_cell and has_reached_cell) or "Gloo" not in text_of(failed)):
             return error
-        return KeyboardInterrupt().with_traceback(traceback_of(failed))
+        return KeyboardInterrupt().with_traceback(traceback_of(error if is_in_cell else failed))
 
     def show_usage_error(self, exc: BaseException) -> None:
         """Show a magic's usage error as an error of the cell."""

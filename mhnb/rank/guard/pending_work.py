@@ -232,10 +232,11 @@ class AbandonedLaunches:
         for seq, launch in self._abandoned:
             if not set(participants).isdisjoint(launch.row.participants):
                 self.has_refused_launch = True
-                wait = "" if isinstance(launch, UnknownLaunch) else "\n  Wait until it ends, or restart the ranks."
+                # The cluster is tainted then, and the note on that has the other way out.
+                wait = "" if isinstance(launch, UnknownLaunch) else "\n  Wait until it ends, then: %mhjax accept"
                 raise OrderMismatch(
-                    f"nothing was launched\n  {name} could pair up with {launch.row.name} of {CELL_NAMES.format_name(seq)},"
-                    f" {STILL_ABANDONED}, and give wrong results{wait}\n  Fix: %mhjax restart --replay",
+                    f"nothing was launched\n  {STILL_ABANDONED} {launch.row.name} of {CELL_NAMES.format_name(seq)}."
+                    f" {name} could join it and give wrong results.{wait}",
                     result=None,
                 )
 

@@ -135,7 +135,7 @@ def trim_traceback(error: RankError) -> tuple[str, ...]:
     for text in error.traceback[: len(error.traceback) - len(_trailing_notes(error))]:
         plain = strip_ansi(text).strip()
         title = plain.startswith((f"{error.ename} ", "Traceback ")) and plain.rstrip(":").endswith(_TITLE_END)
-        if not title and plain != _final_line(error):
+        if not title and plain.removesuffix(":") != _final_line(error):
             kept.append(text)
     return tuple(kept)
 
@@ -154,7 +154,7 @@ def _trailing_notes(error: RankError) -> list[str]:
     notes: list[str] = []
     for text in reversed(error.traceback):
         plain = strip_ansi(text).rstrip()
-        if plain.strip() == _final_line(error):
+        if plain.strip().removesuffix(":") == _final_line(error):
             return notes[::-1]
         notes.append(plain)
     return []

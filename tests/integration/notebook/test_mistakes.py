@@ -418,15 +418,15 @@ ENDING = {
     "loop interrupted without a guard": Mistake(
         "%%mhjax --guard off --timeout 1\nfor step in range(2 if rank == 0 else 0):\n    y = float(total(x))",
         "--timeout ended it · KeyboardInterrupt on rank 0",
-        "tainted (results may be wrong)",
-        "or %mhjax accept",
+        "rank 0 ",
+        "tainted (results may be wrong) · %mhjax restart --replay (",
         "%mhjax accept",
     ),
     "launch after it was accepted": Mistake(
         on_ranks("float(largest(x))"),
         "a launch was refused",
-        "could pair up with an unrecorded collective",
-        "Fix: %mhjax restart --replay",
+        "this rank may still be waiting in an unrecorded collective of In [",
+        "tainted (results may be wrong) · %mhjax restart --replay (",
         "%mhjax restart",
     ),
     "name from before a plain restart": Mistake(

@@ -49,7 +49,7 @@ def test_rank_blocked_in_collective_keeps_its_variables(
     after = cluster.run("float(add(x))", guard="off", timeout_s=60)
     assert [rank.outcome for rank in after] == ["error"] * 4
     # Without a record it is not known what was left waiting, so nothing is launched.
-    reason = "Gloo" if guard == "parity" else "still be waiting on this rank"
+    reason = "Gloo" if guard == "parity" else "this rank may still be waiting in"
     assert any(rank.error is not None and reason in rank.error.evalue for rank in after)
     assert after.state == "tainted"
     restarted = cluster.restart(replay=True)
@@ -198,9 +198,11 @@ def test_abandoned_collective_is_not_matched_after_accept(fresh: Fresh, guard: s
     assert (result.how, result.state) == ("", "tainted")
     assert [rank.error.ename for rank in result if rank.error is not None] == ["OrderMismatch"] * 2
     first, second = (rank.error.evalue for rank in result if rank.error is not None)
-    assert "could pair up with jit(" in first
-    assert "%mhjax restart --replay" in first
-    assert "rank 0   refused it: a collective of an earlier cell may still be waiting there" in second
+    assert "this rank may still be waiting in jit(" in first
+    assert "could join it and give wrong results" in first
+    assert f"launch 1 of cell {result.seq} was refused\n  rank 0   refused it\n" in second
+    assert sum("%mhjax restart --replay (" in note for note in result.notes) == 1
+    assert "accept" not in "".join(result.notes)
     assert "the cluster is clean" not in second
     raised_guard_notes = [note for note in result.notes if f"guard lockstep instead of {guard}: a collective" in note]
     assert len(raised_guard_notes) == (guard != "lockstep")
@@ -209,6 +211,20 @@ def test_abandoned_collective_is_not_matched_after_accept(fresh: Fresh, guard: s
     restarted = cluster.restart(replay=True)
     assert {rank.text for rank in restarted.run("float(add(x))")} == {"6.0"}
     restarted.stop()
+
+
+@pytest.mark.sample(1)
+def test_closed_connections_leave_the_interrupt_alone(fresh: Fresh) -> None:
+    """The closing of connections, which mhnb explains below, is not shown as an error; to accept it does not help."""
+    cluster = fresh(2, 1)
+    cluster.run(SETUP).check()
+    result = cluster.run("if rank == 0: y = float(add(x))", guard="parity", timeout_s=3)
+    assert "mhnb closed all connections" in result.notes[0]
+    assert result[0].error is not None
+    assert result[0].error.ename == "KeyboardInterrupt"
+    assert "Gloo" not in "".join(result[0].error.traceback)
+    assert result.notes[-1].endswith("s)"), "the cost of the replay, without accept"
+    cluster.stop()
 
 
 HANGING_LAUNCHES = {

@@ -251,11 +251,14 @@ def test_refused_launch_after_accept_taints_again() -> None:
     driver = start_cell()
     driver.submit(2, guard="lockstep")
     driver(ended(0), ended(1))
-    text = f"nothing was launched\n  jit(f) could pair up with jit(g) of cell 1, {STILL_ABANDONED}"
+    text = f"nothing was launched\n  {STILL_ABANDONED} jit(g) of cell 1. jit(f) could join it and give wrong results."
     events = [ErrorRaised("OrderMismatch", text, ["line"], 1, "x", 0.1)]
     result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
     assert result.state == "tainted"
-    assert driver.machine.reason.startswith("a collective of an earlier cell may still be waiting")
+    assert driver.machine.reason == "a collective of an earlier cell may still be waiting"
+    assert driver.machine.reason not in result.notes, "the error says so"
+    assert result.notes[-1].startswith("tainted (results may be wrong) · %mhjax restart --replay")
+    assert "accept" not in result.notes[-1]
 
 
 FAILED = ErrorRaised("ValueError", "too large\nin a callback of jit(f), In [3], line 9", ["line"], 9, "raise", 0.1)

@@ -67,9 +67,7 @@ def test_verdict_on_a_cell_with_an_interrupted_rank(outcome: Outcome, guard: str
     assert judge(guard, reply) == ("dead" if outcome == "killed" else "tainted" if may_wait else "clean")
     recorder.begin_cell(RunCell(1, 2, "", "lockstep"))
     if may_wait:
-        with pytest.raises(
-            OrderMismatch, match=r"could pair up with .* of cell 1, which may still be waiting on this rank"
-        ):
+        with pytest.raises(OrderMismatch, match=r"this rank may still be waiting in .* of cell 1\. .* could join it"):
             recorder.abandoned.check("jit(g)", RANKS)
     else:
         recorder.abandoned.check("jit(g)", RANKS)

@@ -341,7 +341,7 @@ def test_launch_that_would_meet_an_abandoned_one_is_refused() -> None:
     note(recorder, [abandoned])
     assert recorder.end_cell()[1] == 1
     recorder.begin_cell(RunCell(1, 5, "", "lockstep"))
-    with pytest.raises(OrderMismatch, match=r"jit\(g\) could pair up with .* of cell 4") as caught:
+    with pytest.raises(OrderMismatch, match=r"waiting in .* of cell 4\. jit\(g\) could join it") as caught:
         recorder.abandoned.check("jit(g)", (1, 2))
     assert "nothing was launched" in str(caught.value)
     recorder.abandoned.check("jit(g)", (2, 3))
