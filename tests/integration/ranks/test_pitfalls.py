@@ -113,7 +113,6 @@ PITFALLS = [
         "RuntimeError", "captured", "as an argument",
     ),
     row("4 explicit mesh", "jax.jit(lambda a: a + by_row)(1.0)", "ValueError", "captured", "pass by_row as"),
-    row("5 initialize again", "jax.distributed.initialize('10.0.0.1:1', 7, 1)", "RuntimeError", "remove this call"),
     row("16 device_put", "jax.device_put(batch + me, rows)", "AssertionError", "same seed", "make_array_from_process"),
     row("18 local with global", "add(params, local)", "ValueError", "local is on this", "device_put(np.asarray(local),"),
     row("18 operator", "local + params", "ValueError", "local is on this rank's own device", "device_put(np.asarray(local),"),
