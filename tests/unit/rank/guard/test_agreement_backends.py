@@ -259,7 +259,7 @@ def test_mismatch_text_is_equal_on_all_ranks(rig: Rig) -> None:
         "launch 1 of cell 1 differs",
         "  ranks 0,2   jit(f5)   line 2",
         "  rank 1      jit(f7)   line 3",
-        "  Make the calls on lines 2 and 3 on every rank, in the same order. Decide by values that all ranks share.",
+        "  Make the calls on lines 2 and 3 on every rank, in the same order.",
     ]
     assert rig.propose_all(make_proposal(9), make_proposal(9), make_proposal(9)) == [LAUNCH_DECISION] * 3
 
