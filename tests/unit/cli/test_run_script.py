@@ -14,6 +14,7 @@ class FakeCluster:
     """Records the cells that it is given; each of them succeeds."""
 
     name = "run-1"
+    ranks = ()
 
     def __init__(self) -> None:
         self.cells: list[dict[str, Any]] = []
