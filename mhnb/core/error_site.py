@@ -95,7 +95,7 @@ class ErrorSite(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     trees: dict[str, TreeFacts] = field(default_factory=dict)
     """Those of the names that contain global arrays."""
     caller: str = ""
-    """The function that called the innermost one."""
+    """The function that called the innermost one, or its `__iter__`."""
     entry: str = ""
     """The module of the library's function that the cell called."""
     shardings: list[str] = field(default_factory=list)

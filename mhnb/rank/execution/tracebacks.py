@@ -227,7 +227,9 @@ def _find_site(error: BaseException) -> ErrorSite:
             arrays[trees[text].array] = _describe_array(first)
     arrays, trees = dict(islice(arrays.items(), _MAX_ARRAYS)), dict(islice(trees.items(), _MAX_ARRAYS))
     is_top_level = part.tb_frame.f_code.co_name == "<module>"
-    caller = frames[-2].tb_frame.f_code.co_qualname
+    callers = [each.tb_frame.f_code.co_qualname for each in frames[:-1]]
+    # A newer JAX iterates in a function that `__iter__` calls.
+    caller = callers[-2] if len(callers) > 1 and callers[-1].endswith(".__iter__") else callers[-1]
     entry = _module_name(below[0].tb_frame)
     return ErrorSite(
         module,
