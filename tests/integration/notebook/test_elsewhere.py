@@ -153,7 +153,9 @@ def test_labels_are_on_their_own_lines(strict_page: Page) -> None:
     assert strict_page.locator("section").nth(SOURCES.index(GRID)).inner_text().splitlines()[1:] == [
         line for rank, letter in enumerate("abcd") for line in (f"rank {rank} host{rank}", f"card {letter}")
     ]
-    assert len(strict_page.locator("section").nth(0).inner_text().splitlines()) == 5
+    start = strict_page.locator("section").nth(0)
+    start.locator("summary").click()
+    assert len(start.inner_text().splitlines()) == 6
     odd = strict_page.locator("section").nth(SOURCES.index(ODD)).inner_text().splitlines()
     assert odd[1:5] == ["rank 2 host2 ≠", "loss 0.731 ← 0.312 elsewhere", "ranks 0-1,3 host[0-1,3]", "loss 0.312"]
 

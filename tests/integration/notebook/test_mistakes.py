@@ -289,12 +289,12 @@ ON_RANKS = {
     ),
     "tree of other histories": Mistake(
         on_ranks(
-            "params = {n: x * (n + rank) for n in range(40)}\nover_params = jax.jit(lambda p: sum(map(jnp.sum, p.values())))\nover_params(params)"
+            "params = {n: x * (n + rank) for n in range(40)}\nsummed = jax.jit(lambda p: sum(map(jnp.sum, p.values())))\nsummed(params)"
         ),
         "arrays that were computed differently",
         "params[0], params[1], params[2] and 37 more, f32[8], are from jit(multiply)",
         "Compute the array the same way on every rank",
-        on_ranks("over_params({n: x * n for n in range(40)})"),
+        on_ranks("summed({n: x * n for n in range(40)})"),
     ),
     "other histories": Mistake(
         on_ranks("y = x * (2 if rank == 1 else 1)\ntotal(y)"),
