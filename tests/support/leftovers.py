@@ -14,10 +14,23 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["keep_for_session", "kill_new", "no_leftovers", "processes_of"]
+__all__ = ["keep_for_session", "kill_new", "no_leftovers", "processes_of", "wait_for_end"]
 
 _of_the_suite: set[int] = set()
 """The processes that serve all tests of the session."""
+
+
+def wait_for_end(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Wait until processes have ended; return those that have not.
+
+    psutil 7.2 raises a FileNotFoundError if one ends while it is looked at.
+    """
+    waiting = list(processes)
+    while True:
+        try:
+            return psutil.wait_procs(waiting, timeout=timeout_s)[1]
+        except FileNotFoundError:
+            waiting = [process for process in waiting if process.is_running()]
 
 
 def keep_for_session(pid: int) -> None:
@@ -83,7 +96,7 @@ def no_leftovers(home: str | Path, *, grace_s: float = 60.0) -> Iterator[None]:
         raise
     before = {p.pid for p in processes_before}
     new = [p for p in processes_of(home) if p.pid not in before]
-    _, remaining = psutil.wait_procs(new, timeout=grace_s)
+    remaining = wait_for_end(new, grace_s)
     names = [_describe(process) for process in remaining]
     for process in remaining:
         _kill(process)

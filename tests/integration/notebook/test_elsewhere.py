@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import mistune
 import nbformat
-import psutil
 import pytest
 from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
 
 from tests.support.lab import open_chromium
-from tests.support.leftovers import processes_of
+from tests.support.leftovers import processes_of, wait_for_end
 from tests.support.strict import keep_allowed
 from tests.support.view_samples import StrictPage
 
@@ -93,7 +92,7 @@ def stored(own_environment: None, mhnb_home: Path) -> Stored:
     before = {process.pid for process in processes_of(mhnb_home)}
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     started = [process for process in processes_of(mhnb_home) if process.pid not in before]
-    assert psutil.wait_procs(started, timeout=60)[1] == []
+    assert wait_for_end(started, 60) == []
     return Stored(nbformat.reads(nbformat.writes(notebook), as_version=4))
 
 

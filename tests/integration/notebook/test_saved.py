@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import nbformat
-import psutil
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from tests.support.leftovers import processes_of
+from tests.support.leftovers import processes_of, wait_for_end
 from tests.support.view_samples import StrictPage
 from tests.unit.view.live.test_kernel import WIDGET, RecordingClient
 
@@ -78,7 +77,7 @@ def runs(own_environment: None, mhnb_home: Any) -> Iterator[tuple[Run, Run]]:
     with client.setup_kernel():
         yield _run_all(client), _run_all(client)
     ended = [process for process in processes_of(mhnb_home) if process.pid not in before]
-    assert psutil.wait_procs(ended, timeout=60)[1] == []
+    assert wait_for_end(ended, 60) == []
 
 
 @pytest.fixture(params=["first", "second"])

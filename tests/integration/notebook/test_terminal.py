@@ -5,9 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import psutil
-
-from tests.support.leftovers import processes_of
+from tests.support.leftovers import processes_of, wait_for_end
 from tests.support.terminal import CTRL_C, IPYTHON, Terminal
 
 TYPED = """\
@@ -43,7 +41,7 @@ def test_terminal_output_is_text(leftovers: None, mhnb_home: str) -> None:
     assert not [word for word in ("widget", "HTML(", "<div", "<details", "Traceback") if word in done.stdout]
     assert done.stderr == ""
     ended = [process for process in processes_of(mhnb_home) if process.pid not in before]
-    assert psutil.wait_procs(ended, timeout=60)[1] == []
+    assert wait_for_end(ended, 60) == []
 
 
 CATCHES_INTERRUPT = """\
@@ -92,4 +90,4 @@ def test_terminal_shows_live_output(leftovers: None, mhnb_home: str) -> None:
         terminal.press("exit\n")
         assert terminal.process.wait(timeout=60) == 0
     ended_ranks = [process for process in processes_of(mhnb_home) if process.pid not in before]
-    assert psutil.wait_procs(ended_ranks, timeout=60)[1] == []
+    assert wait_for_end(ended_ranks, 60) == []

@@ -14,7 +14,7 @@ from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.launch.environment import rank_environment
 from mhnb.launchers import child_process
-from tests.support.leftovers import keep_for_session
+from tests.support.leftovers import keep_for_session, wait_for_end
 from tests.support.timeouts import (
     default_disconnect_timeout,
     default_kill_timeout,
@@ -64,7 +64,7 @@ def _find_process(pid: int) -> psutil.Process | None:
 def wait_for_exit(pids: list[int], timeout_s: float = 60.0) -> list[int]:
     """Wait until processes have ended; return the pids of those that have not."""
     processes = [process for pid in pids if is_running(pid) and (process := _find_process(pid)) is not None]
-    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
+    alive = wait_for_end(processes, timeout_s)
     return [process.pid for process in alive if is_running(process.pid)]
 
 

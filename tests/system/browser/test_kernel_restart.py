@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.support.lab import Lab, open_chromium, wait_until
-from tests.support.leftovers import processes_of
+from tests.support.leftovers import processes_of, wait_for_end
 
 pytestmark = [
     pytest.mark.browser,
@@ -57,7 +57,7 @@ def test_kernel_restart_during_a_cell(leftovers: None, mhnb_home: Path, tmp_path
         wait_until(shown_placeholder.count, "the cell has a placeholder")
         assert not placeholder.is_visible()
         page.restart()
-        _, alive = psutil.wait_procs([*ranks, *others], timeout=60)
+        alive = wait_for_end([*ranks, *others], 60)
         assert alive == []
         wait_until(placeholder.is_visible, "the placeholder shows, since the widget hears nothing any more")
         assert "no word from the kernel" in page.cell(1).inner_text()

@@ -21,6 +21,7 @@ from mhnb.cluster.flags import add_doctor_flags
 from mhnb.cluster.preflight import preflight_error
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.errors import LaunchError
+from tests.support.leftovers import wait_for_end
 from tests.support.source import ROOT
 from tests.system.hosts.faults import jax_metadata, run_doctor
 from tests.system.hosts.hostnet import NAMES, Host, HostNet, wait_until
@@ -309,7 +310,7 @@ def test_ctrl_c_ends_doctor_and_its_ssh(doctor: Doctor, net: HostNet) -> None:
         finally:
             command.kill()
     assert stderr == b"mhnb doctor: interrupted\n"
-    assert psutil.wait_procs(sshs, timeout=60)[1] == []
+    assert wait_for_end(sshs, 60) == []
 
 
 def _ssh_children(pid: int) -> list[psutil.Process]:

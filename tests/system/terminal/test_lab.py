@@ -18,6 +18,7 @@ import pytest
 from mhnb.system.resources import notebooks_dir
 from mhnb.transport.addresses import find_free_port
 from tests.support.lab import wait_until
+from tests.support.leftovers import wait_for_end
 
 
 class StartedLab:
@@ -95,7 +96,7 @@ def test_lab_serves_requested_port_and_ends_its_kernels(tmp_path: Path, way: str
         else:
             lab.process.terminate()
         assert lab.process.wait(60) == 0, lab.output()
-        assert psutil.wait_procs(children, timeout=60)[1] == []
+        assert wait_for_end(children, 60) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is refused")

@@ -22,6 +22,7 @@ from mhnb.errors import LaunchError
 from mhnb.launchers import local
 from mhnb.launchers.remote_command import run_program
 from mhnb.transport.server import SocketServer
+from tests.support.leftovers import wait_for_end
 
 WAIT_S = 60.0
 
@@ -157,4 +158,4 @@ def test_supervisor_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPat
         os.waitpid(shell.pid, os.WUNTRACED)
         local.end_supervisor(shell.pid)
         assert shell.wait(WAIT_S) == -signal.SIGKILL
-        assert psutil.wait_procs([child], timeout=WAIT_S)[1] == []
+        assert wait_for_end([child], WAIT_S) == []
