@@ -114,6 +114,8 @@ class MhnbError(Exception):
     """Whether a help topic explains errors of this class."""
     help_command: ClassVar[str] = ""
     """The command of this process that shows a help topic; empty where no such command exists, as on a rank."""
+    short_text = ""
+    """Shown instead of the message and the help command where a report or a card has shown them; may be empty."""
 
     def __init__(self, message: str, **parts: Any) -> None:
         super().__init__(message)
@@ -129,7 +131,9 @@ class MhnbError(Exception):
         return self.message
 
     def _render_traceback_(self) -> list[str]:
-        """Return class name, message and help command for IPython, without frames."""
+        """Return the lines for IPython, without frames and what is shown above."""
+        if self.short_text:
+            return [f"{type(self).__name__}: {self.short_text}"]
         help_line = self.help_line
         return [f"{type(self).__name__}: {self.message}", *([f"  Help: {help_line}"] if help_line else [])]
 
@@ -229,15 +233,6 @@ class CellError(MhnbError):
     """A cell did not succeed; `result` has the ranks' results, if any."""
 
     result: Any
-    short_text = ""
-    """Shown instead of the message where a report on the cell is already shown; may be empty."""
-
-    def _render_traceback_(self) -> list[str]:
-        """Return the lines for IPython, without what the report above shows."""
-        if not self.short_text:
-            return super()._render_traceback_()
-        help_text = f" · {self.help_line}" if self.help_line else ""
-        return [f"{type(self).__name__}: {self.short_text}{help_text}"]
 
 
 class CellFailed(CellError):

@@ -41,7 +41,9 @@ from mhnb.magics.session import Session, can_type
 from mhnb.system.help_topics import list_topics
 from mhnb.system.resources import list_profiles
 from mhnb.view.document import Code
+from mhnb.view.live.screen import show_document
 from mhnb.view.print_html import print_parts
+from mhnb.view.reports.error import build_error, summarize_error
 
 NameProvider = Callable[[str], Iterable[str]]
 """Returns the names that a command or flag accepts: rank variables for `pull`, notebook names for `push`, or profiles."""
@@ -172,7 +174,9 @@ class ShellHooks:
         shell.debugger = self._debugger
         if self._kernel is not None:
             self._kernel.do_inspect = self._do_inspect
-        shell.set_custom_exc((NameError,), self._name_error)
+        # Other shells print an error as text, and IPython does that.
+        own_errors = (MhnbError, UsageError) if self._kernel is not None else ()
+        shell.set_custom_exc((NameError, *own_errors), self._show_error)
         self._hints.install()
 
     def uninstall(self) -> None:
@@ -324,13 +328,35 @@ class ShellHooks:
         # ipykernel removes text/html from the bundle, and replies "not found" if it is missing.
         return {**found[shown], "text/plain": text, "text/html": print_parts([Code(text)])}
 
-    # -- a name that only the ranks have
+    # -- an error that ends a cell
 
-    def _name_error(
-        self, shell: Any, etype: type[BaseException], error: NameError, tb: Any, tb_offset: Any = None
+    def _show_error(
+        self, shell: Any, etype: type[BaseException], error: BaseException, tb: Any, tb_offset: Any = None
     ) -> None:
-        name = error.name or ""
-        shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
+        """Show an error of mhnb as a card and one line.
+
+        IPython calls this only for errors that the cell does not catch. If another extension sets its own handler later, IPython
+        shows the whole text of mhnb's errors.
+        """
+        # An error with a short text has been shown, as the report of a cell.
+        if isinstance(error, MhnbError) and not error.short_text:
+            show_document(build_error(etype.__name__, "\n".join(error._render_traceback_())))
+            error.short_text = summarize_error(str(error))
+            try:
+                shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
+            finally:
+                # `%tb`, or another cell that raises the error again, shows all of it.
+                error.short_text = ""
+        elif etype is UsageError and _was_raised_by_mhnb(tb):
+            show_document(build_error(etype.__name__, f"UsageError: {error}"))
+            _show_usage_line(shell, error, tb)
+        else:
+            shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
+        if isinstance(error, NameError):
+            self._print_where_defined(error.name or "")
+
+    def _print_where_defined(self, name: str) -> None:
+        """Print that only the ranks have a name, if so."""
         if name and any(name in names for names in self._request_all("names").values()):
             # Functions, classes and above all modules are not variables, and most of them cannot be sent.
             is_value = any(name in variables for variables in self._request_all("vars").values())
@@ -377,6 +403,27 @@ class ShellHooks:
         except ClusterError:
             return {}
         return {each: answer.value for each, answer in answers.items() if answer.ok}
+
+
+def _was_raised_by_mhnb(traceback: TracebackType | None) -> bool:
+    """Return whether mhnb raised a `UsageError`, and not IPython."""
+    return any(str(frame.f_globals.get("__name__")).startswith("mhnb.") for frame, _ in walk_tb(traceback))
+
+
+def _show_usage_line(shell: Any, error: BaseException, traceback: TracebackType | None) -> None:
+    """Send a usage error as an error output with one line.
+
+    IPython prints a `UsageError` to stderr, and then nbclient and saved notebooks have no error.
+    """
+    line = f"UsageError: {summarize_error(str(error))}"
+    shown = type("UsageError", (UsageError,), {"_render_traceback_": lambda _: [line]})(*error.args)
+    shown.__cause__ = error
+    # `%pdb on` opens no debugger for a `UsageError`.
+    call_pdb, shell.call_pdb = shell.call_pdb, False
+    try:
+        shell.showtraceback((type(shown), shown, traceback))
+    finally:
+        shell.call_pdb = call_pdb
 
 
 def _was_raised_by_ranks(error: BaseException | None, traceback: TracebackType | None) -> bool:

@@ -133,7 +133,8 @@ def check_result(result: CellResult) -> None:
         result.check()
     except CellError as error:
         # IPython shows the error below the report. `str(error)` stays complete, because a script has no report.
-        error.short_text = format_raised_error(result)
+        if what := format_raised_error(result):
+            error.short_text = " · ".join(filter(None, (what, error.help_line)))
         if are_not_yet(find_failures(result)):
             hide_traceback(error)
         raise

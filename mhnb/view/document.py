@@ -26,8 +26,10 @@ class Span:
     text: str
     is_quiet: bool = False
     gap: int = 1
-    """Blanks before them where the form is text."""
+    """Blanks before them where the form is text. Where it is HTML there is one, or none if this is 0."""
     is_strong: bool = False
+    is_code: bool = False
+    """Whether they are a command or a name of code."""
     link: str = ""
     """Where a click on them leads, where the form is HTML."""
 
@@ -131,8 +133,8 @@ class Frame:
     is_alarm: bool
 
 
-CardTone: TypeAlias = Literal["right", "not yet", "open"]
-"""What a card says about an answer; an open one does not judge it."""
+CardTone: TypeAlias = Literal["right", "not yet", "open", "failed"]
+"""What a card says about an answer, where an open one does not judge it; failed for the card of an error."""
 
 
 @dataclass(frozen=True, slots=True)

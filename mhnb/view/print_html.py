@@ -36,11 +36,12 @@ from mhnb.view.document import (
     Tone,
     read_cell,
 )
-from mhnb.view.html import BAR_CLASS, QUIET_STYLE, format_fold, format_sign, wrap_html, wrap_in_scroller
+from mhnb.view.html import BAR_CLASS, FAILED_COLOR, QUIET_STYLE, format_fold, format_sign, wrap_html, wrap_in_scroller
 from mhnb.view.mime import format_pre
 from mhnb.view.print_text import find_number_columns
 
 _CODE_STYLE = "font-family:monospace;white-space:pre-wrap;overflow-wrap:anywhere"
+_INLINE_CODE_STYLE = "white-space:pre-wrap;overflow-wrap:anywhere"
 _BEFORE: dict[Tone, str] = {
     "plain": "<div>",
     "heading": "<div>",
@@ -58,6 +59,7 @@ _CARD_STYLES: dict[CardTone, str] = {
     "right": "#009e73",
     "not yet": "#e69f00;background-color:rgba(230,159,0,.12)",
     "open": "#8c8c8c",
+    "failed": FAILED_COLOR,
 }
 """The color of the line beside a card, never of text, and a tint."""
 _FIELD_STYLE = "text-align:left;vertical-align:baseline;border:0;background:none;padding:1px 1em 1px 0;font-size:1em"
@@ -122,7 +124,7 @@ def _print_frame(frame: Frame) -> str:
 
 
 def _print_card(card: Card) -> str:
-    style = f"border-left:3px solid {_CARD_STYLES[card.tone]};padding:3px 10px;margin:2px 0 4px"
+    style = f"border-left:3px solid {_CARD_STYLES[card.tone]};padding:3px 10px;margin:2px 0 4px;overflow-wrap:anywhere"
     return f'<div class="{BAR_CLASS}" style="{style}">{print_parts(card.parts)}</div>'
 
 
@@ -149,7 +151,7 @@ def _print_words(line: Line) -> str:
     if line.sign:
         text = f"{format_sign(line.sign)} {text}".rstrip()
     text = f"<b>{text}</b>" if line.tone.endswith("heading") else text
-    return " ".join([text, *map(_print_span, line.beside)])
+    return text + "".join(f"{' ' if span.gap else ''}{_print_span(span)}" for span in line.beside)
 
 
 def _print_breaks(text: str) -> str:
@@ -162,6 +164,7 @@ def _print_span(span: Span) -> str:
     if span.link:
         return f'<a href="{escape(span.link)}" style="{_LINK_STYLE}">{text}</a>'
     text = f"<b>{text}</b>" if span.is_strong else text
+    text = f'<code style="{_INLINE_CODE_STYLE}">{text}</code>' if span.is_code else text
     return f'<span style="{QUIET_STYLE}">{text}</span>' if span.is_quiet else text
 
 

@@ -44,6 +44,7 @@ from mhnb.view.live.placeholder import format_first_placeholder, format_replacem
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
 from mhnb.view.print_html import print_html
 from mhnb.view.reports.collectives import build_collectives
+from mhnb.view.reports.error import build_error
 from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
 from mhnb.view.reports.hang import build_hang
 from mhnb.view.reports.layout import build_layout
@@ -391,7 +392,9 @@ def stored_views(count: int) -> dict[str, str]:
         _results(count)["numbers differ"], locations, uid="mhnb-gone"
     )["text/html"]
     if count == FEW:
-        views |= {"a rank died": format_cell_html(rank_died(), locations=locations)} | lesson_samples()
+        views |= (
+            {"a rank died": format_cell_html(rank_died(), locations=locations)} | lesson_samples() | error_samples()
+        )
     documents = {name: document for name, document in (reports(count) | sharding_views(count)).items() if document}
     return views | {name: print_html(document) for name, document in documents.items()}
 
@@ -432,6 +435,37 @@ def live_views(count: int) -> dict[str, dict[str, Any]]:
         state = build_panel_state(result, locations, uid=f"mhnb-panel-{view}", view=view)
         live[f"panel as {view}"] = {"mode": "panel", "number": 0, "bodies": bodies, **state}
     return live
+
+
+_ERRORS = {
+    "misspelt flag": "UsageError: %mhjax start: unrecognized arguments: --devcies 2 (did you mean --devices?)\n  Help: %mhjax help start",
+    "refused cell": (
+        "NotClean: this cell was not run, because the cluster is split: ranks 1-2 launched jit(step) and ranks 0,3 did not\n"
+        "  Fix: %mhjax restart --replay (restores the variables)\n"
+        "  Or: %mhjax accept (if you know that the ranks are in sync)\n"
+        "  Help: %mhjax help not-clean"
+    ),
+    "refused hosts": (
+        "LaunchError: this machine cannot resolve the names of hosts node17.cluster, node18.cluster (Name or service not known)\n"
+        "  Fix: correct the name, and test it: `ssh node17.cluster true`\n"
+        "  Or: if only a jump host knows the name: --address 10.0.0.1 (the address of this machine that the hosts can reach)\n"
+        "  Help: %mhjax help launch-error"
+    ),
+    "code in the wrong line": (
+        "UsageError: %%mhjax x = 3: this line takes flags only; put the code on the lines below:\n%%mhjax\nx = 3"
+    ),
+    "long message": (
+        f"EnginesMissing: rank 3 (host1) did not start: it ended with exit code 1 in phase import {'a' * 120}\n"
+        + "".join(f"    File /opt/conda/lib/python3.12/site-packages/module_{n}.py, line {n}\n" for n in range(1, 41))
+        + "  Fix: see `~/.local/state/mhnb/demo/rank3.log`, then %mhjax restart\n  Help: %mhjax help engines-missing"
+    ),
+}
+"""Texts of errors by what they are about; each begins with the name of its class."""
+
+
+def error_samples() -> dict[str, str]:
+    """Return the card of each kind of error as stored HTML, by name."""
+    return {f"error: {about}": print_html(build_error(text.partition(":")[0], text)) for about, text in _ERRORS.items()}
 
 
 # -- the page

@@ -111,9 +111,61 @@ def test_tagged_error_does_not_stop_run_all(ran: Run) -> None:
 def test_an_untagged_error_stops_run_all(own_environment: None) -> None:
     """Without the tag no later cell runs, because the magic raises as any cell does."""
     cells = [nbformat.v4.new_code_cell(source) for source in ("%load_ext mhnb", "%%mhjax\n1", "print('went on')")]
-    with pytest.raises(CellExecutionError, match="%mhjax start"):
+    with pytest.raises(CellExecutionError, match="NotStarted: no cluster is running"):
         NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3").execute()
     assert cells[2].outputs == []
+
+
+_CAUGHT = """
+try:
+    get_ipython().run_line_magic("mhjax", "statsu")
+except Exception as error:
+    print(type(error).__name__, str(error).count("Did you mean"))
+"""
+_OTHER_HANDLER = "get_ipython().set_custom_exc((KeyError,), lambda *_, **__: None)"
+_ERRORS = {
+    "a misspelt command": ("%mhjax statsu", "UsageError", "unknown command 'statsu'", "  Help: %mhjax help"),
+    "a cell that is refused": ("%%mhjax\n1", "NotStarted", "no cluster is running", "  Fix: %mhjax start ("),
+    "a call of Python": ("import mhnb\nmhnb.current()", "NotStarted", "no cluster is running", "  Fix: %mhjax start ("),
+}
+
+
+@pytest.fixture(scope="module")
+def failed_cells(own_environment: None) -> dict[str, Any]:
+    """The outputs of cells that fail without a cluster, by source; at the end another extension handles errors."""
+    sources = ["%load_ext mhnb", *(source for source, *_ in _ERRORS.values()), _CAUGHT, _OTHER_HANDLER, "%mhjax stat"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    NotebookClient(notebook, timeout=60, kernel_name="python3", allow_errors=True).execute()
+    return {cell.source: cell.outputs for cell in notebook.cells}
+
+
+@pytest.mark.parametrize("what", _ERRORS)
+def test_error_of_mhnb_is_a_card_and_one_line(failed_cells: dict[str, Any], what: str) -> None:
+    """The card has the whole text in both forms; the error output has one line, and the message in `evalue`."""
+    source, name, first, step = _ERRORS[what]
+    card, error = failed_cells[source]
+    text = card["data"]["text/plain"]
+    assert text.startswith(f"{name}: {first}")
+    assert step in text
+    words = StrictPage(card["data"]["text/html"]).visible
+    assert words.startswith(f"✗ {name}{first}")
+    assert step.strip() in words
+    assert (error["output_type"], error["ename"]) == ("error", name)
+    assert error["traceback"] == [text.partition("\n")[0]]
+    assert step in error["evalue"]
+
+
+def test_caught_error_shows_no_card(failed_cells: dict[str, Any]) -> None:
+    """A cell that catches the error shows only its own output, and the message is complete."""
+    (printed,) = failed_cells[_CAUGHT]
+    assert printed["text"] == "UsageError 1\n"
+
+
+def test_handler_of_another_extension_costs_only_the_card(failed_cells: dict[str, Any]) -> None:
+    """If another extension registers its own handler, IPython prints the whole error."""
+    (printed,) = failed_cells["%mhjax stat"]
+    assert printed["text"].startswith("UsageError: unknown command 'stat'")
+    assert printed["text"].endswith("\n  Help: %mhjax help\n")
 
 
 def test_long_cell_opens_and_ends_its_widget(ran: Run) -> None:

@@ -118,6 +118,11 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         "≠ a",
         '<div><span style="padding-right:.3em">≠</span> <b>a</b></div>',
     ),
+    "a line with code": (
+        [Line("a", beside=[Span("f(x)", is_code=True), Span(", b", gap=0)])],
+        "a f(x), b",
+        f'<div>a <code style="{WRAPPED}">f(x)</code>, b</div>',
+    ),
     "a link": (
         [Line("a", beside=[Span("b", link='#"')])],
         "a b",
@@ -139,7 +144,10 @@ FORMS: dict[str, tuple[Document, str, str]] = {
     "a card": (
         [Card("right", [Line("a")], "b\nc")],
         "b\nc",
-        '<div class="mhnb-bar" style="border-left:3px solid #009e73;padding:3px 10px;margin:2px 0 4px"><div>a</div></div>',
+        (
+            '<div class="mhnb-bar" style="border-left:3px solid #009e73;padding:3px 10px;margin:2px 0 4px;overflow-wrap:anywhere">'
+            "<div>a</div></div>"
+        ),
     ),
     "a table with a detail": (
         [Table(["", "n"], [[Cell("a", detail="why", is_open=True), Cell("1", is_strong=True)]], frozenset([1]))],
@@ -250,7 +258,13 @@ def test_fields_have_a_look(look: FieldLook, style: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tone", "style"), [("right", "#009e73;p"), ("open", "#8c8c8c;p"), ("not yet", "#e69f00;background-color:rgba(")]
+    ("tone", "style"),
+    [
+        ("right", "#009e73;p"),
+        ("open", "#8c8c8c;p"),
+        ("failed", "#d55e00;p"),
+        ("not yet", "#e69f00;background-color:rgba("),
+    ],
 )
 def test_card_has_a_tone(tone: CardTone, style: str) -> None:
     """The line beside a card has the color of its tone; one that is not right yet has a tint as well."""
