@@ -18,6 +18,7 @@ SEED ?= $(shell date +%s)
 # tests/support/workers.py says how many workers there are, and which tests never run beside each other.
 WORKERS = -n auto
 TIMINGS = build/timings.jsonl
+TESTED = build/tested.json
 
 BIN = $(VENV)/bin
 RUN = $(BIN)/python -m
@@ -29,7 +30,7 @@ READY = $(VENV)/.ready
 PEERS = .bench/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help venv demo lab test test-all quick timings mutation check format docs picture gallery soak bench other-python pins clean
+.PHONY: help venv demo lab test test-all quick timings mutation check format docs tested picture gallery soak bench other-python pins clean
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -104,6 +105,9 @@ format: $(READY) ## let ruff set the code
 
 docs: $(READY) ## build the documentation site into build/docs; MHNB_REPOSITORY=address links to files of the repository
 	$(BIN)/python docs/build.py
+
+tested: $(READY) ## write the table of docs/tested.md from what passed: in .ci/run, or in make test and test-all with MHNB_TESTED=build/tested.json
+	$(RUN) tests.support.tested $(TESTED)
 
 picture: $(READY) ## take the pictures of README and of the documentation from the running product
 	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/system/browser/test_docs_pictures.py

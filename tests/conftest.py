@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.support.samples",
     "tests.support.split_hosts",
     "tests.support.teardown_limits",
+    "tests.support.tested",
     "tests.support.timings",
     "tests.support.workers",
 ]

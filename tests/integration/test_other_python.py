@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,17 +22,23 @@ def _versions(python: str) -> str:
 @pytest.mark.ranks
 @pytest.mark.requires_part("other_python")
 @pytest.mark.timeout(1800)
-def test_sample_passes_on_the_other_python() -> None:
+def test_sample_passes_on_the_other_python(record_property: Callable[[str, object], None]) -> None:
     """The tests marked `other_python` pass on the other Python, and there is at least one."""
     # Only the folders that have some: collecting all tests takes half a minute. Whole folders, because files import tests from others.
     files = (other_python.ROOT / "tests").rglob("test_*.py")
     folders = {str(path.parent) for path in files if "mark.other_python" in path.read_text()}
     options = ["-q", "-p", "no:cacheprovider", "-m", "other_python and not soak"]
     command = [str(other_python.interpreter()), "-m", "pytest", *options, *sorted(folders)]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MHNB_REQUIRE"))}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "MHNB_REQUIRE", "MHNB_TESTED"))
+    }
     done = subprocess.run(command, cwd=other_python.ROOT, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
-    assert " passed" in done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None, done.stdout
+    record_property("count", int(passed[1]))
 
 
 @pytest.mark.ranks
