@@ -24,7 +24,7 @@ from mhnb.view.document import Code, Document, Group, Line, Part, Table, without
 from mhnb.view.html import join_words
 
 _DEVICE_HEADER = ("ranks", "memory of", "in use", "peak", "limit", "whole card", "")
-_ARRAY_HEADER = ("array", "type", "a device", "in all", "spec", "waste", "made by", "differs")
+_ARRAY_HEADER = ("array", "type", "per device", "total", "spec", "waste", "made by", "differs")
 _OPTIONAL_COLUMNS = frozenset(("peak", "limit", "whole card", "", "spec", "waste", "made by", "differs"))
 """Columns that are left out if no row has a value in them."""
 _OUTLIER = "◀ unlike most others"
@@ -45,7 +45,7 @@ def build_memory(report: MemoryReport, top: int = DEFAULT_TOP) -> Document:
         parts.append(_build_devices(report.devices))
     if report.arrays:
         parts += [
-            Line("the largest arrays, by their bytes on a device", "caption"),
+            Line("the largest arrays, by their bytes per device", "caption"),
             _build_arrays(report.arrays[:top]),
         ]
     rest = _format_rest(report.arrays[top:], *report.more)
@@ -65,7 +65,7 @@ def _format_heading(report: MemoryReport) -> str:
 def _format_rest(rest: Sequence[ArrayRow], more_count: int, more_nbytes: int) -> list[str]:
     count = sum(row.array.count for row in rest) + more_count
     nbytes = sum(row.nbytes_per_device for row in rest) + more_nbytes
-    return [f"{pluralize(count, 'more array')}, {format_nbytes(nbytes)} in all on a device"] if count else []
+    return [f"{pluralize(count, 'more array')}, {format_nbytes(nbytes)} per device in total"] if count else []
 
 
 # -- devices

@@ -91,16 +91,16 @@ def test_columns_without_a_value_are_left_out() -> None:
     lines = print_text(build_memory(MemoryReport("main", {0: memory}))).splitlines()
     assert lines[1].startswith("CPU devices report no memory statistics; ")
     assert lines[2].split() == ["ranks", "memory", "of", "in", "use"]
-    assert lines[-2].split() == ["array", "type", "a", "device", "in", "all", "spec"]
+    assert lines[-2].split() == ["array", "type", "per", "device", "total", "spec"]
 
 
 def test_smaller_arrays_are_one_line(report: MemoryReport) -> None:
     """`--top` limits the rows; the rest is counted, with what the ranks did not list."""
     text = print_text(build_memory(report, 2))
-    assert "4 more arrays, 352 B in all on a device" in text
+    assert "4 more arrays, 352 B per device in total" in text
     assert "h[0]" not in text
     longer = MemoryReport("main", {0: structs.replace(report.ranks[0], more_count=10, more_nbytes=1000)})
-    assert "14 more arrays, 1.3 KiB in all on a device" in print_text(build_memory(longer, 2))
+    assert "14 more arrays, 1.3 KiB per device in total" in print_text(build_memory(longer, 2))
     assert "more array" not in print_text(build_memory(report, 4))
 
 
