@@ -34,7 +34,7 @@ from mhnb.types import RankInfo
 from mhnb.view.document import Code, Document, Line, Part
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
-from mhnb.view.reports.hang import build_hang
+from mhnb.view.reports.hang import build_where
 from mhnb.view.reports.memory import build_memory
 from mhnb.view.reports.metrics import build_metrics
 from mhnb.view.reports.status import Status, build_status
@@ -132,9 +132,7 @@ def _report_where(cluster: Cluster, *, is_shell: bool = False) -> Report:
     report = cluster.where()
     if report is None:
         return Report(note="no cell is running")
-    if is_shell:
-        return Report(build_hang(report, how_to_end="the stop button or Ctrl-C in its notebook"))
-    return Report(build_hang(report, name=cluster.name))
+    return Report(build_where(report, name=cluster.name, is_shell=is_shell))
 
 
 def _report_memory(cluster: Cluster, top: int, ranks: str | None) -> Report:

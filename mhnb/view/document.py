@@ -56,6 +56,8 @@ class Cell:
 
     text: str
     is_strong: bool = False
+    is_bad: bool = False
+    """Whether it is in the color of errors."""
     detail: str = ""
     """What a click shows, where the form is HTML."""
     is_open: bool = False

@@ -211,18 +211,19 @@ def _print_table(table: Table) -> str:
     right, unbroken = find_number_columns(table.header, rows), _find_widest_cells(rows)
     lines = [
         _print_row(table.header, right, set(), "th"),
-        *(_print_row(row, right, unbroken[at], "td") for at, row in enumerate(rows)),
+        *(_print_row(row, right, unbroken[at], "td") for at, row in enumerate(table.rows)),
     ]
     return wrap_in_scroller(f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>')
 
 
-def _print_row(row: Sequence[str], right: set[int], unbroken: set[int], tag: str) -> str:
-    top = ";vertical-align:top" if any(len(cell) > _SHORT_CHARS for cell in row) else ""
+def _print_row(row: Sequence[str | Cell], right: set[int], unbroken: set[int], tag: str) -> str:
+    lengths = [len(read_cell(cell)) for cell in row]
+    top = ";vertical-align:top" if max(lengths) > _SHORT_CHARS else ""
     cells = []
-    for column, cell in enumerate(row):
-        width = _NO_BREAK_STYLE if column in unbroken else _LONG_STYLE if len(cell) > _SHORT_CHARS else ""
+    for column, (cell, length) in enumerate(zip(row, lengths, strict=True)):
+        width = _NO_BREAK_STYLE if column in unbroken else _LONG_STYLE if length > _SHORT_CHARS else ""
         style = f"text-align:{'right' if column in right else 'left'};padding:1px 10px 1px 0{top}{width}"
-        cells.append(_wrap_cell(_print_breaks(cell), tag, style))
+        cells.append(_wrap_cell(_print_cell(cell), tag, style))
     return f"<tr>{''.join(cells)}</tr>"
 
 
@@ -250,10 +251,11 @@ def _print_aligned_table(table: Table, numbers: frozenset[int]) -> str:
 
 
 def _print_cell(cell: str | Cell) -> str:
-    text = escape(read_cell(cell), quote=False)
+    text = _print_breaks(read_cell(cell))
     if isinstance(cell, str):
         return text
     text = f"<b>{text}</b>" if cell.is_strong else text
+    text = f'<span class="mhnb-bad">{text}</span>' if cell.is_bad and text else text
     opening = "<details open>" if cell.is_open else "<details>"
     return f"{opening}<summary>{text}</summary>{escape(cell.detail, quote=False)}</details>" if cell.detail else text
 

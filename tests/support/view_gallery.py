@@ -46,7 +46,7 @@ from mhnb.view.print_html import print_html
 from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.error import build_error
 from mhnb.view.reports.flight import build_flight, build_flights, build_stragglers
-from mhnb.view.reports.hang import build_hang
+from mhnb.view.reports.hang import build_hang, build_where
 from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.memory import build_memory
 from mhnb.view.reports.mesh import build_mesh
@@ -228,6 +228,7 @@ def reports(count: int) -> dict[str, Document]:
         "check": build_check(checks),
         "preflight": build_preflight(preflight),
         "a hang": build_hang(_report(count), name="demo") if count > 1 else [],
+        "where": build_where(_report(count), name="demo") if count > 1 else [],
         "flight recorder": build_flight(_recorded(count)) if count > 1 else [],
         "events of a rank": build_flights(_recorded(count), (0,)) if count > 1 else [],
         "memory": build_memory(_memory(count)),

@@ -339,7 +339,7 @@ def format_curve_html(curve: Curve, *, has_points: bool = True) -> str:
         curve: what is drawn.
         has_points: whether the pointer shows the values of a point.
     """
-    image, between = format_curve_image(curve), "display:flex;justify-content:space-between"
+    image, between = format_curve_image(curve, has_axes=True), "display:flex;justify-content:space-between"
     left = (
         f'<div style="height:{HEIGHT}px;{between};flex-direction:column;text-align:right;padding-right:4px;min-width:3.5em;'
         f'{QUIET_STYLE}">{"".join(f"<div>{_text(text)}</div>" for text in _list_heights(curve))}</div>'
@@ -427,9 +427,9 @@ def _describe_point(curve: Curve, at: int, middle: float | None) -> str:
     return ", ".join(parts) or "no value"
 
 
-def format_curve_image(curve: Curve, *, width: int = WIDTH, height: int = HEIGHT) -> str:
+def format_curve_image(curve: Curve, *, width: int = WIDTH, height: int = HEIGHT, has_axes: bool) -> str:
     """Format only the picture of a curve; its size is in pixels."""
-    uri = base64.b64encode(draw_svg(curve, has_axes=(width, height) == (WIDTH, HEIGHT)).encode()).decode()
+    uri = base64.b64encode(draw_svg(curve, has_axes=has_axes).encode()).decode()
     return (
         f'<img alt="{escape(describe_curve(curve))}" src="data:image/svg+xml;base64,{uri}" '
         f'style="display:block;margin:0;width:{width}px;max-width:100%;height:{height}px">'

@@ -9,7 +9,7 @@ from itertools import groupby
 from mhnb.core.flight import describe_event
 from mhnb.core.hang_report import RANK_WAITS, UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
 from mhnb.core.ranks import describe_ranks, pluralize, ranks_by_key
-from mhnb.view.document import Document, Fold, Frame, HeadedRows, Line
+from mhnb.view.document import Cell, Document, Fold, Frame, HeadedRows, InHtml, InText, Line, Table
 from mhnb.view.html import format_seconds
 
 _MAX_CODE_CHARS = 110
@@ -58,11 +58,32 @@ def build_hang(
         where_all_are: the end of the row that says how many are not shown.
     """
     rows = _report_rows(report, max_places, where_all_are)
-    groups = [(heading, [row.text for row in same]) for heading, same in groupby(rows, key=lambda row: row.heading)]
+    groups = [(heading, [row.line for row in same]) for heading, same in groupby(rows, key=lambda row: row.heading)]
     stop = [Line(describe_stop(report), "quiet")] if report.stopped else []
     ending = [] if how_to_end is None else _last_words(report, name, how_to_end)
     places = HeadedRows(groups, ending, bad_heading=_ABSENT)
     return [Frame([*stop, places], is_alarm=not report.stopped)]
+
+
+def build_where(report: HangReport, *, name: str, is_shell: bool = False) -> Document:
+    """Build the answer of `where`: a table of all places in HTML.
+
+    Args:
+        report: the hang report.
+        name: the cluster's name.
+        is_shell: whether it is printed in a shell, from which the notebook's stop button is elsewhere.
+    """
+    how_to_end = "the stop button or Ctrl-C in its notebook" if is_shell else "the stop button or %mhjax interrupt"
+    text = build_hang(report, name="" if is_shell else name, how_to_end=how_to_end)
+    rows, before = [], ""
+    for row in _report_rows(report, None, ""):
+        state = "" if row.heading == before else row.heading
+        rows.append((Cell(state, is_bad=row.heading == _ABSENT), row.ranks, row.text.strip()))
+        before = row.heading
+    stop = [Line(describe_stop(report), "quiet")] if report.stopped else []
+    ending = Line(" · ".join(_last_words(report, name, how_to_end)), "quiet")
+    heading = Line(f"{name} · where the ranks are", "heading")
+    return [InText(text), InHtml([heading, *stop, Table(("state", "ranks", "where"), rows), ending])]
 
 
 def build_past_hang(report: HangReport | None) -> Document:
@@ -124,7 +145,13 @@ def _waits_for_ranks(place: RankLocation) -> bool:
 @dataclass(frozen=True, slots=True)
 class _PlaceRow:
     heading: str
+    ranks: str
+    """As `ranks 0-2`; empty for a further line of the same ranks."""
     text: str
+
+    @property
+    def line(self) -> str:
+        return f"{self.ranks} {self.text}" if self.ranks else self.text
 
 
 def _report_rows(report: HangReport, max_places: int | None, where_all_are: str) -> Iterator[_PlaceRow]:
@@ -149,16 +176,16 @@ def _report_rows(report: HangReport, max_places: int | None, where_all_are: str)
         merged = places if max_places is None or len(places) <= max_places else _merge_lines(places)
         for each in merged[:max_places]:
             yield _PlaceRow(
-                head, f"{describe_ranks(each.ranks)} {_describe_location(each.first, each.lines, each.numbers)}"
+                head, describe_ranks(each.ranks), _describe_location(each.first, each.lines, each.numbers)
             )
             for thread in each.first.threads:
                 thread_label = f"thread {thread.name}" if thread.count == 1 else f"{thread.count} threads {thread.name}"
-                yield _PlaceRow(head, f"  {thread_label} {_describe_location(thread)}")
+                yield _PlaceRow(head, "", f"  {thread_label} {_describe_location(thread)}")
             if head in (_ABSENT, "unknown"):
-                yield from (_PlaceRow(head, f"  {text}") for text in _describe_last_events(report, each.ranks))
+                yield from (_PlaceRow(head, "", f"  {text}") for text in _describe_last_events(report, each.ranks))
         if len(merged) > len(merged[:max_places]):
             more = pluralize(len(merged) - len(merged[:max_places]), "more place")
-            yield _PlaceRow(head, f"… and {more}{where_all_are}")
+            yield _PlaceRow(head, "", f"… and {more}{where_all_are}")
 
 
 def _describe_last_events(report: HangReport, ranks: Sequence[int]) -> list[str]:

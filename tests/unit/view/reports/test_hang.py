@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,9 @@ from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import build_frame, frame_to_html
 from mhnb.view.live.view import CellView
-from mhnb.view.print_html import print_parts
+from mhnb.view.print_html import print_html, print_parts
 from mhnb.view.print_text import print_text
-from mhnb.view.reports.hang import build_hang, describe_stop
+from mhnb.view.reports.hang import build_hang, build_where, describe_stop
 from tests.support.view_samples import RecordingScreen, StrictPage, cell, failed, out
 
 STEP = RankLocation((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")
@@ -168,6 +169,20 @@ def test_where_shows_every_place() -> None:
     snapshot = replace(cell(*[[]] * 8, wall_s=6.2, done=False), where=different)
     assert "jit(f6)" not in frame_to_html(build_frame(snapshot))
     assert "jit(f6)" in frame_to_html(build_frame(snapshot, expanded=True))
+
+
+def test_where_is_a_table_and_its_text_is_the_hang_report() -> None:
+    """The notebook shows a row for each place, the absent ranks in the error colour; terminals show the lines of the report."""
+    document = build_where(HANG, name="demo")
+    assert print_text(document) == print_text(build_hang(HANG, name="demo"))
+    page = print_html(document)
+    assert "demo · where the ranks are" in page
+    _, *rows = page.split("<tr>")
+    seen = [[StrictPage(cell).text for cell in re.findall(r"<t[hd].*?</t[hd]>", row)] for row in rows]
+    assert [cells[:2] for cells in seen] == [["state", "ranks"], ["waiting 6.2 s", "ranks 0-1,3"], ["missing", "rank 2"]]
+    assert ["mhnb-bad" in row for row in rows] == [False, False, True]
+    shell = print_text(build_where(HANG, name="demo", is_shell=True))
+    assert shell == print_text(build_hang(HANG, how_to_end="the stop button or Ctrl-C in its notebook"))
 
 
 def test_absent_ranks_are_in_the_error_colour() -> None:
