@@ -128,18 +128,32 @@ def join_words(words: Sequence[str]) -> str:
 
 
 QUIET_STYLE = "opacity:.65"
-FAILED_COLOR = "#d55e00"
-"""Colour of a line beside what failed, never of text, which would not be readable on both white and black."""
-CHANGED_STYLE = "background-color:rgba(230,159,0,.25);text-decoration:underline;text-underline-offset:2px"
+STATE_COLORS = {
+    "failed": "#dd4a3d",
+    "waiting": "#e69f00",
+    "stopped": "#56b4e9",
+    "running": "#0072b2",
+    "ended": "#009e73",
+    "unknown": "#8c8c8c",
+}
+"""The one colour of each state, for lines and signs; the style sheet has a shade of `failed` and `ended` for text.
+
+A sign or a word always says the same. A missing rank has the colour of a failed one, since both need the user; what is not right
+yet, or differs, has that of a waiting one. `unknown` is also what has no state.
+"""
+FAILED_CLASS = "mhnb-failed"
+"""Of a line in the colour of what failed, which is that of errors where the page has one."""
+DIFFERS_TINT = "rgba(230,159,0,.25)"
+CHANGED_STYLE = f"background-color:{DIFFERS_TINT};text-decoration:underline;text-underline-offset:2px"
 """Style of a word that differs; underlined too, for users who do not see the colour."""
 GRID_STYLE = "display:grid;grid-template-columns:repeat(auto-fill,minmax(14em,1fr));gap:6px;margin-top:3px"
 GRID_CELL_STYLE = "border:1px solid rgba(128,128,128,.45);padding:3px 6px;min-width:0"
 
 _HOST_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#7f7fd5")
 """The colours of Okabe and Ito, which colour-blind users can distinguish. The host's name is shown beside them."""
-_GREY = "#8c8c8c"
 _DIGITS = re.compile(r"(\d+)$")
 
+TICK_CLASS = "mhnb-right"
 BAR_CLASS = "mhnb-bar"
 """Of a block with a line in the color of its state or host on its left."""
 _OUTPUT = ".jp-OutputArea-output>.mhnb"
@@ -147,11 +161,28 @@ _EDGE_CSS = (
     # Text begins where JupyterLab's own outputs begin, and a block's line is left of that edge.
     f"{_OUTPUT}{{padding-left:8px}}{_OUTPUT}>.{BAR_CLASS}{{margin-left:-8px!important;padding-left:5px!important}}"
 )
+LOOK_CSS = (
+    # Titles are larger and never bold; bold is for words that matter in a line.
+    ".mhnb{--mhnb-body:var(--jp-ui-font-size1,13px);--mhnb-title:calc(var(--mhnb-body) + 3px);--mhnb-quiet:calc(var(--mhnb-body) - 1px);"
+    "--mhnb-strong:bold;--mhnb-plain:normal;"
+    + "".join(f"--mhnb-{state}:{color};" for state, color in STATE_COLORS.items())
+    + "--mhnb-failed:var(--jp-error-color1,#c62828);font-size:var(--mhnb-body)}.vscode-dark .mhnb{--mhnb-failed:#f48771}"
+    ".mhnb :is(pre,table,code){font-size:inherit}"
+    ".mhnb .mhnb-title{font-size:var(--mhnb-title);font-weight:var(--mhnb-plain)}"
+    # Inline styles carry the opacity. In preformatted text a smaller size would break the columns.
+    f'.mhnb [style*="{QUIET_STYLE}"]:not(pre *),.mhnb .mhnb-small{{font-size:var(--mhnb-quiet)}}'
+    ".mhnb .mhnb-table th,.mhnb .mhnb-run :is(th,td){font-weight:var(--mhnb-plain)}"
+    f".mhnb .mhnb-table th[scope=col]:not([aria-sort]),.mhnb .mhnb-run th{{{QUIET_STYLE};font-size:var(--mhnb-quiet)}}"
+    ".mhnb .mhnb-bad{color:var(--mhnb-failed)}"
+    f".mhnb .{FAILED_CLASS}{{border-color:var(--mhnb-failed)!important}}"
+    # Mixed with the text's own colour, for contrast on light and on dark. Without a style sheet the tick has that of the text.
+    f".mhnb .{TICK_CLASS}{{color:color-mix(in srgb,var(--mhnb-ended) 70%,currentcolor)}}"
+)
+"""The sizes of text, the colours of states, and what they are for. It is the beginning of every style sheet of mhnb."""
 _CSS = (
-    ".mhnb pre{font-family:var(--jp-code-font-family,monospace)!important}.mhnb summary::marker{color:#8c8c8c}"
+    ".mhnb pre{font-family:var(--jp-code-font-family,monospace)!important}.mhnb summary::marker{color:var(--mhnb-unknown)}"
     # nbconvert's classic page makes it a block without its triangle. The height is that of a target that is easy to hit.
     ".mhnb summary{display:list-item;padding-block:3px}"
-    ".mhnb .mhnb-bad{color:var(--jp-error-color1,#c62828)}.vscode-dark .mhnb-bad{color:#f48771}"
     ".mhnb summary:focus-visible,.mhnb [tabindex]:focus-visible,.mhnb button:focus-visible"
     "{outline:2px solid var(--jp-brand-color1,#0072b2)!important;outline-offset:1px}"
 )
@@ -161,16 +192,12 @@ ANSI_CSS = "".join(
         ("red", "#d9534f"), ("green", "#2f9e5a"), ("yellow", "#b8860b"),
         ("blue", "#4a86d8"), ("magenta", "#b565b5"), ("cyan", "#2b9bab"),
     )
-) + ".mhnb [class*=-intense-fg]{font-weight:bold}"  # fmt: skip
+) + ".mhnb [class*=-intense-fg]{font-weight:var(--mhnb-strong)}"  # fmt: skip
 """Mixed with the text's own colour, so that they have contrast on light and on dark: the colours of nbconvert have not."""
 
-TICK_CLASS = "mhnb-right"
-_TICK_CSS = f".mhnb .{TICK_CLASS}{{color:color-mix(in srgb,#2f9e5a 70%,currentcolor)}}"
-"""Green mixed with the text's own colour. Where the style sheet is dropped, the tick has the text's colour."""
-
 _RANK_TABLE_CSS = (
-    ".mhnb .mhnb-run th,.mhnb .mhnb-run td{padding:0 .7em 0 0;border:0;background:none;text-align:right;font-weight:normal;"
-    "vertical-align:top}.mhnb .mhnb-run th{opacity:.75}"
+    ".mhnb .mhnb-run th,.mhnb .mhnb-run td{padding:0 .7em 0 0;border:0;background:none;text-align:right;"
+    "vertical-align:top}"
 )
 """For tables of many cells, which would otherwise store the same style in each cell."""
 
@@ -219,7 +246,7 @@ TABS_CSS = (
     ".{uid}>details::details-content{{order:1;width:100%}}"
     ".{uid}>details>summary{{list-style:none;padding:2px 10px;border-bottom:2px solid transparent}}"
     ".{uid}>details>summary::-webkit-details-marker{{display:none}}"
-    ".{uid}>details[open]>summary{{border-bottom-color:var(--jp-brand-color1,#0072b2);font-weight:bold;pointer-events:none}}"
+    ".{uid}>details[open]>summary{{border-bottom-color:var(--jp-brand-color1,#0072b2);pointer-events:none}}"
     ".{uid}>details>div{{border:0!important;padding-left:0!important;margin-left:0!important}}"
     # In forced-colors mode transparent borders are drawn, so every tab would look open.
     "@media (forced-colors:active){{.{uid}>details:not([open])>summary{{border-bottom-color:Canvas}}}}"
@@ -245,7 +272,7 @@ def host_color(locations: RankLocations, ranks: Sequence[int]) -> str:
     """Return the colour of the ranks' host; grey if several or unknown."""
     host = locations.host_of(ranks)
     if host is None:
-        return _GREY
+        return STATE_COLORS["unknown"]
     digits = _DIGITS.search(host)
     index = int(digits[1]) if digits else sum(map(ord, host))
     return _HOST_COLORS[index % len(_HOST_COLORS)]
@@ -285,8 +312,7 @@ def wrap_html(body: str, *, css: str = "") -> str:
     jump = JUMP_CSS if "mhnb-jump" in body else ""
     pictures = _PICTURES_CSS if PICTURE_CLASS in body else ""
     strips = _STRIP_CSS if STRIP_CLASS in body else ""
-    tick = _TICK_CSS if TICK_CLASS in body else ""
-    return f'<div class="mhnb"><style>{_CSS}{_EDGE_CSS}{ansi}{tick}{table}{last}{jump}{strips}{pictures}{css}</style>{body}</div>'
+    return f'<div class="mhnb"><style>{LOOK_CSS}{_CSS}{_EDGE_CSS}{ansi}{table}{last}{jump}{strips}{pictures}{css}</style>{body}</div>'
 
 
 # -- unique display ids

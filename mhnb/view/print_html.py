@@ -36,7 +36,16 @@ from mhnb.view.document import (
     Tone,
     read_cell,
 )
-from mhnb.view.html import BAR_CLASS, FAILED_COLOR, QUIET_STYLE, format_fold, format_sign, wrap_html, wrap_in_scroller
+from mhnb.view.html import (
+    BAR_CLASS,
+    CHANGED_STYLE,
+    QUIET_STYLE,
+    STATE_COLORS,
+    format_fold,
+    format_sign,
+    wrap_html,
+    wrap_in_scroller,
+)
 from mhnb.view.mime import format_pre
 from mhnb.view.print_text import find_number_columns
 
@@ -56,28 +65,25 @@ _BEFORE: dict[Tone, str] = {
 _LINK_STYLE = "color:inherit;text-decoration:underline"
 """A page's own color of links may be readable on one background only."""
 _CARD_STYLES: dict[CardTone, str] = {
-    "right": "#009e73",
-    "not yet": "#e69f00;background-color:rgba(230,159,0,.12)",
-    "open": "#8c8c8c",
-    "failed": FAILED_COLOR,
+    "right": STATE_COLORS["ended"],
+    "not yet": f"{STATE_COLORS['waiting']};background-color:rgba(230,159,0,.12)",
+    "open": STATE_COLORS["unknown"],
+    "failed": STATE_COLORS["failed"],
 }
 """The color of the line beside a card, never of text, and a tint."""
-_FIELD_STYLE = "text-align:left;vertical-align:baseline;border:0;background:none;padding:1px 1em 1px 0;font-size:1em"
+_FIELD_STYLE = "text-align:left;vertical-align:baseline;border:0;background:none;padding:1px 1em 1px 0"
 _LABEL_STYLES: dict[FieldLook, str] = {
-    "word": "font-weight:bold",
-    "words": "font-weight:bold;white-space:nowrap",
-    "code": "font-weight:normal;font-family:monospace;white-space:nowrap",
-    "title": "font-weight:normal",
+    "word": f";{QUIET_STYLE}",
+    "words": f";{QUIET_STYLE};white-space:nowrap",
+    "code": ";font-family:monospace;white-space:nowrap",
+    "title": "",
 }
-_ALARM_COLOR, _CALM_COLOR = "#d9822b", "#8c8c8c"
 _FRAME_STYLE = "margin:3px 0;padding-left:8px;font-family:monospace"
-_PLACE_STYLE = (
-    "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0;font-size:1em;font-weight:normal"
-)
+_PLACE_STYLE = "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0"
 _CHAR_EM = 0.52
 """Width of a character of a label, about, in most fonts of pages."""
 _SHORT_CHARS = 32
-_MARKED_STYLE = ";font-weight:bold;background-color:rgba(230,159,0,.25)"
+_MARKED_STYLE = f";{CHANGED_STYLE}"
 _NO_BREAK_STYLE = ";white-space:nowrap"
 """Style of a cell that `_find_widest_cells` returned."""
 _LONG_STYLE = ";overflow-wrap:anywhere;min-width:8em"
@@ -119,7 +125,7 @@ def _print_inner(part: Group | InHtml) -> str:
 
 
 def _print_frame(frame: Frame) -> str:
-    line = f"border-left:3px solid {_ALARM_COLOR if frame.is_alarm else _CALM_COLOR}"
+    line = f"border-left:3px solid {STATE_COLORS['waiting' if frame.is_alarm else 'unknown']}"
     return f'<div class="mhnb-hang {BAR_CLASS}" style="{line};{_FRAME_STYLE}">{print_parts(frame.parts)}</div>'
 
 
@@ -150,7 +156,9 @@ def _print_words(line: Line) -> str:
     text = escape(line.text, quote=False) if line.tone == "advice" else _print_breaks(line.text)
     if line.sign:
         text = f"{format_sign(line.sign)} {text}".rstrip()
-    text = f"<b>{text}</b>" if line.tone.endswith("heading") else text
+    if line.tone.endswith("heading"):
+        # Beside a bar it is the label of a row.
+        text = f"<b>{text}</b>" if line.color else f'<b class="mhnb-title">{text}</b>'
     return text + "".join(f"{' ' if span.gap else ''}{_print_span(span)}" for span in line.beside)
 
 
@@ -213,7 +221,9 @@ def _print_table(table: Table) -> str:
         _print_row(table.header, right, set(), "th"),
         *(_print_row(row, right, unbroken[at], "td") for at, row in enumerate(table.rows)),
     ]
-    return wrap_in_scroller(f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>')
+    return wrap_in_scroller(
+        f'<table class="mhnb-table" style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>'
+    )
 
 
 def _print_row(row: Sequence[str | Cell], right: set[int], unbroken: set[int], tag: str) -> str:
@@ -224,13 +234,16 @@ def _print_row(row: Sequence[str | Cell], right: set[int], unbroken: set[int], t
         width = _NO_BREAK_STYLE if column in unbroken else _LONG_STYLE if length > _SHORT_CHARS else ""
         style = f"text-align:{'right' if column in right else 'left'};padding:1px 10px 1px 0{top}{width}"
         cells.append(_wrap_cell(_print_cell(cell), tag, style))
-    return f"<tr>{''.join(cells)}</tr>"
+    # The color of errors is not readable on the stripes of every theme.
+    plain = ' style="background:none"' if any(isinstance(cell, Cell) and cell.is_bad for cell in row) else ""
+    return f"<tr{plain}>{''.join(cells)}</tr>"
 
 
 def _wrap_cell(html: str, tag: str, style: str) -> str:
     # A heading without text would be announced as one.
     name = tag if html else "td"
-    return f'<{name} style="{style}">{html}</{name}>'
+    scope = ' scope="col"' if name == "th" else ""
+    return f'<{name}{scope} style="{style}">{html}</{name}>'
 
 
 def _print_aligned_table(table: Table, numbers: frozenset[int]) -> str:
@@ -241,13 +254,13 @@ def _print_aligned_table(table: Table, numbers: frozenset[int]) -> str:
             _wrap_cell(
                 _print_cell(cell),
                 tag,
-                f"text-align:{'right' if column in numbers else 'left'};vertical-align:top;padding:1px 10px 1px 0"
+                f"text-align:{'right' if column in numbers else 'left'};vertical-align:baseline;padding:1px 10px 1px 0"
                 f"{_NO_BREAK_STYLE if column else ''}",
             )
             for column, cell in enumerate(row)
         )
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>'
+    return f'<table class="mhnb-table" style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>'
 
 
 def _print_cell(cell: str | Cell) -> str:
@@ -275,23 +288,23 @@ def _print_headed_rows(part: HeadedRows) -> str:
         first, *words = (escape(word, quote=False) for word in part.ending)
         ending = first + "".join(f' · <span style="white-space:nowrap">{word}</span>' for word in words)
         rows.append(f'<tr style="background:none"><td colspan="2" style="{_PLACE_STYLE}">{ending}</td></tr>')
-    return f'<table style="border-collapse:collapse;border:0;margin:0;font-size:1em">{"".join(rows)}</table>'
+    return f'<table class="mhnb-table" style="border-collapse:collapse;border:0;margin:0">{"".join(rows)}</table>'
 
 
 def _print_fields(fields: Fields) -> str:
     heads = "".join(
-        f'<th scope="col" style="{_FIELD_STYLE};font-weight:bold">{escape(word, quote=False)}</th>'
+        f'<th scope="col" style="{_FIELD_STYLE}">{escape(word, quote=False)}</th>'
         if word
         else f'<td style="{_FIELD_STYLE}"></td>'
         for word in fields.header
     )
     rows = [heads] if heads else []
-    label_style = f"{_FIELD_STYLE};{_LABEL_STYLES[fields.look]}"
+    label_style = f"{_FIELD_STYLE}{_LABEL_STYLES[fields.look]}"
     for label, *values in fields.rows:
         cells = "".join(_print_value(value, fields.look) for value in values)
         rows.append(f'<th scope="row" style="{label_style}">{escape(read_cell(label), quote=False)}</th>{cells}')
     lines = "".join(f'<tr style="background:none">{row}</tr>' for row in rows)
-    table = f'<table style="border-collapse:collapse;border:0;margin:3px 0;font-size:1em">{lines}</table>'
+    table = f'<table class="mhnb-table" style="border-collapse:collapse;border:0;margin:3px 0">{lines}</table>'
     return wrap_in_scroller(table) if fields.look == "title" else table
 
 
@@ -338,7 +351,7 @@ def _print_sortable_table(table: SortableTable) -> str:
     widest = _find_widest_cells(table.rows)
     rows = "".join(_print_sortable_row(table, at, widest[at]) for at in range(len(table.rows)))
     return wrap_in_scroller(
-        f'<table style="border-collapse:collapse"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+        f'<table class="mhnb-table" style="border-collapse:collapse"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
     )
 
 

@@ -1,4 +1,4 @@
-"""axe-core on a part of a page: problems for users who cannot see it, or not all of its colours."""
+"""What users need who cannot see a page, or not all of its colours: axe-core on a part of it, and contrasts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-__all__ = ["violations"]
+__all__ = ["contrast", "violations"]
 
 _RUN = """async ([where, only, skip]) => {
   const runOnly = only.length ? only : ['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa', 'best-practice'];
@@ -36,3 +36,14 @@ def violations(page: Page, selector: str, *, only: Sequence[str] = (), skip: Seq
         page.evaluate(f"() => {{ const define = undefined, module = undefined, exports = undefined; {source} }}")
     found: list[str] = page.evaluate(_RUN, [selector, list(only), list(skip)])
     return found
+
+
+def contrast(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the contrast as WCAG 2 defines it."""
+
+    def luminance(color: Sequence[float]) -> float:
+        linear = [c / 3294.6 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)

@@ -42,6 +42,7 @@ from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
+from mhnb.view.live.widget import read_style
 from mhnb.view.print_html import print_html
 from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.error import build_error
@@ -525,6 +526,6 @@ def open_page(browser: Browser, count: int, *, theme: Theme = "light", width: in
     page.set_content(html, wait_until="commit")
     page.wait_for_selector(".mhnb", state="attached")
     folder = Path(mhnb.view.live.__file__).parent
-    sources = [(folder / name).read_text(encoding="utf-8") for name in ("panel.js", "panel.css")]
+    sources = [(folder / "panel.js").read_text(encoding="utf-8"), read_style()]
     page.evaluate(_MOUNT, [*sources, list(live.values())])
     return page

@@ -62,7 +62,7 @@ _MAX_DISPLAYS = 8
 _SMALL_NBYTES = 512
 _MAX_FITTING_WIDTH = 640
 """A single image of this width fits almost every page."""
-_CELL_STYLE = "padding:0 .7em 0 0;text-align:right;border:0;background:none;font-weight:normal"
+_CELL_STYLE = "padding:0 .7em 0 0;text-align:right;border:0;background:none"
 
 
 _NamedSlot: TypeAlias = tuple[str, Slot]
@@ -302,7 +302,7 @@ def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -
 # -- the numbers of a template
 
 
-_TABLE_STYLE = "border-collapse:collapse;font-family:monospace;font-size:1em;border:0;margin:2px 0 4px 1em"
+_TABLE_STYLE = "border-collapse:collapse;font-family:monospace;border:0;margin:2px 0 4px 1em"
 
 
 def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int]) -> str:
@@ -311,7 +311,7 @@ def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int]) -> str
     if len(ranks) <= _MAX_TABLE_RANKS:
         cells = "".join(f'<th scope="col" style="{_CELL_STYLE};{QUIET_STYLE}">{rank}</th>' for rank in ranks)
         head = f'<tr><th scope="col" style="{_CELL_STYLE};{QUIET_STYLE}">rank</th>{cells}</tr>'
-    return wrap_in_scroller(f'<table style="{_TABLE_STYLE}">{head}{rows}</table>')
+    return wrap_in_scroller(f'<table class="mhnb-table" style="{_TABLE_STYLE}">{head}{rows}</table>')
 
 
 def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int]) -> str:

@@ -43,12 +43,13 @@ from mhnb.view.cell.text import (
 from mhnb.view.drawings.metrics import draw_card
 from mhnb.view.html import (
     BAR_CLASS,
-    FAILED_COLOR,
+    FAILED_CLASS,
     GRID_CELL_STYLE,
     GRID_STYLE,
     LAST_LINE_CLASS,
     NOT_YET,
     QUIET_STYLE,
+    STATE_COLORS,
     STRIP_CLASS,
     STRIP_STYLE,
     TABS_CSS,
@@ -82,7 +83,8 @@ It uses nothing that would have to be loaded.
 _MAX_HEAD_LINES, _MAX_TAIL_LINES, _MAX_LINE_CHARS = 24, 8, 1000
 """Limits on what the report shows of a long message without a click."""
 _NOTE_STYLE = "white-space:pre-wrap"
-_CHIP_STYLE = "display:inline-block;margin-left:.7em;padding:0 .6em;border:1px solid #8c8c8c;border-radius:.7em;font-size:92%;cursor:help"
+_TOOLTIP_STYLE = "text-decoration:underline dotted;cursor:help"
+"""Shows that there is more in a tooltip."""
 
 
 def format_failure_report(
@@ -112,8 +114,9 @@ def format_failure_report(
         shown = [*shown, _format_details(label, "".join(rest))]
     shortages = print_parts([*build_shortage(cell_summary.shortages), *build_past_hang(cell_summary.hang)])
     heading = _format_failure_heading(cell_summary, locations)
+    line = f"border-left:3px solid {STATE_COLORS['failed']}"
     return (
-        f'<div class="{BAR_CLASS}" style="margin-bottom:4px;border-left:3px solid {FAILED_COLOR};padding-left:8px">'
+        f'<div class="{BAR_CLASS} {FAILED_CLASS}" style="margin-bottom:4px;{line};padding-left:8px">'
         f"<div{tooltip}>{heading}</div>{''.join([*shown, shortages, *waited, *notes])}</div>"
     )
 
@@ -121,14 +124,14 @@ def format_failure_report(
 def _format_failure_heading(cell_summary: CellSummary, locations: RankLocations) -> str:
     loss = cell_summary.loss
     if loss is None:
-        return f'<b class="mhnb-bad">✗ {escape(cell_summary.failure_heading)}</b>'
+        return f'<b class="mhnb-title mhnb-bad">✗ {escape(cell_summary.failure_heading)}</b>'
     what, separator, more = loss.heading.partition(" · ")
     rest = escape(separator + more, quote=False)
     for log in locations.logs.values():
         if loss.heading.endswith(log):
             rest = rest.replace(escape(log, quote=False), format_log_html(log, locations.notebook_dir))
     lines = "".join(f"<div>{escape(line, quote=False)}</div>" for line in loss.lines)
-    return f'<b class="mhnb-bad">✗ {escape(what)}</b>{rest}{lines}'
+    return f'<b class="mhnb-title mhnb-bad">✗ {escape(what)}</b>{rest}{lines}'
 
 
 def _format_not_yet(cell_summary: CellSummary) -> str:
@@ -313,15 +316,17 @@ def _format_heading(cell_summary: CellSummary) -> str:
     A panel shows the ranks in its own head, so its heading is empty.
     """
     tooltip, carried = _format_tooltip(cell_summary), _format_carried(cell_summary)
-    # The underline shows that there is more in the tooltip than the number.
-    noisy = ' style="text-decoration:underline dotted;cursor:help"' if cell_summary.noise_label else ""
+    noisy = f' style="{_TOOLTIP_STYLE}"' if cell_summary.noise_label else ""
     if cell_summary.has_named_ranks:
         head = f"<span{noisy}>{escape(cell_summary.heading)}</span> ·" if noisy else f"{escape(cell_summary.heading)} ·"
         head = f'<span style="{QUIET_STYLE}">{head}</span> ' if cell_summary.heading else ""
         return f"<div{tooltip}>{head}<b>{escape(cell_summary.difference)}</b>{carried}</div>"
     words = escape(" · ".join(filter(None, (cell_summary.heading, cell_summary.difference))))
     shown = f"<span{noisy}>{words}</span>" if words and noisy else words
-    return f'<div{tooltip} style="{QUIET_STYLE}">{shown}{carried}</div>' if shown or carried else ""
+    quiet = f'<span style="{QUIET_STYLE}">{shown}</span>' if shown else ""
+    return (
+        f"<div{tooltip}>{quiet}{carried if shown else carried.replace(' · ', '', 1)}</div>" if shown or carried else ""
+    )
 
 
 def _format_tooltip(cell_summary: CellSummary) -> str:
@@ -329,12 +334,13 @@ def _format_tooltip(cell_summary: CellSummary) -> str:
 
 
 def _format_carried(cell_summary: CellSummary) -> str:
-    """Format what the previous cell left behind, as a chip."""
+    """Format what the previous cell left behind, in quiet words."""
     carried = cell_summary.carried
     if carried is None:
         return ""
     details = escape(f"{carried.name}: {carried.details}")
-    return f' <span style="{_CHIP_STYLE}" title="{details}">{escape(str(carried))}</span>'
+    words = f'<span style="{_TOOLTIP_STYLE}" title="{details}">{escape(str(carried))}</span>'
+    return f'<span style="{QUIET_STYLE}"> · {words}</span>'
 
 
 def _without_figures(cell_summary: CellSummary) -> CellSummary:

@@ -348,10 +348,10 @@ def format_curve_html(curve: Curve, *, has_points: bool = True) -> str:
     axis = f'<div style="{between};{QUIET_STYLE}"><div>{_text(curve.axis)} {_text(curve.begin)}</div><div>{_text(curve.end)}</div></div>'
     picture = f'<div style="min-width:0"><div class="mhnb-chart">{image}{points}</div>{axis}</div>'
     # Not a gap between curves, which an untrusted notebook drops.
-    small = f"display:flex;font-size:.85em;line-height:{_LABEL_PX}px;white-space:nowrap"
+    small = f"display:flex;line-height:{_LABEL_PX}px;white-space:nowrap"
     return (
-        f'<div style="margin:0 1.5em 2px 0;max-width:100%"><b>{_text(curve.title)}</b>'
-        f'<div style="{small}">{left}{picture}{_format_ends(curve)}</div></div>'
+        f'<div style="margin:0 1.5em 2px 0;max-width:100%"><b class="mhnb-title">{_text(curve.title)}</b>'
+        f'<div class="mhnb-small" style="{small}">{left}{picture}{_format_ends(curve)}</div></div>'
     )
 
 

@@ -38,8 +38,9 @@ def draw_delays(stragglers: Stragglers) -> str:
         f'<path d="M{_LEFT} 2V{bottom}H{right}" fill="none" stroke="currentColor" stroke-opacity=".4"/>'
     )
     return (
-        f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'style="max-width:100%;font:12px sans-serif" fill="currentColor">{axis}{lines}{_label_lines(stragglers, most)}</svg>'
+        f'<svg class="mhnb-small" role="img" aria-label="{escape(label)}" '
+        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'style="max-width:100%;font-family:sans-serif" fill="currentColor">{axis}{lines}{_label_lines(stragglers, most)}</svg>'
     )
 
 

@@ -111,7 +111,7 @@ _MAX_STRIPES = 4
 
 _CSS = (
     ".mhnb .lay td{padding:2px 7px;text-align:left;border:1px solid transparent;white-space:nowrap}"
-    ".mhnb .lay th{font-weight:normal;text-align:left;padding:2px 8px 2px 0;white-space:nowrap}"
+    ".mhnb .lay th{font-weight:var(--mhnb-plain);text-align:left;padding:2px 8px 2px 0;white-space:nowrap}"
     ".mhnb .lay td:focus{outline:2px solid var(--jp-brand-color1,#3f7fd0);outline-offset:-2px}"
     ".mhnb .lay td:focus::after{content:attr(title);position:absolute;left:8px;bottom:-1.5em;padding:0 6px;z-index:9;"
     "color:var(--jp-ui-font-color1,#111);background:var(--jp-layout-color2,#eee)}"

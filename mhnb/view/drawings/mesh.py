@@ -15,7 +15,7 @@ MAX_MAP_COLUMNS = 16
 def draw_mesh(rows: Sequence[tuple[str, tuple[DeviceRef, ...]]], locations: RankLocations) -> str:
     """Draw the rows along the last axis, labelled with their positions."""
     body = "".join(_format_mesh_row(label, devices, locations) for label, devices in rows)
-    return f'<table style="border-collapse:separate;border-spacing:2px;font-family:monospace">{body}</table>'
+    return f'<table class="mhnb-table" style="border-collapse:separate;border-spacing:2px;font-family:monospace">{body}</table>'
 
 
 def _format_mesh_row(label: str, devices: Sequence[DeviceRef], locations: RankLocations) -> str:
@@ -25,7 +25,7 @@ def _format_mesh_row(label: str, devices: Sequence[DeviceRef], locations: RankLo
         cells += f"<td>… {len(devices) - 2 * len(shown)} more …</td>"
         cells += "".join(_format_device_cell(device, locations) for device in devices[-len(shown) :])
     return (
-        f'<tr><th scope="row" style="font-weight:normal;text-align:left;padding-right:8px">{escape(label)}</th>{cells}'
+        f'<tr><th scope="row" style="text-align:left;padding-right:8px">{escape(label)}</th>{cells}'
         f'<td style="{QUIET_STYLE}">{escape(format_hosts_short([locations.hosts[device.rank] for device in devices]))}</td></tr>'
     )
 

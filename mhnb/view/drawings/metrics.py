@@ -15,7 +15,7 @@ COLUMNS = ("rank", "points", "steps", "first", "last", "lowest", "highest")
 """Of the table of ranks."""
 _RANK_PX = 108, 28
 _CHARTS_STYLE = "display:flex;flex-wrap:wrap;align-items:flex-start;margin:4px 0 2px"
-_TABLE_STYLE = "border-collapse:collapse;font-family:monospace;font-size:1em;border:0;margin:2px 0"
+_TABLE_STYLE = "border-collapse:collapse;font-family:monospace;border:0;margin:2px 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ def _format_chart_html(chart: MetricChart, *, brief: bool) -> str:
     drawn = (
         format_curve_html(chart.curve, has_points=not brief)
         if chart.curve is not None
-        else f"<div><b>{title}</b></div>"
+        else f'<div><b class="mhnb-title">{title}</b></div>'
     )
     remarks = "".join(f"<div>{escape(remark, quote=False)}</div>" for remark in chart.remarks)
-    quiet = f'<div style="font-size:.85em;{QUIET_STYLE}">{remarks}</div>' if remarks else ""
+    quiet = f'<div style="{QUIET_STYLE}">{remarks}</div>' if remarks else ""
     ranks = format_fold(f"{title} of each rank", _format_rank_table(chart, brief=brief)) if chart.rows else ""
     return f'<div style="max-width:100%;margin:0 .5em 4px 0">{drawn}{quiet}{ranks}</div>'
 
@@ -98,7 +98,9 @@ def _format_rank_table(chart: MetricChart, *, brief: bool) -> str:
     for row in shown:
         cells = "".join(f"<td>{escape(text, quote=False)}</td>" for text in row.texts)
         drawn = (
-            "" if row.curve is None or brief else format_curve_image(row.curve, width=_RANK_PX[0], height=_RANK_PX[1])
+            ""
+            if row.curve is None or brief
+            else format_curve_image(row.curve, width=_RANK_PX[0], height=_RANK_PX[1], has_axes=False)
         )
         body.append(f'<tr><th scope="row">{row.rank}</th>{cells}{f"<td>{drawn}</td>" if drawn else ""}</tr>')
     left_out = len(chart.rows) - len(shown)

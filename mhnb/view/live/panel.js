@@ -17,8 +17,11 @@ function make(tag, attributes = {}, ...children) {
 }
 
 function button(text, title, onclick) {
-  return make("button", { type: "button", class: "mhnb-button", title, onclick }, text);
+  return make("button", { type: "button", class: "mhnb-button", title, onclick }, ...[text].flat());
 }
+
+// Its glyph is wider than its place in some fonts.
+const sign = () => make("span", { class: "mhnb-sign" }, "≠");
 
 // One tab stop for a row of elements; arrow keys, Home and End move inside it.
 function rove(row, pick) {
@@ -292,7 +295,7 @@ class Panel {
     this.folding = button("Collapse", "close every block, or open all", () => this.collapse());
     this.copying = button("Copy", "what is shown, as text", () => this.copy());
     this.tools = make("div", { class: "mhnb-actions", role: "group", "aria-label": "outputs" }, this.layouts, this.filter, this.search, this.found,
-      button("‹ ≠", "previous difference (p)", () => this.jump(-1)), button("≠ ›", "next difference (n)", () => this.jump(1)),
+      button(["‹", sign()], "previous difference (p)", () => this.jump(-1)), button([sign(), "›"], "next difference (n)", () => this.jump(1)),
       this.folding, this.copying);
     this.tabs = make("div", { class: "mhnb-tabs", role: "tablist", "aria-label": "ranks" });
     rove(this.tabs, (node) => this.choose(Number(node.dataset.rank)));

@@ -11,10 +11,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mhnb.view.html import LOOK_CSS
 from mhnb.view.live.frame import MAX_BLOCKS
 
 _HERE = Path(__file__).parent
 _CLASSES: dict[str, Any] = {}
+
+
+def read_style() -> str:
+    """Return the widget's style sheet."""
+    return LOOK_CSS + (_HERE / "panel.css").read_text(encoding="utf-8")
 
 
 def _widget_class() -> Any:
@@ -40,7 +46,7 @@ def _widget_class() -> Any:
         parts = {name: traitlets.Unicode("").tag(sync=True) for name in names}
         fixed = {
             "_esm": (_HERE / "panel.js").read_text(encoding="utf-8"),
-            "_css": (_HERE / "panel.css").read_text(encoding="utf-8"),
+            "_css": read_style(),
             "mode": traitlets.Unicode("live").tag(sync=True),
             "blocks": traitlets.Int(MAX_BLOCKS).tag(sync=True),
             "view": traitlets.Unicode("fold").tag(sync=True),

@@ -175,9 +175,7 @@ def _report_rows(report: HangReport, max_places: int | None, where_all_are: str)
         places = [_Places(ranks, (place,)) for _, ranks, place in same]
         merged = places if max_places is None or len(places) <= max_places else _merge_lines(places)
         for each in merged[:max_places]:
-            yield _PlaceRow(
-                head, describe_ranks(each.ranks), _describe_location(each.first, each.lines, each.numbers)
-            )
+            yield _PlaceRow(head, describe_ranks(each.ranks), _describe_location(each.first, each.lines, each.numbers))
             for thread in each.first.threads:
                 thread_label = f"thread {thread.name}" if thread.count == 1 else f"{thread.count} threads {thread.name}"
                 yield _PlaceRow(head, "", f"  {thread_label} {_describe_location(thread)}")

@@ -13,6 +13,7 @@ from mhnb import view
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
+from mhnb.view.live.widget import read_style
 from tests.support.axe import violations
 from tests.support.lab import open_chromium
 from tests.support.metric_samples import training_cell
@@ -87,7 +88,7 @@ class Card:
         fixed = {"mode": "live", "placeholder": "mhnb-placeholder", "blocks": MAX_BLOCKS, "runs": True, "page": ""}
         values = fixed | parts_of(snapshot, **options)
         self.page.evaluate("document.querySelector('#live').replaceChildren()")
-        self.page.evaluate(MOUNT, [(live / "panel.js").read_text(), (live / "panel.css").read_text(), values])
+        self.page.evaluate(MOUNT, [(live / "panel.js").read_text(), read_style(), values])
 
     def update(self, snapshot: CellResult, **options: Any) -> None:
         """Send another frame."""

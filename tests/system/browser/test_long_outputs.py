@@ -16,6 +16,7 @@ from mhnb.view.cell.html import format_cell_html
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import build_frame, frame_parts
 from mhnb.view.live.results_panel import build_panel_state
+from mhnb.view.live.widget import read_style
 from tests.support.lab import open_chromium
 from tests.support.view_samples import (
     cell,
@@ -113,7 +114,7 @@ def test_nothing_jumps_while_a_loop_goes_on(page: Page, sample: str) -> None:
     result = {"loop": loop, "equal": equal_loop, "odd": loop_with_odd_rank}[sample]()
     first, *rest = _frames(result, range(100, 201, 10))
     page.set_content(PAGE.format("", "the next cell<br>" * 40))
-    page.evaluate(START, [(LIVE / "panel.js").read_text(), (LIVE / "panel.css").read_text(), first])
+    page.evaluate(START, [(LIVE / "panel.js").read_text(), read_style(), first])
     heights = set()
     for parts in rest:
         page.evaluate("(parts) => update(parts)", parts)

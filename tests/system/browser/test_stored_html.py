@@ -14,10 +14,11 @@ from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.sharding.layout import Layout
 from mhnb.view.cell.html import format_cell_html, format_rank_body
 from mhnb.view.html import RankLocations
+from mhnb.view.live.widget import read_style
 from mhnb.view.print_html import print_html
 from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.variables import build_vars
-from tests.support.axe import violations
+from tests.support.axe import contrast, violations
 from tests.support.lab import wait_until
 from tests.support.parts import chromium
 from tests.support.view_samples import (
@@ -48,7 +49,7 @@ OUTPUTS = {
     "figures": format_cell_html(cell(*[[shown(image__png="A" * 900 + str(rank % 2) * 4)] for rank in range(4)])),
     "helper": format_cell_html(cell(failed_in_a_helper(0), [])),
     "death": format_cell_html(rank_died()),
-    "chip": format_cell_html(after_a_failure()),
+    "carried": format_cell_html(after_a_failure()),
     "tabs": format_cell_html(THREE_RANKS, view="tabs", uid="mhnb-t"),
     "grid": format_cell_html(THREE_RANKS, view="grid"),
     **{name: format_cell_html(result) for name, result in PICTURE_SAMPLES.items()},
@@ -142,9 +143,9 @@ def test_line_number_is_a_button_only_where_it_works(page: Page) -> None:
     assert button.evaluate("b => [document.activeElement === b, getComputedStyle(b).outlineStyle]") == [True, "solid"]
 
 
-@pytest.mark.parametrize(("name", "width", "lines"), [("death", 1600, 2), ("chip", 700, 2), ("chip", 1600, 2)])
+@pytest.mark.parametrize(("name", "width", "lines"), [("death", 1600, 2), ("carried", 700, 2), ("carried", 1600, 2)])
 def test_short_reports_take_few_lines(page: Page, name: str, width: int, lines: int) -> None:
-    """A death is two lines in a wide window. The chip and the value are two lines in a narrow one too."""
+    """A death is two lines in a wide window. What the cell before left and the value are two lines in a narrow one too."""
     page.set_viewport_size({"width": width, "height": 500})
     page.set_content(f"<!doctype html><body style='font:13px/17px sans-serif'>{OUTPUTS[name]}")
     box = page.locator(".mhnb").bounding_box()
@@ -179,29 +180,18 @@ def test_tile_has_contrast_in_both_themes(page: Page, theme: str) -> None:
     for tint in tints:
         *color, alpha = _rgb(tint)
         seen = [alpha * over + (1 - alpha) * under for over, under in zip(color, background, strict=True)]
-        assert _contrast(seen, letters) >= 4.5
+        assert contrast(seen, letters) >= 4.5
 
 
 def test_error_has_contrast_in_dark_editor(page: Page) -> None:
     """VS Code lacks JupyterLab's variables, so on its dark background the error uses another red."""
     page.set_content(f'<body class="vscode-dark" style="background:#1f1f1f;color:#ccc">{OUTPUTS["error"]}</body>')
     letters = _rgb(page.locator(".mhnb-bad").first.evaluate("e => getComputedStyle(e).color"))
-    assert _contrast([31, 31, 31], letters[:3]) >= 4.5
+    assert contrast([31, 31, 31], letters[:3]) >= 4.5
 
 
 def _rgb(text: str) -> list[float]:
     return [float(part) for part in re.findall(r"[\d.]+", text)]
-
-
-def _contrast(one: list[float], other: list[float]) -> float:
-    """Return the contrast as WCAG 2 defines it."""
-
-    def luminance(color: list[float]) -> float:
-        linear = [c / 3294.6 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
 
 
 @pytest.mark.sample(6)
@@ -442,7 +432,7 @@ def test_grid_of_a_panel_is_sized_by_its_content(browser: Browser) -> None:
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.set_content(OUTPUTS["figures that differ"])
     page.evaluate(FIGURES_IN_PANEL, (live / "panel.js").read_text())
-    page.add_style_tag(content=(live / "panel.css").read_text())
+    page.add_style_tag(content=read_style())
     result = PICTURE_SAMPLES["figures that differ"]
     bodies = {str(rank.rank): format_rank_body(rank, RankLocations(), may_shrink=True) for rank in result}
     page.evaluate("(bodies) => answer(bodies)", bodies)

@@ -38,19 +38,20 @@ from mhnb.view.document import (
     Tone,
     without_empty_columns,
 )
+from mhnb.view.html import CHANGED_STYLE
 from mhnb.view.print_html import KEY_SCRIPT, SORT_SCRIPT, print_html, print_parts
 from mhnb.view.print_text import print_text
 
 EVIL = "<script>alert('&')</script>"
 ROWS = Table(["rank", "host"], [["0", "host0"], ["10", "host1"]])
 CELL = "padding:1px 10px 1px 0"
-TOP = f"vertical-align:top;{CELL}"
-PLACE = "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0;font-size:1em;font-weight:normal"
+TOP = f"vertical-align:baseline;{CELL}"
+PLACE = "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0"
 COLUMN = "margin:0 24px 0 0;min-width:0;max-width:100%"
 SORT = f'onclick="{escape(SORT_SCRIPT)}" onkeydown="{escape(KEY_SCRIPT)}"'
 TILE = "padding-left:8px;min-width:1em;font-variant-numeric:tabular-nums;margin-right:14px;display:inline-block"
 WRAPPED = "white-space:pre-wrap;overflow-wrap:anywhere"
-FIELD = "text-align:left;vertical-align:baseline;border:0;background:none;padding:1px 1em 1px 0;font-size:1em"
+FIELD = "text-align:left;vertical-align:baseline;border:0;background:none;padding:1px 1em 1px 0"
 
 FORMS: dict[str, tuple[Document, str, str]] = {
     "a line": ([Line("two words")], "two words", "<div>two words</div>"),
@@ -68,8 +69,8 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         [ROWS],
         "rank  host\n   0  host0\n  10  host1",
         (
-            '<div tabindex="0" style="overflow-x:auto"><table style="border-collapse:collapse;margin:2px 0">'
-            f'<tr><th style="text-align:right;{CELL}">rank</th><th style="text-align:left;{CELL}">host</th></tr>'
+            '<div tabindex="0" style="overflow-x:auto"><table class="mhnb-table" style="border-collapse:collapse;margin:2px 0">'
+            f'<tr><th scope="col" style="text-align:right;{CELL}">rank</th><th scope="col" style="text-align:left;{CELL}">host</th></tr>'
             f'<tr><td style="text-align:right;{CELL}">0</td><td style="text-align:left;{CELL};white-space:nowrap">host0</td></tr>'
             f'<tr><td style="text-align:right;{CELL};white-space:nowrap">10</td><td style="text-align:left;{CELL}">host1</td></tr>'
             "</table></div>"
@@ -83,7 +84,7 @@ FORMS: dict[str, tuple[Document, str, str]] = {
     "a fold below a line": (
         [Fold(Line("all", "heading"), [Line("a")])],
         "all\na",
-        '<details><summary style="cursor:pointer"><b>all</b></summary><div>a</div></details>',
+        '<details><summary style="cursor:pointer"><b class="mhnb-title">all</b></summary><div>a</div></details>',
     ),
     "a fold that is easy to hit": (
         [Fold(Line("all"), [Line("a")], is_high=True)],
@@ -109,10 +110,14 @@ FORMS: dict[str, tuple[Document, str, str]] = {
     "a heading with words beside it": (
         [Line("a", "heading", beside=[Span("b", gap=2), Span("c", is_quiet=True)])],
         "a  b c",
-        '<div><b>a</b> b <span style="opacity:.65">c</span></div>',
+        '<div><b class="mhnb-title">a</b> b <span style="opacity:.65">c</span></div>',
     ),
     "a line of several": ([Line("a\n\nb")], "a\n\nb", "<div>a<br><br>b</div>"),
-    "a tick": ([Line("a", "heading", sign="✓")], "✓ a", '<div><b><span class="mhnb-right">✓</span> a</b></div>'),
+    "a tick": (
+        [Line("a", "heading", sign="✓")],
+        "✓ a",
+        '<div><b class="mhnb-title"><span class="mhnb-right">✓</span> a</b></div>',
+    ),
     "another sign": (
         [Line("", sign="≠", beside=[Span("a", is_strong=True)])],
         "≠ a",
@@ -132,12 +137,12 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         [Fields([("a", "1\n2", Span("b")), ("cd", "3", Span("e"))], ["", "n", "x"])],
         "    n    x\na   1\n2  b\ncd  3    e",
         (
-            '<table style="border-collapse:collapse;border:0;margin:3px 0;font-size:1em"><tr style="background:none">'
-            f'<td style="{FIELD}"></td><th scope="col" style="{FIELD};font-weight:bold">n</th>'
-            f'<th scope="col" style="{FIELD};font-weight:bold">x</th></tr><tr style="background:none">'
-            f'<th scope="row" style="{FIELD};font-weight:bold;white-space:nowrap">a</th>'
+            '<table class="mhnb-table" style="border-collapse:collapse;border:0;margin:3px 0"><tr style="background:none">'
+            f'<td style="{FIELD}"></td><th scope="col" style="{FIELD}">n</th>'
+            f'<th scope="col" style="{FIELD}">x</th></tr><tr style="background:none">'
+            f'<th scope="row" style="{FIELD};opacity:.65;white-space:nowrap">a</th>'
             f'<td style="{FIELD};font-family:monospace;{WRAPPED}">1<br>2</td><td style="{FIELD}">b</td></tr>'
-            f'<tr style="background:none"><th scope="row" style="{FIELD};font-weight:bold;white-space:nowrap">cd</th>'
+            f'<tr style="background:none"><th scope="row" style="{FIELD};opacity:.65;white-space:nowrap">cd</th>'
             f'<td style="{FIELD};font-family:monospace;{WRAPPED}">3</td><td style="{FIELD}">e</td></tr></table>'
         ),
     ),
@@ -153,8 +158,8 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         [Table(["", "n"], [[Cell("a", detail="why", is_open=True), Cell("1", is_strong=True)]], frozenset([1]))],
         "   n\na  1",
         (
-            '<table style="border-collapse:collapse;margin:2px 0">'
-            f'<tr><td style="text-align:left;{TOP}"></td><th style="text-align:right;{TOP};white-space:nowrap">n</th></tr>'
+            '<table class="mhnb-table" style="border-collapse:collapse;margin:2px 0">'
+            f'<tr><td style="text-align:left;{TOP}"></td><th scope="col" style="text-align:right;{TOP};white-space:nowrap">n</th></tr>'
             f'<tr><td style="text-align:left;{TOP}"><details open><summary>a</summary>why</details></td>'
             f'<td style="text-align:right;{TOP};white-space:nowrap"><b>1</b></td></tr></table>'
         ),
@@ -163,7 +168,7 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         [HeadedRows([("waiting", ["a", "b"]), ("missing", ["c"])], ["end", "two words"], bad_heading="missing")],
         "waiting · a\n        · b\nmissing · c\nend · two words",
         (
-            '<table style="border-collapse:collapse;border:0;margin:0;font-size:1em">'
+            '<table class="mhnb-table" style="border-collapse:collapse;border:0;margin:0">'
             f'<tr style="background:none"><th scope="rowgroup" rowspan="2" style="{PLACE};white-space:nowrap">waiting</th>'
             f'<td style="{PLACE};{WRAPPED}">a</td></tr><tr style="background:none"><td style="{PLACE};{WRAPPED}">b</td></tr>'
             f'<tr class="mhnb-bad" style="background:none"><th scope="rowgroup" rowspan="1" style="{PLACE};white-space:nowrap">'
@@ -175,7 +180,7 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         [Frame([Line("a")], is_alarm=True)],
         "a",
         (
-            '<div class="mhnb-hang mhnb-bar" style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px;font-family:monospace">'
+            '<div class="mhnb-hang mhnb-bar" style="border-left:3px solid #e69f00;margin:3px 0;padding-left:8px;font-family:monospace">'
             "<div>a</div></div>"
         ),
     ),
@@ -183,10 +188,10 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         [SortableTable(["n", ""], [["1", "a"]], [[1, None]], frozenset([(0, 0)]))],
         "",
         (
-            '<div tabindex="0" style="overflow-x:auto"><table style="border-collapse:collapse"><thead><tr>'
+            '<div tabindex="0" style="overflow-x:auto"><table class="mhnb-table" style="border-collapse:collapse"><thead><tr>'
             f'<th scope="col" style="text-align:right;{CELL}"><span role="button" tabindex="0" {SORT} title="sort">n</span></th>'
             f'<td></td></tr></thead><tbody><tr><td style="text-align:right;{CELL};'
-            f'white-space:nowrap;font-weight:bold;background-color:rgba(230,159,0,.25)" data-v="1">1</td>'
+            f'white-space:nowrap;{CHANGED_STYLE}" data-v="1">1</td>'
             f'<td style="text-align:left;{CELL};white-space:nowrap">a</td></tr></tbody>'
             "</table></div>"
         ),
@@ -223,8 +228,8 @@ def test_part_has_two_forms(name: str) -> None:
 
 
 TONES: dict[Tone, tuple[str, str]] = {
-    "heading": ("a", "<div><b>a</b></div>"),
-    "bad heading": ("a", '<div class="mhnb-bad"><b>a</b></div>'),
+    "heading": ("a", '<div><b class="mhnb-title">a</b></div>'),
+    "bad heading": ("a", '<div class="mhnb-bad"><b class="mhnb-title">a</b></div>'),
     "bad": ("a", '<div class="mhnb-bad">a</div>'),
     "quiet": ("a", '<div style="opacity:.65">a</div>'),
     "caption": ("a:", '<div style="opacity:.65">a</div>'),
@@ -244,16 +249,16 @@ def test_line_has_a_tone(tone: Tone) -> None:
 @pytest.mark.parametrize(
     ("look", "style"),
     [
-        ("word", "font-weight:bold"),
-        ("words", "font-weight:bold;white-space:nowrap"),
-        ("code", "font-weight:normal;font-family:monospace;white-space:nowrap"),
-        ("title", "font-weight:normal"),
+        ("word", ";opacity:.65"),
+        ("words", ";opacity:.65;white-space:nowrap"),
+        ("code", ";font-family:monospace;white-space:nowrap"),
+        ("title", ""),
     ],
 )
 def test_fields_have_a_look(look: FieldLook, style: str) -> None:
     """Labels have the style of their look. Beside titles values do not wrap, and the table scrolls."""
     html = print_parts([Fields([("a", "1")], look=look)])
-    assert f'<th scope="row" style="{FIELD};{style}">a</th>' in html
+    assert f'<th scope="row" style="{FIELD}{style}">a</th>' in html
     assert (f'<td style="{FIELD};white-space:nowrap">' in html) == html.startswith("<div tabindex") == (look == "title")
 
 

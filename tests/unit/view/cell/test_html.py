@@ -388,20 +388,20 @@ def test_open_traceback_leaves_out_the_cells_line() -> None:
     assert "as above" not in closed.text, "a traceback that is opened by hand begins with that frame"
 
 
-def test_what_the_cell_before_left_is_a_chip_in_the_status_line() -> None:
-    """One chip names the cell before, in the status line; the whole sentence is its tooltip."""
+def test_what_the_cell_before_left_is_in_the_status_line() -> None:
+    """Quiet words name the cell before, in the status line; the whole sentence is its tooltip."""
     html = format_cell_html(after_a_failure())
-    assert StrictPage(html).visible == "ranks 0-3 · 0.21 s cell 11 finished on rank 0 only: variables may differ2"
+    assert StrictPage(html).visible == "ranks 0-3 · 0.21 s · cell 11 finished on rank 0 only: variables may differ2"
     assert 'title="cell 11: FileExistsError on ranks 1-3 · rank 0 finished; the ranks are still in sync, but' in html
     assert StrictPage(html).text.count("cell 11") == 1
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_chip_is_shown_without_output_and_beside_a_failure(view: View) -> None:
-    """The next cell has the chip whatever it did, because no later cell has it."""
-    chip = "cell 11 finished on rank 0 only: variables may differ"
+def test_cell_before_is_named_without_output_and_beside_a_failure(view: View) -> None:
+    """The next cell names it whatever it did, because no later cell does."""
+    words = "cell 11 finished on rank 0 only: variables may differ"
     for result in (after_a_failure([], []), after_a_failure(failed(0), []), after_a_failure([out("a")], [out("b")])):
-        assert StrictPage(format_cell_html(result, view=view)).visible.count(chip) == 1
+        assert StrictPage(format_cell_html(result, view=view)).visible.count(words) == 1
 
 
 def test_noise_is_a_tooltip_of_the_status_line() -> None:
@@ -424,7 +424,9 @@ def test_noise_of_a_failure_without_output_is_a_tooltip_of_its_heading() -> None
     """Without a status line the report's heading has the tooltip."""
     result = with_noise([], [])
     html = format_cell_html(replace(result, ranks=(replace(failed(0), noise=result[0].noise), result[1])))
-    assert re.search(r'<div title="cell 12\n2 lines of C\+\+ libraries[^"]*"><b class="mhnb-bad">✗ ValueError', html)
+    assert re.search(
+        r'<div title="cell 12\n2 lines of C\+\+ libraries[^"]*"><b class="mhnb-title mhnb-bad">✗ ValueError', html
+    )
 
 
 def test_all_noise_is_beside_the_output_word_for_word() -> None:
