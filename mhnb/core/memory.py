@@ -92,6 +92,8 @@ class ArrayMemory(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     """How many arrays with these facts there are; more than 1 without a name, or for `acc[0..2]`."""
     holder: int | None = None
     """The other rank whose devices hold all of it; None if there are several, or it is the own rank."""
+    code_names: tuple[str, str, str] = ("jax.NamedSharding", "jax.P", "")
+    """The user's names of NamedSharding, PartitionSpec and its mesh; the last is empty without a variable for the mesh."""
 
     @property
     def held_nbytes(self) -> int:
@@ -505,16 +507,21 @@ class ShardingAdvice:
     """Bytes that this would save on each device."""
     is_whole: bool
     """Whether each device has a full copy now."""
+    code_names: tuple[str, str, str] = ("jax.NamedSharding", "jax.P", "")
+    """As those of the array."""
 
     @property
     def code(self) -> str:
-        """A line that shards it; empty if its name may be unassignable."""
+        """A statement that shards it; empty if its name may be unassignable."""
         if _ASSIGNABLE.fullmatch(self.name) is None:
             return ""
         names = [self.name, *(name for name in self.aliases if _ASSIGNABLE.fullmatch(name))]
-        spec = f"jax.sharding.PartitionSpec({self.spec.removeprefix('P(')}"
-        mesh = f"{self.name}.sharding.mesh"
-        return f"{' = '.join(names)} = jax.device_put({self.name}, jax.sharding.NamedSharding({mesh}, {spec}))"
+        named_sharding, partition_spec, mesh = self.code_names
+        spec = self.spec.replace("P(", f"{partition_spec}(", 1)
+        sharding = f"{named_sharding}({mesh or f'{self.name}.sharding.mesh'}, {spec})"
+        call = f"{' = '.join(names)} = jax.device_put("
+        line = f"{call}{self.name}, {sharding})"
+        return line if len(line) <= _MAX_CODE_CHARS else f"{call}\n    {self.name}, {sharding}\n)"
 
     @property
     def keepers(self) -> tuple[str, ...]:
@@ -522,6 +529,8 @@ class ShardingAdvice:
         return tuple(name for name in self.aliases if not self.code or _ASSIGNABLE.fullmatch(name) is None)
 
 
+_MAX_CODE_CHARS = 80
+"""A longer line would wrap in a narrow notebook."""
 _ASSIGNABLE = re.compile(r"[^\W_]\w*(?:\['[^'\\]*'\])*")
 """A variable, or what a dict of it holds under a text. Of other expressions it is not known whether they can be assigned to."""
 
@@ -531,7 +540,7 @@ def suggest_sharding(arrays: Iterable[ArrayMemory]) -> ShardingAdvice | None:
 
     >>> w = ArrayMemory(("w",), (8, 6), "float32", "global", 192, 192, 4, "P()", (("data", 4),))
     >>> suggest_sharding([w]).code
-    "w = jax.device_put(w, jax.sharding.NamedSharding(w.sharding.mesh, jax.sharding.PartitionSpec('data')))"
+    "w = jax.device_put(w, jax.NamedSharding(w.sharding.mesh, jax.P('data')))"
     """
     found = [advice for array in arrays if (advice := _suggest_for(array)) is not None]
     return max(found, key=lambda advice: advice.saved, default=None)
@@ -568,6 +577,7 @@ def _suggest_for(array: ArrayMemory) -> ShardingAdvice | None:
                     format_spec(Spec(_without_end(dims))),
                     (array.nbytes_per_device - array.nbytes_per_device // sizes[axis]) * array.count,
                     not any(spec.dims),
+                    array.code_names,
                 )
     return None
 

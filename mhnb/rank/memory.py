@@ -156,10 +156,36 @@ class _Held:
             self.names.append(short)
 
 
+@dataclasses.dataclass(frozen=True)
+class _CodeNames:
+    """The user's names of what the code of a suggestion needs."""
+
+    named_sharding: str = "jax.NamedSharding"
+    partition_spec: str = "jax.P"
+    meshes: tuple[tuple[str, Any], ...] = ()
+
+    def list_for(self, mesh: Any) -> tuple[str, str, str]:
+        """Return the names that make a sharding over a mesh."""
+        own = next((name for name, value in self.meshes if value == mesh), "")
+        return self.named_sharding, self.partition_spec, own
+
+
+def _find_code_names(namespace: dict[str, Any]) -> _CodeNames:
+    own = sorted((name for name in list(namespace) if type(name) is str and name[:1] != "_"), reverse=True)
+    found = {id(namespace[name]): name for name in own}
+    meshes = [(name, namespace[name]) for name in reversed(own) if type(namespace[name]) is jax.sharding.Mesh]
+    return _CodeNames(
+        found.get(id(jax.sharding.NamedSharding), _CodeNames.named_sharding),
+        found.get(id(jax.sharding.PartitionSpec), _CodeNames.partition_spec),
+        tuple(meshes),
+    )
+
+
 class _ArrayFinder:
     def __init__(self) -> None:
         self.held: list[_Held] = []
         self.problems: list[str] = []
+        self.code_names = _CodeNames()
         self.device_nbytes: dict[Any, int] = {}
         """By device: the sum of the buffers, each once."""
         self._by_id: dict[int, _Held] = {}
@@ -272,6 +298,8 @@ class _ArrayFinder:
             )
         else:
             row = _describe_array(held.array, held.plain, names)
+            if names and row.spec is not None:
+                row = replace(row, code_names=self.code_names.list_for(held.array.sharding.mesh))
         if row.place or not names:
             return row
         found = places.find(names)
@@ -297,6 +325,7 @@ def _visit_namespace(finder: _ArrayFinder, namespace: dict[str, Any], hidden: Ma
     }
     names += [name for name in sorted(own - {_OUT, *_LAST_VALUES}) if not _IPYTHON_NAME.fullmatch(name)]
     values = [(name, namespace.get(name)) for name in names]
+    finder.code_names = _find_code_names(namespace)
     # The values of earlier cells, which IPython keeps.
     outputs = namespace.get(_OUT)
     if type(outputs) is dict:

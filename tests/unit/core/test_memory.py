@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -226,8 +227,22 @@ def test_replicas_along_an_axis_that_divides_a_dim_could_go(fields: dict[str, An
     advice = suggest_sharding([array("w", **fields)])
     assert advice is not None
     assert (advice.spec, advice.saved) == (spec, saved)
-    full = spec.replace("P(", "jax.sharding.PartitionSpec(", 1)
-    assert advice.code == f"w = jax.device_put(w, jax.sharding.NamedSharding(w.sharding.mesh, {full}))"
+    full = spec.replace("P(", "jax.P(", 1)
+    assert re.sub(r"\(\n    |\n(?=\))", lambda found: found[0].strip(), advice.code) == (
+        f"w = jax.device_put(w, jax.NamedSharding(w.sharding.mesh, {full}))"
+    )
+
+
+def test_suggestion_is_in_the_users_own_names_and_does_not_wrap() -> None:
+    """Where the user has names of what the code needs, it uses them; a long statement has lines of its own."""
+    names = ("NamedSharding", "P", "mesh")
+    advice = suggest_sharding([array("w", code_names=names)])
+    assert advice is not None
+    assert advice.code == "w = jax.device_put(w, NamedSharding(mesh, P('data')))"
+    long = "params['decoder']['attention']['w']"
+    advice = suggest_sharding([array(long, code_names=names)])
+    assert advice is not None
+    assert advice.code == f"{long} = jax.device_put(\n    {long}, NamedSharding(mesh, P('data'))\n)"
 
 
 @pytest.mark.parametrize(
