@@ -183,7 +183,7 @@ def format_lines(block: OutputGroup) -> list[str]:
 
 
 def arrange_items(
-    items: Sequence[BlockItem], limit_nbytes: int, *, where: str, shows_folded: bool
+    items: Sequence[BlockItem], limit_nbytes: int, *, where: str, shows_folded: bool, has_charts: bool = False
 ) -> list[BlockItem | Loop]:
     """Find a block's loops and cut the middle of long text.
 
@@ -194,8 +194,9 @@ def arrange_items(
         limit_nbytes: text that there is room for.
         where: where all of it is.
         shows_folded: whether the form has the lines that loops fold.
+        has_charts: whether charts of the cell's metrics are below.
     """
-    found = find_loops([_label_gap(item, where) for item in items])
+    found = find_loops([_label_gap(item, where) for item in items], has_charts=has_charts)
     fold_nbytes = _FOLD_NBYTES if shows_folded else _NOTE_NBYTES
     loops = [item for item in found if isinstance(item, Loop)]
     shown = [line for item in found for line in ((*item.head, *item.tail) if isinstance(item, Loop) else (item,))]
@@ -212,7 +213,7 @@ def _count_nbytes(items: Sequence[BlockItem]) -> int:
 
 def _clip_loop(loop: Loop, limit_nbytes: int, where: str) -> Loop:
     folded = [item for item in _clip_items(loop.folded, limit_nbytes, where) if isinstance(item, BlockLine)]
-    return Loop((*loop.head, *folded, *loop.tail))
+    return replace(loop, lines=(*loop.head, *folded, *loop.tail))
 
 
 def _clip_items(items: Sequence[BlockItem], limit_nbytes: int, where: str) -> Sequence[BlockItem]:
@@ -480,10 +481,13 @@ _MAX_LISTED_LINES = 40
 """Up to so many lines of one form on which all ranks agree may be a list to read, and are not folded."""
 LOG_HINT = "mhnb.log(step, loss=loss) draws a curve"
 """Said once in a block, where lines of a loop are folded."""
+PRINTED_LINES = "printed lines"
 MAX_SHOWN_LINES = 12
 """Of more lines of one form on which ranks differ, the middle is folded."""
 HEAD_LINES, TAIL_LINES = 2, 5
 """Lines that are shown of those whose middle is folded."""
+_MAX_LINES_BESIDE_CHARTS = 3
+"""Of more lines of one form in a cell that has charts, none is shown without a click: the charts have the numbers."""
 _WHITESPACE = re.compile(r"\s+")
 
 
@@ -493,21 +497,32 @@ class Loop:
 
     lines: tuple[BlockLine, ...]
     """In the middle also a line that says how many were left out."""
+    is_charted: bool = False
+    """Whether the cell has charts, so that all lines are folded."""
 
     @property
     def head(self) -> tuple[BlockLine, ...]:
         """The first lines, which are shown."""
-        return self.lines[:HEAD_LINES]
+        return () if self.is_charted else self.lines[:HEAD_LINES]
 
     @property
     def folded(self) -> tuple[BlockLine, ...]:
         """The lines in the middle."""
-        return self.lines[HEAD_LINES:-TAIL_LINES]
+        return self.lines if self.is_charted else self.lines[HEAD_LINES:-TAIL_LINES]
 
     @property
     def tail(self) -> tuple[BlockLine, ...]:
         """The last lines, which are shown."""
-        return self.lines[-TAIL_LINES:]
+        return () if self.is_charted else self.lines[-TAIL_LINES:]
+
+    @property
+    def label(self) -> str:
+        """What the fold has, as `193 more lines` or `40 printed lines · step 39 loss 0.2`."""
+        if not self.is_charted:
+            return f"… {self.folded_count} more lines"
+        last = next(line for line in reversed(self.lines) if not _is_note(line))
+        shown = _WHITESPACE.sub(" ", _insert_letters(last, with_letters=False))
+        return f"{self.folded_count} {PRINTED_LINES} · {keep_ends(shown.strip())}"
 
     @property
     def folded_count(self) -> int:
@@ -515,13 +530,21 @@ class Loop:
         return _count_omitted([line.text for line in self.folded])[0]
 
 
+def has_loop_fold(html: str) -> bool:
+    """Return whether the HTML of a block has the fold of a loop."""
+    return LOG_HINT in html or f" {PRINTED_LINES} · " in html
+
+
 def list_lines(items: Sequence[BlockItem | Loop]) -> list[BlockItem]:
     """Return the lines and pictures, those of loops one by one."""
     return [line for item in items for line in (item.lines if isinstance(item, Loop) else (item,))]
 
 
-def find_loops(items: Sequence[BlockItem]) -> list[BlockItem | Loop]:
-    """Group successive lines of one form if there are many of them."""
+def find_loops(items: Sequence[BlockItem], *, has_charts: bool = False) -> list[BlockItem | Loop]:
+    """Group successive lines of one form if there are many of them.
+
+    `has_charts` means that few suffice if they have words and a number that changes: the charts show these.
+    """
     found: list[BlockItem | Loop] = []
     for same in _split_by_form(items):
         lines = [item for item in same if isinstance(item, BlockLine)]
@@ -529,7 +552,10 @@ def find_loops(items: Sequence[BlockItem]) -> list[BlockItem | Loop]:
         is_sparse = _MAX_LINES_PER_VARYING * varying_count < len(lines)
         for _, part in groupby(((is_sparse and bool(line.slots), line) for line in lines), key=itemgetter(0)):
             run = tuple(line for _, line in part)
-            found += [Loop(run)] if _is_loop(run) else run
+            if has_charts and _is_printed_metric(run):
+                found.append(Loop(run, is_charted=True))
+            else:
+                found += [Loop(run)] if _is_loop(run) else run
         found += [item for item in same if isinstance(item, RichPart)]
     return found
 
@@ -570,9 +596,26 @@ def _is_loop(lines: Sequence[BlockLine]) -> bool:
     printed = [line for line in lines if not _is_note(line)]
     if any(line.slots for line in printed):
         return len(printed) > MAX_SHOWN_LINES
-    if len(printed) <= _MAX_LISTED_LINES:
-        return False
-    columns = zip(*(split_numbers(strip_ansi(line.text))[1] for line in printed), strict=True)
+    return len(printed) > _MAX_LISTED_LINES and _has_changing_number(printed)
+
+
+def _is_printed_metric(lines: Sequence[BlockLine]) -> bool:
+    """Return whether lines of one form are what a loop prints beside a metric."""
+    printed = [line for line in lines if not _is_note(line)]
+    return (
+        len(printed) > _MAX_LINES_BESIDE_CHARTS
+        and all(line.channel == "stdout" and line.answer is None for line in printed)
+        and any(map(str.isalpha, "".join(find_form(strip_ansi(printed[0].text)))))
+        and _has_changing_number(printed)
+    )
+
+
+def _has_changing_number(printed: Sequence[BlockLine]) -> bool:
+    """Return whether a number with a point differs by rank or by line."""
+    if any("." in value for line in printed for slot in line.slots for value in slot.values):
+        return True
+    texts = (strip_ansi(line.text).replace(SLOT_MARK, "0") for line in printed)
+    columns = zip(*(split_numbers(text)[1] for text in texts), strict=True)
     return any(len(set(column)) > 1 and "." in "".join(column) for column in columns)
 
 

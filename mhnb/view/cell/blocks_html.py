@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import chain, count, groupby
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from mhnb.core.output.answers import Answer
 from mhnb.core.output.folding import RichPart, is_text
@@ -105,8 +105,17 @@ def _format_image(output: Output, ranks_label: str, *, may_shrink: bool) -> str:
     return f'<details class="{PICTURE_CLASS}"><summary style="list-style:none">{html}</summary></details>'
 
 
+BlockForm: TypeAlias = Literal["stored", "beside charts", "brief"]
+
+
 def block_to_html(
-    block: Block, pictures: Pictures, *, limit_nbytes: int, where: str, notebook_dir: str = "", brief: bool = False
+    block: Block,
+    pictures: Pictures,
+    *,
+    limit_nbytes: int,
+    where: str,
+    notebook_dir: str = "",
+    form: BlockForm = "stored",
 ) -> str:
     """Format a block as HTML.
 
@@ -116,15 +125,22 @@ def block_to_html(
         limit_nbytes: text it may store; the rest is in the log.
         where: the log file's path, or a word for it.
         notebook_dir: the notebook's folder, if it is known.
-        brief: whether to show only the one progress bar that stands for all, for now.
+        form: beside charts, the lines of loops are folded; in brief, one progress bar stands for those of all ranks.
     """
     if block.rows:
-        return "".join(_format_differences(block, limit_nbytes, escape(where)))
-    items = arrange_items(block_items(block.output_group), limit_nbytes, where=where, shows_folded=True)
-    slot_count = sum(len(line.slots) for line in list_lines(items) if isinstance(line, BlockLine))
-    writer = _LineWriter(
-        block.ranks, where, notebook_dir, has_table=0 < slot_count <= _MAX_TABLE_SLOTS, has_bar_texts=not brief
+        hint = "" if form == "beside charts" else f" · {LOG_HINT}"
+        return "".join(_format_differences(block, limit_nbytes, escape(where), hint))
+    items = arrange_items(
+        block_items(block.output_group),
+        limit_nbytes,
+        where=where,
+        shows_folded=True,
+        has_charts=form == "beside charts",
     )
+    slot_count = sum(len(line.slots) for line in list_lines(items) if isinstance(line, BlockLine))
+    # Below a fold, a table would have the numbers that the fold hides.
+    has_table = 0 < slot_count <= _MAX_TABLE_SLOTS and not any(isinstance(item, Loop) for item in items)
+    writer = _LineWriter(block.ranks, where, notebook_dir, has_table=has_table, has_bar_texts=form != "brief")
     parts: list[str] = []
     hint = f" · {LOG_HINT}"
     for kind, same in groupby(items, key=type):
@@ -136,9 +152,9 @@ def block_to_html(
                 parts.append(_format_picture(item, pictures))
             elif isinstance(item, Loop):
                 head, folded, tail = map(writer.write, (item.head, item.folded, item.tail))
-                parts += [head, format_fold(f"… {item.folded_count} more lines{hint}", folded), tail]
-                hint = ""
-    outliers = [] if brief else list(format_outlier_values(list_outlier_values(block), _PAINTER))
+                parts += [head, format_fold(escape(item.label) + hint * (not item.is_charted), folded), tail]
+                hint = hint * item.is_charted
+    outliers = [] if form == "brief" else list(format_outlier_values(list_outlier_values(block), _PAINTER))
     return (_pre_lines("stdout", outliers) if outliers else "") + "".join(parts) + writer.format_values()
 
 
@@ -368,9 +384,8 @@ class _HtmlPainter:
 _PAINTER = _HtmlPainter()
 
 
-def _format_differences(block: Block, limit_nbytes: int, where: str) -> Iterator[str]:
+def _format_differences(block: Block, limit_nbytes: int, where: str, hint: str) -> Iterator[str]:
     """Format a block's differences; fold the middle of loops."""
-    hint = f" · {LOG_HINT}"
     for part in arrange_differences(block, _PAINTER, limit_nbytes, where=where, shows_folded=True):
         yield _pre_lines("stdout", part.head)
         if part.folded:

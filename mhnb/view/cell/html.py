@@ -21,7 +21,7 @@ from mhnb.core.output.tables import has_table
 from mhnb.core.ranks import describe_many_ranks, describe_ranks, pluralize, split_list
 from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.blocks import LOG_HINT, BlockLine, block_items, count_lines, format_omitted_line, shorten_line
+from mhnb.view.cell.blocks import BlockLine, block_items, count_lines, format_omitted_line, has_loop_fold, shorten_line
 from mhnb.view.cell.blocks_html import Pictures, StripItem, block_to_html, format_strip
 from mhnb.view.cell.failures import Failure, are_not_yet, collapse_traceback, has_extra_information, trim_traceback
 from mhnb.view.cell.summary import (
@@ -400,10 +400,10 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
         return _format_heading(cell_summary)
     if len(blocks) > 1 and all(map(_is_picture, blocks)):
         return _format_heading(cell_summary) + _format_pictures(cell_summary, locations, pictures)
-    bodies = [_format_block_body(block, len(blocks), locations, pictures) for block in blocks]
+    bodies = [_format_block_body(block, cell_summary, locations, pictures) for block in blocks]
     if len(blocks) == 1:
         return _format_heading(cell_summary) + (
-            _wrap_scrolling(bodies[0]) if _is_long(blocks[0]) and LOG_HINT not in bodies[0] else bodies[0]
+            _wrap_scrolling(bodies[0]) if _is_long(blocks[0]) and not has_loop_fold(bodies[0]) else bodies[0]
         )
     if sum(map(_count_shown_lines, blocks)) <= _MAX_ROW_LINES and all(map(_is_short, blocks)):
         widest = max(len(describe_many_ranks(b.ranks) + format_hosts_of(locations, b.ranks)) for b in blocks)
@@ -530,7 +530,7 @@ def _format_collapsible(
     name = f"mhnb-block{' mhnb-outlier' if mark else ''}"
     is_text = not block.rows and all(isinstance(part, TextPart) for part in block.output_group.parts)
     # The lines of a loop are folded already.
-    is_text = is_text and LOG_HINT not in body
+    is_text = is_text and not has_loop_fold(body)
     height = _OPEN_EM // max(1, layout.long_count) if is_open and is_text else _OPEN_EM
     label, told = f"{format_ranks_html(block.ranks, locations)}{mark}", ""
     if not is_open and (told := _format_last_line(block)):
@@ -580,11 +580,16 @@ def _add_bar(body: str, color: str, *, height_em: int = 36, at_end: bool = False
     return f'<div tabindex="0" style="{bar};display:flex;flex-direction:column-reverse"><div>{body}</div></div>'
 
 
-def _format_block_body(block: Block, block_count: int, locations: RankLocations, pictures: Pictures) -> str:
+def _format_block_body(block: Block, cell_summary: CellSummary, locations: RankLocations, pictures: Pictures) -> str:
     log = locations.logs.get(block.ranks[0])
-    limit = max(1024, MAX_CELL_NBYTES // block_count)
     body = block_to_html(
-        block, pictures, limit_nbytes=limit, where=log or "the log file", notebook_dir=locations.notebook_dir
+        block,
+        pictures,
+        limit_nbytes=max(1024, MAX_CELL_NBYTES // len(cell_summary.blocks)),
+        where=log or "the log file",
+        notebook_dir=locations.notebook_dir,
+        # A loop that ended with an error may have printed why.
+        form="beside charts" if cell_summary.metrics.charts and not cell_summary.failures else "stored",
     )
     return body or f'<span style="{QUIET_STYLE}">(no output)</span>'
 

@@ -298,7 +298,7 @@ def _format_tail(block: OutputGroup, budget: int) -> str:
     if not block.parts:
         return ""
     while True:
-        html = block_to_html(Block(block), Pictures(), limit_nbytes=budget, where="the log file", brief=True)
+        html = block_to_html(Block(block), Pictures(), limit_nbytes=budget, where="the log file", form="brief")
         if len(html) <= 2 * budget + 600 or budget < 50:
             break
         budget //= 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -26,13 +27,72 @@ from mhnb.view.cell.blocks import (
 from mhnb.view.cell.html import MAX_CELL_NBYTES, format_cell_html
 from mhnb.view.cell.summary import find_outlier_ranks, summarise_cell
 from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
-from tests.support.view_samples import StrictPage, cell, equal_loop, figure, loop, out
+from tests.support.metric_samples import log_curve
+from tests.support.view_samples import StrictPage, cell, equal_loop, failed, figure, loop, out
 
 _NUMBERS = st.sampled_from(["0", "1", "10", "0.5", "-1.5", "nan", "1e-5"])
 
 
 def _cell(texts: Sequence[Sequence[str]]) -> CellResult:
     return cell(*[[out("".join(f"{line}\n" for line in lines))] for lines in texts])
+
+
+def _log_loss(result: CellResult) -> CellResult:
+    """Return the result of a cell that has logged a metric, too."""
+    return replace(result, added=(log_curve([[3.0, 2.0, 1.0]] * len(result.ranks)),))
+
+
+def _losses(count: int) -> list[str]:
+    return [f"step {step} loss {3 - step / 100:.3f}" for step in range(count)]
+
+
+def test_printed_loop_is_a_fold_beside_charts() -> None:
+    """Where a metric was logged, the lines of a loop are in one fold, which says what they are; the text has them as ever."""
+    printed = _cell([["begins", *_losses(40), "saved"]] * 4)
+    logged = _log_loss(printed)
+    page = StrictPage(format_cell_html(logged))
+    assert "begins" in page.visible
+    assert "40 printed lines · step 39 loss 2.610" in page.visible
+    assert "saved" in page.visible
+    assert "step 17 loss" not in page.visible
+    assert "step 17 loss 2.830" in page.text
+    assert LOG_HINT not in page.text
+    assert format_cell_text(printed) in format_cell_text(logged)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        _losses(3),
+        [f"layer {at} has {2 * at} rows" for at in range(9)],
+        [f"{at / 7:.3f} {at / 3:.3f}" for at in range(9)],
+        ["loss 3.0", "nan seen", "loss 2.0", "retry", "loss 1.0"],
+    ],
+    ids=["three lines", "whole numbers", "numbers alone", "lines of other forms"],
+)
+def test_what_is_no_loop_of_a_metric_stays_open_beside_charts(lines: list[str]) -> None:
+    """A few lines, tables and all else that was printed are seen without a click."""
+    visible = StrictPage(format_cell_html(_log_loss(_cell([lines] * 4)))).visible
+    assert [line for line in lines if line not in visible] == []
+
+
+def test_loop_of_a_failed_cell_stays_open_beside_charts() -> None:
+    """What was printed before an error may say why."""
+    lines = "".join(f"{line}\n" for line in _losses(10))
+    result = _log_loss(cell(*[failed(rank) for rank in range(4)]))
+    ranks = tuple(replace(rank, outputs=(out(lines),)) for rank in result.ranks)
+    assert "step 4 loss 2.960" in StrictPage(format_cell_html(replace(result, ranks=ranks))).visible
+
+
+def test_ranks_that_differ_are_named_above_the_fold() -> None:
+    """The number in which one rank is far from the others is shown beside charts, too."""
+    values = [[3 - step / 100 + rank / 1000 + (rank == 2) for step in range(20)] for rank in range(4)]
+    result = _log_loss(_cell([[f"step {step} loss {value:.3f}" for step, value in enumerate(of)] for of in values]))
+    page = StrictPage(format_cell_html(result))
+    assert "rank 2 ≠ step 19 loss 3.812" in page.visible
+    assert "20 printed lines · step 19 loss ‹…›" in page.visible
+    apart = _log_loss(_cell([_losses(20), [f"loss {value}" for value in values[2]]]))
+    assert LOG_HINT not in StrictPage(format_cell_html(apart)).text
 
 
 def _counts(result: CellResult) -> list[int]:
