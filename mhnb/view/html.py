@@ -141,7 +141,7 @@ STATE_COLORS = {
 A sign or a word always says the same. A missing rank has the colour of a failed one, since both need the user; what is not right
 yet, or differs, has that of a waiting one. `unknown` is also what has no state.
 """
-FAILED_CLASS = "mhnb-failed"
+FAILED_CLASS = "mhnb-failure"
 """Of a line in the colour of what failed, which is that of errors where the page has one."""
 DIFFERS_TINT = "rgba(230,159,0,.25)"
 CHANGED_STYLE = f"background-color:{DIFFERS_TINT};text-decoration:underline;text-underline-offset:2px"

@@ -205,7 +205,7 @@ def _print_problem(problem: Problem) -> str:
         escape(text, quote=False) for text in (problem.name, problem.reason, problem.source, problem.message)
     )
     said = f'<div style="{QUIET_STYLE}">{source}: … {message}</div>' if message else ""
-    return f'<div class="mhnb-bad" style="margin:3px 0">✗ <b>{name}</b>: {reason}{said}</div>'
+    return f'<div style="margin:3px 0"><div class="mhnb-bad">✗ <b>{name}</b>: {reason}</div>{said}</div>'
 
 
 # -- tables
@@ -260,7 +260,9 @@ def _print_aligned_table(table: Table, numbers: frozenset[int]) -> str:
             for column, cell in enumerate(row)
         )
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<table class="mhnb-table" style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>'
+    return wrap_in_scroller(
+        f'<table class="mhnb-table" style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>'
+    )
 
 
 def _print_cell(cell: str | Cell) -> str:

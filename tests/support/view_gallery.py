@@ -35,13 +35,32 @@ from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.plan import Plan, Refusal, plan_reshard
 from mhnb.sharding.report import Collective, Report
+from mhnb.sharding.shardy import Explanation
 from mhnb.types import PHASES, DeviceRef, RankError, RankInfo, StartProgress
 from mhnb.view.cell.html import View, format_cell_html
-from mhnb.view.document import Document
-from mhnb.view.html import RankLocations
+from mhnb.view.document import (
+    Card,
+    CardTone,
+    Cell,
+    Code,
+    Document,
+    Drawing,
+    Fields,
+    Fold,
+    Line,
+    Problem,
+    Progress,
+    SortableTable,
+    Span,
+    Table,
+    Tiles,
+)
+from mhnb.view.drawings.metrics import draw_card
+from mhnb.view.html import STATE_COLORS, RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
+from mhnb.view.live.strip import build_strip
 from mhnb.view.live.widget import read_style
 from mhnb.view.print_html import print_html
 from mhnb.view.reports.collectives import build_collectives
@@ -51,14 +70,14 @@ from mhnb.view.reports.hang import build_hang, build_where
 from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.memory import build_memory
 from mhnb.view.reports.mesh import build_mesh
-from mhnb.view.reports.metrics import build_metrics
+from mhnb.view.reports.metrics import build_card, build_metrics
 from mhnb.view.reports.plan import build_plan, build_reshard
 from mhnb.view.reports.preflight import build_preflight
 from mhnb.view.reports.start import StartSummary, build_start, build_summary
 from mhnb.view.reports.status import Status, build_status
 from mhnb.view.reports.trace import build_trace
 from mhnb.view.reports.variables import build_check, build_vars
-from tests.support.metric_samples import training_cell
+from tests.support.metric_samples import log_points, training_cell, training_points
 from tests.support.view_samples import (
     after_a_failure,
     cell,
@@ -342,16 +361,22 @@ def _recorded(count: int) -> FlightReport:
     return build_report("demo", flights)
 
 
+def _explain(operation: str, line: int) -> Explanation:
+    source = SourceLine("/src/model.py", line)
+    return Explanation(f"jit(step)/{operation}", source, before=("P('data', None)", None), after="P()")
+
+
 def _communication(count: int) -> Report:
     """Return the report of a step with a collective inside each host and another across hosts."""
     pairs = tuple((2 * rank, 2 * rank + 1) for rank in range(count))
     gather = Collective(
         "all-gather", ("model",), pairs, 2, 8192, 0, "f32", SourceLine("/src/model.py", 12), shape="f32[64,64]",
-        times=2, ring_nbytes_per_device=8192,
+        times=2, ring_nbytes_per_device=8192, why=_explain("all_gather", 12),
     )  # fmt: skip
     reduce = Collective(
         "all-reduce", ("data",), tuple(zip(*pairs, strict=True)), 1, 32768, 24576, "f32", SourceLine("/src/model.py", 18),
         shape="f32[128,64]", crosses=True, ring_nbytes_per_device=49152, ring_nbytes_across_hosts=49152,
+        why=_explain("dot_general", 18),
     )  # fmt: skip
     return Report("jit(step)", (gather, reduce))
 
@@ -374,10 +399,71 @@ def sharding_views(count: int) -> dict[str, Document]:
     }
 
 
+_SHEET_CSS = (
+    ".mhnb-sheet{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,450px),1fr));gap:0 32px}"
+    ".mhnb-sheet>*{min-width:0}.mhnb-sheet .mhnb{padding-left:8px}.mhnb-sheet ul.mhnb-strip{padding:0!important;margin:4px 0!important}"
+    ".mhnb-sheet .mhnb>.mhnb-bar{margin-left:-8px!important;padding-left:5px!important}"
+)
+
+
+def sheet_of_parts() -> str:
+    """Return the HTML of every part once, on one screen, so that they can be judged beside each other."""
+    text: Document = [
+        Line("title · of a report", "heading"),
+        Line("bad title", "bad heading"),
+        Line("body, what is read first"),
+        Line("quiet, what is true of all ranks", "quiet"),
+        Line("caption of a table", "caption"),
+        Line(
+            "",
+            sign="✓",
+            beside=[Span("a tick, and"), Span("what matters", is_strong=True), Span("a host", is_quiet=True)],
+        ),
+        Line("advice, below what it is about", "advice"),
+        Code("w = jax.device_put(w, NamedSharding(mesh, P('data')))"),
+        Fold("a fold", [Line("its content")]),
+        Fold("an open fold", [Line("its content")], is_open=True),
+        Progress("progress", 3, 8),
+        Tiles(["rank 0 ready", "rank 1 ready"], [STATE_COLORS["running"], STATE_COLORS["waiting"]]),
+        Problem("y", "P('data') does not divide 6", "JAX", "6 is not a multiple of 4"),
+    ]
+    rows = [["0", "host0", "alive", "300 MiB"], ["1", "host1", Cell("missing", is_bad=True), "301 MiB"]]
+    tables: Document = [
+        Table(["rank", "host", "state", "memory"], rows),
+        SortableTable(["array", "bytes"], [["w", "512"], ["b", "8"]], [[None, 512], [None, 8]], frozenset([(0, 1)])),
+        Fields([("yours", "spec is a tuple"), ("expected", "a PartitionSpec")], look="word"),
+        *(Card(tone, [Line(f"a card: {tone}", "heading"), Line("its text")], "") for tone in get_args(CardTone)),
+    ]
+    results = _results(FEW)
+    cells = [
+        format_cell_html(results[name], uid=f"mhnb-part-{at}", locations=_locations(FEW))
+        for at, name in enumerate(("one rank failed", "one rank differs", "numbers differ", "after a failure"))
+    ]
+    chips = "".join(
+        f'<li class="mhnb-rank mhnb-{item.kind}">{item.sign} <b>{item.label}</b> {item.state}</li>'
+        for item in build_strip(with_states(64))
+    )
+    # Where there is no widget, its style sheet is not there either.
+    strip = (
+        f'<style>{read_style()}</style><div class="mhnb mhnb-panel mhnb-live"><ul class="mhnb-strip">{chips}</ul></div>'
+    )
+    loss = log_points(lambda rank: (point for point in training_points(rank, 2) if point[0] == "loss"), FEW)
+    chart = draw_card(build_card(loss, done=True))
+    drawings: Document = [
+        Drawing(chart),
+        *sharding_views(FEW)["layout"],
+        *build_trace(_traced(FEW))[:4],
+    ]
+    more = [*build_hang(_report(FEW), name="demo"), *build_collectives([_communication(FEW)])]
+    columns = (print_html([*text, *tables]), "".join([*cells, strip, print_html(more)]), print_html(drawings))
+    html = "".join(f"<div>{column}</div>" for column in columns)
+    return print_html([Drawing(f'<div class="mhnb-sheet">{html}</div>', css=_SHEET_CSS)])
+
+
 def stored_views(count: int) -> dict[str, str]:
     """Return the HTML of every stored view by name; results of cells in each layout of the ranks."""
     locations = _locations(count)
-    views: dict[str, str] = {}
+    views: dict[str, str] = {"00 every part": sheet_of_parts()} if count == FEW else {}
     for at, (name, result) in enumerate(_results(count).items()):
         views[name] = format_cell_html(result, uid=f"mhnb-fold-{at}", locations=locations)
     for view in ("tabs", "grid"):

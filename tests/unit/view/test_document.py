@@ -158,10 +158,10 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         [Table(["", "n"], [[Cell("a", detail="why", is_open=True), Cell("1", is_strong=True)]], frozenset([1]))],
         "   n\na  1",
         (
-            '<table class="mhnb-table" style="border-collapse:collapse;margin:2px 0">'
+            '<div tabindex="0" style="overflow-x:auto"><table class="mhnb-table" style="border-collapse:collapse;margin:2px 0">'
             f'<tr><td style="text-align:left;{TOP}"></td><th scope="col" style="text-align:right;{TOP};white-space:nowrap">n</th></tr>'
             f'<tr><td style="text-align:left;{TOP}"><details open><summary>a</summary>why</details></td>'
-            f'<td style="text-align:right;{TOP};white-space:nowrap"><b>1</b></td></tr></table>'
+            f'<td style="text-align:right;{TOP};white-space:nowrap"><b>1</b></td></tr></table></div>'
         ),
     ),
     "rows below headings": (
@@ -208,7 +208,7 @@ FORMS: dict[str, tuple[Document, str, str]] = {
         [Problem("x", "too small", "JAX", "no")],
         "✗ x: too small\n  JAX: … no",
         (
-            '<div class="mhnb-bad" style="margin:3px 0">✗ <b>x</b>: too small'
+            '<div style="margin:3px 0"><div class="mhnb-bad">✗ <b>x</b>: too small</div>'
             '<div style="opacity:.65">JAX: … no</div></div>'
         ),
     ),
