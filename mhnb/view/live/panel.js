@@ -87,6 +87,8 @@ function renderLive({ model, el }) {
 
   const places = Array.from({ length: model.get("blocks") }, () => make("div", { hidden: true }));
   blocks.append(...places);
+  // Ranks that print at different times are one block and several in turn. The blocks keep their height, so that what is below stays.
+  new ResizeObserver(() => { blocks.style.minHeight = `min(${blocks.offsetHeight}px, 50vh)`; }).observe(blocks);
   const said = places.map(() => null);
   let chosen = 0;
   const isTabbed = () => model.get("view") === "tabs" && said.some((block) => block?.label);
@@ -130,6 +132,17 @@ function renderLive({ model, el }) {
       ...(block.host ? [" ", make("span", { class: "mhnb-value" }, block.host)] : []))] : [];
     place.replaceChildren(...label, body);
   };
+  // What is shown for each rank may be long, and beside charts a few lines suffice. They scroll by themselves, also by keyboard.
+  const limitBlocks = () => {
+    const isLong = ["rows", "grid"].includes(model.get("view"));
+    const isFew = !isLong && !charts.hidden && said.some(Boolean);
+    blocks.classList.toggle("mhnb-long", isLong);
+    blocks.classList.toggle("mhnb-few", isFew);
+    for (const [name, value] of [["role", "region"], ["aria-label", isLong ? "output of each rank" : "output"], ["tabindex", "0"]]) {
+      if (isLong || isFew) blocks.setAttribute(name, value);
+      else blocks.removeAttribute(name);
+    }
+  };
   const draw = {
     head: (text) => { head.textContent = text; },
     more: (text) => { more.textContent = text; },
@@ -141,6 +154,7 @@ function renderLive({ model, el }) {
       charts.hidden = !html;
       charts.innerHTML = html;
       charts.querySelectorAll("details").forEach((fold, at) => { fold.open = Boolean(opened[at]); });
+      limitBlocks();
     },
     each: (html) => {
       where.setAttribute("aria-pressed", String(Boolean(html)));
@@ -156,17 +170,13 @@ function renderLive({ model, el }) {
       said[at] = text ? JSON.parse(text) : null;
       drawBlock(at);
       drawTabs();
+      limitBlocks();
     },
     view: (view) => {
       all.setAttribute("aria-pressed", String(view !== "fold"));
+      blocks.style.minHeight = "";
       blocks.className = view === "grid" ? "mhnb-blocks mhnb-grid" : "mhnb-blocks";
-      // What is shown for each rank may be long. It scrolls by itself, also by keyboard.
-      const isLong = view === "rows" || view === "grid";
-      blocks.classList.toggle("mhnb-long", isLong);
-      for (const [name, value] of [["role", "region"], ["aria-label", "output of each rank"], ["tabindex", "0"]]) {
-        if (isLong) blocks.setAttribute(name, value);
-        else blocks.removeAttribute(name);
-      }
+      limitBlocks();
       drawTabs();
       said.forEach((_, at) => drawBlock(at));
     },

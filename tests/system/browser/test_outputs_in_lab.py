@@ -45,6 +45,14 @@ COMMENTED = "# above\n\n%%mhjax\nprint('below a comment')"
 MISPLACED = "above_code = 1\n%%mhjax\nprint('below code')"
 OWN_JAX = "import jax\nlen(jax.devices())"
 HINTS = (COMMENTED, MISPLACED, OWN_JAX)
+LOOP = "%%mhjax\nfor step in range(25):\n    print(f'rank {me} is at step {step}', flush=True)\n    time.sleep(0.1 + 0.01 * me)"
+TRAINING = """%%mhjax
+import mhnb
+for step in range(25):
+    mhnb.log(step, loss=1 / (1 + step))
+    print(f"step {step} loss {1 / (1 + step):.4f}", flush=True)
+    time.sleep(0.1)
+"""
 BLOCKED = "%%mhjax\nprint(f'it begins at place {me}')\nwhile True: time.sleep(0.01)"
 BLOCKING = (BLOCKED, *(BLOCKED.replace("%%mhjax", f"%%mhjax --view {view}") for view in ("tabs", "grid")))
 MANY = """
@@ -66,9 +74,9 @@ except KeyboardInterrupt:
 """
 """Runs in a kernel of its own until it is interrupted."""
 PLACEHOLDER = "[class$=-placeholder]"
-SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, *RICH, *HINTS, *BLOCKING)
-ENDING = len(SOURCES) - len(BLOCKING)
-"""How many of them end by themselves."""
+SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, *RICH, *HINTS, LOOP, TRAINING, *BLOCKING)
+ENDING = SOURCES.index(LOOP)
+"""How many of them are run before the tests."""
 TEXT_PER_RANK = {OWN: "process {} of 4", NUMBERS: "0.{}", LONG: "rank {} at step 24"}
 
 
@@ -166,12 +174,12 @@ def test_error_below_the_report_is_one_short_line(ran: RunNotebook) -> None:
     assert frame["height"] < 2 * 17
 
 
-def test_next_cell_has_one_chip_in_its_status_line(ran: RunNotebook) -> None:
-    """The cell after the one that failed on rank 2 has a chip on the line of its ranks, and no line of its own for it."""
+def test_next_cell_names_the_one_before_in_its_status_line(ran: RunNotebook) -> None:
+    """The cell after the one that failed on rank 2 says so on the line of its ranks, and has no line of its own for it."""
     area = ran.area(LONG)
-    chip = area.get_by_text("finished on ranks 0-1,3 only: variables may differ")
+    before = area.get_by_text("finished on ranks 0-1,3 only: variables may differ")
     heading = area.get_by_text(re.compile(r"ranks 0-3 · [\d.]+ s"))
-    box, line = chip.bounding_box(), heading.bounding_box()
+    box, line = before.bounding_box(), heading.bounding_box()
     assert box is not None
     assert line is not None
     assert line["y"] <= box["y"] < box["y"] + box["height"] <= line["y"] + line["height"] + 1
@@ -191,6 +199,57 @@ def test_long_cell_updates_its_widget(ran: RunNotebook) -> None:
     assert any("at step" in state.get("block_0", "") for state in states)
     assert len(states) < 90
     assert all(len(json.dumps(state)) < 20_000 for state in states)
+
+
+MAX_SHIFT = 0.05
+_OBSERVE_SHIFTS = """() => {
+  window.shifts = [];
+  window.ups = [];
+  const note = (entries) => {
+    // The result that replaces the live view may be lower.
+    const runs = document.querySelector(".mhnb-live");
+    for (const { value, sources } of entries) {
+      window.shifts.push(value);
+      const cells = sources.filter((one) => one.node?.classList?.contains("jp-Cell") && one.previousRect.height && one.currentRect.height);
+      if (runs) window.ups.push(...cells.map((one) => one.currentRect.y - one.previousRect.y).filter((by) => by < -2));
+    }
+  };
+  const observer = new PerformanceObserver((list) => note(list.getEntries()));
+  observer.observe({ type: "layout-shift" });
+  window.readShifts = async () => {
+    for (const _ of [1, 2]) await new Promise((done) => requestAnimationFrame(done));
+    note(observer.takeRecords());
+    observer.disconnect();
+    return [window.shifts, window.ups];
+  };
+}"""
+
+
+def _observe_run(ran: RunNotebook, source: str, shown: str) -> tuple[list[float], list[float]]:
+    """Run a cell, and return how much moved at a time from when its live view was shown, and how far other cells went up."""
+    at = SOURCES.index(source)
+    ran.page.start_cell(at)
+    ran.page.cell(at).evaluate("cell => cell.scrollIntoView({ block: 'start' })")
+    ran.area(source).locator(f".mhnb-live {shown}").first.wait_for(timeout=60_000)
+    ran.page.page.evaluate(_OBSERVE_SHIFTS)
+    ran.page.wait_idle(limit_s=60)
+    ran.area(source).locator(".mhnb-live").wait_for(state="detached")
+    shifts, ups = ran.page.page.evaluate("readShifts()")
+    assert "step 24" in ran.page.readable(at)
+    return shifts, ups
+
+
+def test_nothing_jumps_while_a_training_cell_runs_and_ends(ran: RunNotebook) -> None:
+    """Once the chart is there, what is below it moves little at a time, also when the result replaces the live view."""
+    shifts, ups = _observe_run(ran, TRAINING, ".mhnb-metrics")
+    assert max(shifts, default=0) <= MAX_SHIFT, shifts
+    assert ups == []
+
+
+def test_cells_below_a_live_view_do_not_move_up(ran: RunNotebook) -> None:
+    """Ranks that print at different times are one block and several in turn, in the height that they have had."""
+    _, ups = _observe_run(ran, LOOP, ".mhnb-blocks :text('step')")
+    assert ups == []
 
 
 def _messages_of(messages: list[KernelMessage], text: str) -> list[KernelMessage]:
