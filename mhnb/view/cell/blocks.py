@@ -517,7 +517,7 @@ class Loop:
 
     @property
     def label(self) -> str:
-        """What the fold has, as `193 more lines` or `40 printed lines · step 39 loss 0.2`."""
+        """The fold's label, as `40 printed lines · step 39 loss 0.2`."""
         if not self.is_charted:
             return f"… {self.folded_count} more lines"
         last = next(line for line in reversed(self.lines) if not _is_note(line))
@@ -531,7 +531,7 @@ class Loop:
 
 
 def has_loop_fold(html: str) -> bool:
-    """Return whether the HTML of a block has the fold of a loop."""
+    """Return whether a block's HTML has the fold of a loop."""
     return LOG_HINT in html or f" {PRINTED_LINES} · " in html
 
 
@@ -600,7 +600,7 @@ def _is_loop(lines: Sequence[BlockLine]) -> bool:
 
 
 def _is_printed_metric(lines: Sequence[BlockLine]) -> bool:
-    """Return whether lines of one form are what a loop prints beside a metric."""
+    """Return whether lines of one form print what charts show."""
     printed = [line for line in lines if not _is_note(line)]
     return (
         len(printed) > _MAX_LINES_BESIDE_CHARTS
@@ -611,7 +611,7 @@ def _is_printed_metric(lines: Sequence[BlockLine]) -> bool:
 
 
 def _has_changing_number(printed: Sequence[BlockLine]) -> bool:
-    """Return whether a number with a point differs by rank or by line."""
+    """Return whether a decimal number differs by rank or line."""
     if any("." in value for line in printed for slot in line.slots for value in slot.values):
         return True
     texts = (strip_ansi(line.text).replace(SLOT_MARK, "0") for line in printed)
