@@ -21,8 +21,17 @@ from mhnb.adapters.jax_arrays import read_layout, read_mesh
 from mhnb.errors import InvalidRequest, ShardingError
 from mhnb.layouts import DisplayableLayout, DisplayableTree
 from mhnb.sharding.boxes import Box
+from mhnb.sharding.explorer import (
+    PlanInput,
+    change_input,
+    format_plan_code,
+    lay_out,
+    list_dim_choices,
+    list_mesh_sizes,
+)
 from mhnb.sharding.layout import Layout
-from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.mesh import MeshShape, parse_axes
+from mhnb.sharding.plan import PlannedArray
 from mhnb.sharding.spec import Spec, check_spec, parse_spec
 from mhnb.types import DeviceRef
 from tests.unit.sharding.cases import Case, cases, meshes
@@ -150,6 +159,35 @@ def check_public() -> None:
     with pytest.raises(InvalidRequest, match="layout: expected a"):
         mhnb.layout({"n": 3})
     jax.jit(_assert_tracer_is_refused)(array)
+
+
+@seed(1)
+@settings(max_examples=60, deadline=None, database=None)
+@given(st.data())
+def check_plans(data: st.DataObject) -> None:
+    """JAX refuses the axes that the explorer refuses, and the code of a plan makes the shardings that it shows."""
+    sizes = data.draw(st.sampled_from(list_mesh_sizes(8)))
+    shape = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12]), min_size=1, max_size=3)))
+    start = PlanInput(1, 8, "data 4, model 2", (PlannedArray("x", shape, "P()"),))
+    plan_input = change_input(start, "sizes", "x".join(map(str, sizes)))
+    axes = parse_axes(plan_input.mesh)
+    for dim in range(len(shape)):
+        choice = data.draw(st.sampled_from(list_dim_choices(plan_input.arrays[0], axes, dim)))
+        chosen = change_input(plan_input, f"array.0.dim{dim}", ",".join(choice.axes))
+        entries = parse_spec(chosen.arrays[0].spec).dims
+        try:
+            mesh = jax.make_mesh(tuple(axes.values()), tuple(axes))
+            NamedSharding(mesh, PartitionSpec(*(entry or None for entry in entries))).shard_shape(shape)
+            is_legal = True
+        except Exception:  # noqa: BLE001 - an axis used twice is of a class that is private to JAX
+            is_legal = False
+        assert is_legal == (not choice.refusal), (choice, shape, chosen.arrays[0].spec)
+        plan_input = plan_input if choice.refusal else chosen
+    plan = lay_out(plan_input)
+    made: dict[str, Any] = {}
+    exec(format_plan_code(plan), made)
+    [(_, layout)] = plan.legal
+    assert jax_boxes(made["x_sharding"], shape) == layout.boxes
 
 
 def _assert_tracer_is_refused(x: Any) -> Any:

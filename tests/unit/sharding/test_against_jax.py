@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.source import ROOT
 
-CHECKS = ("check_arrays", "check_boxes", "check_meshes", "check_public", "check_refusals", "check_words")
+CHECKS = ("check_arrays", "check_boxes", "check_meshes", "check_plans", "check_public", "check_refusals", "check_words")
 
 
 @pytest.fixture(scope="module")
