@@ -22,6 +22,7 @@ from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.summary import CellSummary, clip_outputs, format_heading, summarise_cell
 from mhnb.view.cell.text import format_cell_text
+from mhnb.view.document import Drawing
 from mhnb.view.html import QUIET_STYLE, RankLocations, format_fold, format_seconds, wrap_html
 from mhnb.view.live.frame import (
     BUTTONS_AFTER_S,
@@ -37,10 +38,20 @@ WIDGET_TEXT = "mhjax · the panel needs a running kernel"
 _MISSING_WIDGET = ".jp-OutputArea-child:not(:has(.jp-OutputArea-output>*))"
 """If a widget does not exist, JupyterLab shows bare text about a missing one. This selects that output."""
 _CSS = (
-    # A panel whose widget exists shows everything itself.
-    ".jp-OutputArea-child:has(.{uid}):has(+.jp-OutputArea-child .mhnb-panel),"
+    # A widget that exists shows everything itself.
+    ".jp-OutputArea-child:has(.{uid}):has(+.jp-OutputArea-child .{widget}),"
     ".jp-OutputArea-child:has(.{uid})+" + _MISSING_WIDGET + "{{display:none}}"
 )
+
+
+def hide_behind_widget(uid: str, widget: str) -> Drawing:
+    """Build the part that hides a static form, or the missing widget.
+
+    Args:
+        uid: unique in the notebook; the static form is the output before the widget's.
+        widget: a class of the widget.
+    """
+    return Drawing(f'<div class="{uid}"></div>', _CSS.format(uid=uid, widget=widget))
 
 
 def hide_missing_widget(html: str, *, uid: str) -> str:
@@ -63,7 +74,10 @@ def format_replacement(result: CellResult, locations: RankLocations, *, uid: str
     collapsed = format_fold("what it showed", page) if page else ""
     body = f'<div class="{uid}"><div style="{QUIET_STYLE}">{escape(line, quote=False)}</div>{collapsed}</div>'
     text = format_cell_text(result, locations=locations)
-    return {"text/html": wrap_html(body, css=_CSS.format(uid=uid)), "text/plain": f"{line}\n{text}".rstrip()}
+    return {
+        "text/html": wrap_html(body, css=_CSS.format(uid=uid, widget="mhnb-panel")),
+        "text/plain": f"{line}\n{text}".rstrip(),
+    }
 
 
 # -- placeholder of a running cell

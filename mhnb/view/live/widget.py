@@ -1,4 +1,4 @@
-"""mhnb's own widget, for running cells and for the result panel.
+"""mhnb's widgets: for running cells, the result panel and forms.
 
 ipywidgets' HTML would send the whole page with every change, and has no keyboard handling of its own.
 Other modules decide what is drawn. Without anywidget the HTML forms are shown instead.
@@ -7,7 +7,7 @@ Other modules decide what is drawn. Without anywidget the HTML forms are shown i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,33 @@ def make_panel_widget(state: Mapping[str, Any], format_body: Callable[[int], str
 
     widget.on_msg(send_bodies)
     handle_messages_while_blocked(widget)
+    return widget
+
+
+def make_form_widget(parts: Sequence[tuple[str, str]], uid: str, on_change: Callable[[str, str], None]) -> Any:
+    """Create a form that the kernel draws.
+
+    Args:
+        parts: keys and HTML, in order.
+        uid: class of the form.
+        on_change: called with the name and the text of a field that the user changed.
+
+    Raises:
+        ImportError: anywidget is not installed.
+    """
+    if "form" not in _CLASSES:
+        import anywidget
+        import traitlets
+
+        fixed = {
+            "_esm": (_HERE / "form.js").read_text(encoding="utf-8"),
+            "_css": (_HERE / "form.css").read_text(encoding="utf-8"),
+            "parts": traitlets.List().tag(sync=True),
+            "uid": traitlets.Unicode("").tag(sync=True),
+        }
+        _CLASSES["form"] = type("MhnbForm", (anywidget.AnyWidget,), fixed)
+    widget = _CLASSES["form"](parts=parts, uid=uid)
+    widget.on_msg(lambda _widget, content, _buffers: on_change(str(content["field"]), str(content["text"])))
     return widget
 
 
