@@ -121,7 +121,7 @@ def build_grid(
     panes = tuple(
         _build_pane(place, [group.spans for group in leading], inner, tiles) for place in _list_positions(leading)
     )
-    return LayoutGrid(_format_title(layout, name), _format_cost(layout), ndim, panes, tuple(len(group.spans) for group in leading),
+    return LayoutGrid(_format_title(layout, name), format_cost(layout), ndim, panes, tuple(len(group.spans) for group in leading),
                 (*_grouping_note(layout, tiles), *_padding_note(layout), *notes))  # fmt: skip
 
 
@@ -215,7 +215,8 @@ def _format_title(layout: Layout, name: str) -> str:
     return "  ".join(word for word in words if word)
 
 
-def _format_cost(layout: Layout) -> str:
+def format_cost(layout: Layout) -> str:
+    """Format a layout's bytes per device, and its replicas."""
     return " · ".join(
         word for word in (f"{format_nbytes(layout.nbytes_per_device)} per device", format_replicas(layout)) if word
     )

@@ -135,7 +135,7 @@ def _print_card(card: Card) -> str:
 
 
 def _print_columns(columns: Columns) -> str:
-    style = "margin:0 24px 0 0;min-width:0;max-width:100%"
+    style = "margin:0 24px 6px 0;min-width:0;max-width:100%"
     parts = "".join(f'<div style="{style}">{print_html(document)}</div>' for document in columns.documents)
     return f'<div style="display:flex;flex-wrap:wrap">{parts}</div>'
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from mhnb.sharding.boxes import Box, format_box
 from mhnb.sharding.layout import Layout
+from mhnb.types import DeviceRef
 from mhnb.view.html import QUIET_STYLE, TABS_CSS, RankLocations, host_color
 from mhnb.view.layout_grid import (
     LayoutGrid,
@@ -125,13 +127,25 @@ _SLIDER_SCRIPT = (
 
 def format_panes_css(grid: LayoutGrid, uid: str) -> str:
     """Return the style sheet of `draw_panes`."""
-    return _CSS + TABS_CSS.format(uid=uid) * (len(grid.panes) > 1)
+    return _CSS + format_tabs_css(grid, uid)
 
 
-def draw_panes(grid: LayoutGrid, locations: RankLocations, uid: str) -> str:
-    """Draw a layout's panes as tables; `uid` is unique in the notebook."""
-    has_stops = sum(len(row) for pane in grid.panes for row in pane.tiles) <= _MAX_TAB_STOPS
-    tables = [_format_pane_html(pane, grid, locations, has_stops=has_stops) for pane in grid.panes]
+def format_tabs_css(grid: LayoutGrid, uid: str) -> str:
+    """Return the part that depends on the panes."""
+    return TABS_CSS.format(uid=uid) * (len(grid.panes) > 1)
+
+
+def draw_panes(grid: LayoutGrid, locations: RankLocations, uid: str, *, links: Mapping[Box, str] | None = None) -> str:
+    """Draw a layout's panes as tables.
+
+    Args:
+        grid: the panes.
+        locations: host of each rank.
+        uid: unique in the notebook.
+        links: the class of each tile by its box, for `format_links_css`.
+    """
+    has_stops = _count_tiles(grid) <= _MAX_TAB_STOPS
+    tables = [_format_pane_html(pane, grid, locations, links, has_stops=has_stops) for pane in grid.panes]
     if len(tables) == 1:
         return tables[0]
     blocks = [
@@ -140,6 +154,61 @@ def draw_panes(grid: LayoutGrid, locations: RankLocations, uid: str) -> str:
         for at, (pane, table) in enumerate(zip(grid.panes, tables, strict=True))
     ]
     return f'<div class="nd">{_format_sliders(grid)}<div class="{uid}">{"".join(blocks)}</div></div>'
+
+
+def _count_tiles(grid: LayoutGrid) -> int:
+    return sum(len(row) for pane in grid.panes for row in pane.tiles)
+
+
+# -- a drawing that follows the pointer
+
+
+_LINKS_CSS = (
+    ".{uid} .tips{{position:relative;padding-bottom:1.7em}}.{uid} .tips .lay{{position:static;padding-bottom:0!important}}"
+    ".{uid} [data-tip]{{cursor:default}}.{uid} .tips [data-tip]:focus::after{{content:none}}"
+    ".{uid} .tips [data-tip]:is(:hover,:focus-visible)::after{{content:attr(data-tip);position:absolute;left:0;bottom:0;max-width:100%;"
+    "white-space:normal;padding:0 6px;z-index:9;color:var(--jp-ui-font-color1,#111);background:var(--jp-layout-color2,#eee)}}"
+)
+_LINK_CSS = (
+    ".{uid}:has(.on.{link}:is(:hover,:focus-visible)) .part.{link},.{uid}:has(.part.{link}:is(:hover,:focus-visible)) .on.{link}"
+    "{{outline:3px solid var(--jp-brand-color1,#0072b2);outline-offset:-1px;font-weight:bold}}"
+)
+
+
+def link_tiles(grid: LayoutGrid, name: str) -> dict[Box, str]:
+    """Return a class for each tile, empty if there are too many."""
+    if _count_tiles(grid) > _MAX_TAB_STOPS:
+        return {}
+    tiles = [tile for pane in grid.panes for row in pane.tiles for tile in row if tile]
+    return {tile.box: f"{name}-{at}" for at, tile in enumerate(tiles)}
+
+
+def link_devices(grid: LayoutGrid, links: Mapping[Box, str], name: str) -> dict[DeviceRef, tuple[str, str]]:
+    """Return the class of each device's tile, and what the device holds."""
+    return {
+        owner: (links.get(tile.box, ""), f"{name}{format_box(tile.box)}")
+        for pane in grid.panes
+        for row in pane.tiles
+        for tile in row
+        if tile
+        for owner in tile.owners
+    }
+
+
+def format_link(links: str, tip: str, kind: str = "part", *, has_stop: bool = False) -> str:
+    """Format the attributes of a part, or of a device (`on`)."""
+    stop = 'tabindex="0" ' if has_stop else ""
+    return f'{stop}class="{kind} {links}" data-tip="{escape(tip)}"'
+
+
+def format_links_css(uid: str, links: Iterable[str]) -> str:
+    """Return a style by which what a device holds stands out.
+
+    Args:
+        uid: class of the element that contains both.
+        links: the classes of all tiles.
+    """
+    return _CSS + _LINKS_CSS.format(uid=uid) + "".join(_LINK_CSS.format(uid=uid, link=link) for link in links)
 
 
 def _format_sliders(grid: LayoutGrid) -> str:
@@ -151,7 +220,9 @@ def _format_sliders(grid: LayoutGrid) -> str:
     )
 
 
-def _format_pane_html(pane: Pane, grid: LayoutGrid, locations: RankLocations, *, has_stops: bool) -> str:
+def _format_pane_html(
+    pane: Pane, grid: LayoutGrid, locations: RankLocations, links: Mapping[Box, str] | None, *, has_stops: bool
+) -> str:
     rows = []
     if pane.columns:
         heads = "".join(f'<th scope="col">{format_range(span, "cols")}</th>' for span in pane.columns)
@@ -159,7 +230,7 @@ def _format_pane_html(pane: Pane, grid: LayoutGrid, locations: RankLocations, *,
     for at, tiles in enumerate(pane.tiles):
         label = format_range(pane.rows[at], "rows" if grid.ndim > 1 else "") if pane.rows else "scalar"
         cells = "".join(
-            _format_tile_html(tile, locations, has_stops=has_stops, is_short=len(tiles) > 8) for tile in tiles
+            _format_tile_html(tile, locations, links, has_stops=has_stops, is_short=len(tiles) > 8) for tile in tiles
         )
         rows.append(
             f'<tr><th scope="row">{label}</th>{cells}<td style="{QUIET_STYLE}">{escape(format_hosts_of_tiles(tiles))}</td></tr>'
@@ -170,7 +241,9 @@ def _format_pane_html(pane: Pane, grid: LayoutGrid, locations: RankLocations, *,
     )
 
 
-def _format_tile_html(tile: Tile | None, locations: RankLocations, *, has_stops: bool, is_short: bool) -> str:
+def _format_tile_html(
+    tile: Tile | None, locations: RankLocations, links: Mapping[Box, str] | None, *, has_stops: bool, is_short: bool
+) -> str:
     if tile is None:
         return "<td></td>"
     color = tile_color(tile, locations)
@@ -184,7 +257,12 @@ def _format_tile_html(tile: Tile | None, locations: RankLocations, *, has_stops:
         words, fill = " ".join(_color_name(word, colors.get(word)) for word in words.split()), "none"
     mark = f" <small>×{tile.replicas}</small>" if tile.replicas > 1 and not tile.is_partial else ""
     stop = ' tabindex="0"' if has_stops else ""
-    return f'<td{stop} title="{escape(tile.description)}" style="background:{fill};{frame}">{words}{mark}</td>'
+    told = (
+        f'title="{escape(tile.description)}"'
+        if links is None
+        else format_link(links.get(tile.box, ""), tile.description)
+    )
+    return f'<td{stop} {told} style="background:{fill};{frame}">{words}{mark}</td>'
 
 
 def _color_name(word: str, color: str | None) -> str:

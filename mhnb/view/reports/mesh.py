@@ -83,21 +83,28 @@ def build_mesh(mesh: MeshShape, *, name: str = "", locations: RankLocations | No
     text = format_mesh_text(mesh, name=name, locations=locations)
 
     def draw() -> Document:
-        assigned = assign_hosts(mesh.devices, locations)
-        shown, rest = split_rows(_rows(mesh)[:_MAX_MAP_ROWS])
-        folded = Fold(pluralize(len(rest), "more line"), [Drawing(draw_mesh(rest, assigned))])
-        return [
-            Line(_format_mesh_title(mesh, assigned.hosts, name), "heading"),
-            Line(_format_directions(mesh), "quiet"),
-            Drawing(draw_mesh(shown, assigned)),
-            *([folded] if rest else []),
-            *map(Line, _format_more(mesh)),
-            Line(_format_reach(find_axis_reach(mesh, assigned.hosts)), "quiet"),
-            *(Line(warning, "bad") for warning in warn_cross_host_axes(mesh, assigned.hosts)),
-            Fold("as text", [Code(text)]),
-        ]
+        hosts = assign_hosts(mesh.devices, locations).hosts
+        heading = Line(_format_mesh_title(mesh, hosts, name), "heading")
+        return [heading, *build_map(mesh, locations), Fold("as text", [Code(text)])]
 
     return [InText([Code(text)]), Drawn(draw)]
+
+
+def build_map(
+    mesh: MeshShape, locations: RankLocations | None = None, attributes: Mapping[DeviceRef, str] | None = None
+) -> Document:
+    """Build a map; `attributes` are those of each device's element."""
+    assigned = assign_hosts(mesh.devices, locations)
+    shown, rest = split_rows(_rows(mesh)[:_MAX_MAP_ROWS])
+    folded = Fold(pluralize(len(rest), "more line"), [Drawing(draw_mesh(rest, assigned, attributes))])
+    return [
+        Line(_format_directions(mesh), "quiet"),
+        Drawing(draw_mesh(shown, assigned, attributes)),
+        *([folded] if rest else []),
+        *map(Line, _format_more(mesh)),
+        Line(_format_reach(find_axis_reach(mesh, assigned.hosts)), "quiet"),
+        *(Line(warning, "bad") for warning in warn_cross_host_axes(mesh, assigned.hosts)),
+    ]
 
 
 def _format_more(mesh: MeshShape) -> list[str]:

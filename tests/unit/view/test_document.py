@@ -47,7 +47,7 @@ ROWS = Table(["rank", "host"], [["0", "host0"], ["10", "host1"]])
 CELL = "padding:1px 10px 1px 0"
 TOP = f"vertical-align:baseline;{CELL}"
 PLACE = "text-align:left;vertical-align:top;border:0;background:none;padding:0 1em 0 0"
-COLUMN = "margin:0 24px 0 0;min-width:0;max-width:100%"
+COLUMN = "margin:0 24px 6px 0;min-width:0;max-width:100%"
 SORT = f'onclick="{escape(SORT_SCRIPT)}" onkeydown="{escape(KEY_SCRIPT)}"'
 TILE = "padding-left:8px;min-width:1em;font-variant-numeric:tabular-nums;margin-right:14px;display:inline-block"
 WRAPPED = "white-space:pre-wrap;overflow-wrap:anywhere"
