@@ -21,18 +21,21 @@ from mhnb.core.arguments import int_argument, unquote
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.magics.session import Session, locations_from_cluster
+from mhnb.sharding.explorer import PlanInput, lay_out
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes
-from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
+from mhnb.sharding.plan import Plan, example_arrays, parse_planned, plan_reshard
+from mhnb.sharding.report import Report
 from mhnb.system.run_dir import expand_user
 from mhnb.view.document import Code, Document, InText, Line, Section
 from mhnb.view.html import RankLocations, new_uid
-from mhnb.view.live.placeholder import hide_missing_widget
-from mhnb.view.live.screen import Screen, detect_screen, print_both, show_document
+from mhnb.view.live.explorer import Explorer
+from mhnb.view.live.screen import Screen, detect_screen, show_document
+from mhnb.view.print_text import print_text
 from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.mesh import build_mesh, build_tree
-from mhnb.view.reports.plan import Explorer, PlanInput, build_plan, build_reshard
+from mhnb.view.reports.plan import build_plan, build_reshard
 
 
 def _layout(session: Session, args: argparse.Namespace) -> None:
@@ -134,26 +137,22 @@ def _layout_flags(parser: argparse.ArgumentParser) -> None:
 def _plan(session: Session, args: argparse.Namespace) -> None:
     arrays = tuple(parse_planned(unquote(text)) for text in args.array or ())
     mesh, program = unquote(args.mesh), unquote(args.program)
-    plan_input = PlanInput(
-        args.hosts, args.devices, mesh, arrays or example_arrays(program, tuple(parse_axes(mesh))), program
-    )
-    screen, uid = detect_screen(), new_uid()
+    axes = tuple(parse_axes(mesh))
+    names = [array.name for array in arrays]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"--array: two arrays are named {twice[0]}; give each a name of its own")
+    plan_input = PlanInput(args.hosts, args.devices, mesh, arrays or example_arrays(program, axes), program)
 
-    def render(wanted: PlanInput) -> dict[str, str]:
-        return print_both(draw_plan(wanted, source=find_source(session.shell.user_ns, wanted.program)))
+    def find_named(program: str) -> str | None:
+        return find_source(session.shell.user_ns, program)
 
+    screen = detect_screen()
     if args.text or not screen.rich:
-        screen.write(render(plan_input)["text/plain"])
+        screen.write(print_text(draw_plan(plan_input, source=find_named(program))))
         return
-
-    def render_below(wanted: PlanInput) -> dict[str, str]:
-        data = render(wanted)
-        return {**data, "text/html": hide_missing_widget(data["text/html"], uid=uid)}
-
-    screen.show(
-        Explorer(plan_input, lambda wanted: screen.replace(render_below(wanted), uid), _axis_names).data, new_uid()
-    )
-    screen.show(render_below(plan_input), uid)
+    Explorer(
+        plan_input, lambda wanted, plan: find_collectives(wanted, plan, source=find_named(wanted.program)), screen
+    ).open()
 
 
 def find_source(namespace: Mapping[str, Any], name: str) -> str | None:
@@ -172,34 +171,32 @@ def find_source(namespace: Mapping[str, Any], name: str) -> str | None:
 
 
 def draw_plan(plan_input: PlanInput, compiler: CompileClient | None = None, *, source: str | None = None) -> Document:
-    """Draw a plan for any input, valid or not.
+    """Draw a plan for any input; arguments as for `find_collectives`."""
+    plan = lay_out(plan_input)
+    report, problem = find_collectives(plan_input, plan, compiler, source=source)
+    return build_plan(plan, report, problem=problem, device_nbytes=plan_input.device_nbytes, uid=new_uid())
+
+
+def find_collectives(
+    plan_input: PlanInput, plan: Plan, compiler: CompileClient | None = None, *, source: str | None = None
+) -> tuple[Report | None, str]:
+    """Return the collectives of a plan's program, or the reason why not.
 
     Args:
-        plan_input: the hosts, devices, mesh, arrays and program to plan for.
+        plan_input: the program to compile, if any.
+        plan: its plan.
         compiler: None for the shared compiler of this process; called only if a program is chosen.
         source: source of the program, if it is a function that only the notebook defines.
     """
+    if not plan_input.program:
+        return None, ""
+    if not plan.is_legal:
+        return None, "collectives are shown once every array is legal"
+    layouts = [layout for _, layout in plan.legal]
     try:
-        plan = make_plan(plan_input.hosts, plan_input.devices_per_host, parse_axes(plan_input.mesh), plan_input.arrays)
-    except InvalidRequest as error:
-        plan = Plan(plan_input.hosts, plan_input.devices_per_host, None, refusal=Refusal(str(error)))
-    report, problem = None, ""
-    if plan_input.program and not plan.is_legal:
-        problem = "collectives are shown once every array is legal"
-    elif plan_input.program:
-        try:
-            layouts = [layout for _, layout in plan.legal]
-            report = (compiler or shared_compiler()).compile_program(source or plan_input.program, layouts)
-        except MhnbError as error:
-            problem = str(error)
-    return build_plan(plan, report, problem=problem, uid=new_uid())
-
-
-def _axis_names(mesh: str) -> tuple[str, ...]:
-    try:
-        return tuple(parse_axes(mesh))
-    except InvalidRequest:
-        return ()
+        return (compiler or shared_compiler()).compile_program(source or plan_input.program, layouts), ""
+    except MhnbError as error:
+        return None, str(error)
 
 
 def _plan_flags(parser: argparse.ArgumentParser) -> None:

@@ -164,9 +164,9 @@ def _met(reached: bool) -> str:  # noqa: FBT001
 def _measure_plan(rounds: int) -> None:
     from mhnb.compiler import CompileClient
     from mhnb.magics.sharding import draw_plan
+    from mhnb.sharding.explorer import PlanInput
     from mhnb.sharding.plan import example_arrays
     from mhnb.view.live.screen import print_both
-    from mhnb.view.reports.plan import PlanInput
 
     arrays = example_arrays("mlp", ("data", "model"))
     with CompileClient() as compiler:

@@ -12,12 +12,12 @@ import pytest
 from mhnb.compiler import MAX_DEVICES, CompileClient
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.magics.sharding import draw_plan
+from mhnb.sharding.explorer import PlanInput
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.plan import PlannedArray, example_arrays, make_plan, parse_planned
 from mhnb.view.print_html import print_html
 from mhnb.view.print_text import print_text
-from mhnb.view.reports.plan import Explorer, PlanInput
 from tests.support.source import ROOT
 from tests.support.view_samples import StrictPage
 
@@ -142,7 +142,7 @@ def test_too_many_devices_are_refused(compiler: CompileClient) -> None:
 def test_notebook_process_does_not_import_jax() -> None:
     """A fresh process that renders a plan with collectives does not import JAX."""
     program = (
-        "import sys\nfrom mhnb.magics.sharding import draw_plan\nfrom mhnb.view.reports.plan import PlanInput\n"
+        "import sys\nfrom mhnb.magics.sharding import draw_plan\nfrom mhnb.sharding.explorer import PlanInput\n"
         "from mhnb.view.print_text import print_text\n"
         "from mhnb.compiler import close_shared\n"
         "print('all-reduce' in print_text(draw_plan(PlanInput(program='lambda x, w: (x @ w).sum()'))), 'jaxlib' in sys.modules)\n"
@@ -181,60 +181,3 @@ def test_plan_of_1024_devices_is_drawn(compiler: CompileClient) -> None:
 def test_invalid_plan_shows_its_reason(plan_input: PlanInput, reason: str) -> None:
     """The reason for invalid input is shown, in JAX's words if it has any, without a compile request."""
     assert reason in print_text(draw_plan(plan_input))
-
-
-class TestExplorer:
-    """The controls of `%mhjax plan`, without a front end."""
-
-    @staticmethod
-    def explorer() -> tuple[Explorer, list[PlanInput]]:
-        """Return an explorer and the list of inputs that it requests a plan for."""
-        requested: list[PlanInput] = []
-        return Explorer(PlanInput(), requested.append, lambda _: ("data", "model")), requested
-
-    def test_text_form_names_the_controls(self) -> None:
-        """Without widgets, as in a stored notebook, the text names the controls instead of listing the widgets."""
-        text = self.explorer()[0].data["text/plain"]
-        assert text == "mhjax · the controls of %mhjax plan need a running kernel"
-
-    def test_each_control_requests_a_plan(self) -> None:
-        """Each change of a control requests a plan with the hosts, mesh, shape, dtype and spec as typed."""
-        explorer, requested = self.explorer()
-        explorer.hosts.value = 8
-        assert requested[-1].hosts == 8
-        explorer.mesh.value = "x 16"
-        name, shape, dtype, spec, _ = explorer.rows.children[0].children
-        shape.value, dtype.value, spec.value = "(8, 4)", "bfloat16", "P('x')"
-        assert requested[-1].mesh == "x 16"
-        assert requested[-1].arrays[0] == PlannedArray(name.value, (8, 4), "P('x')", "bfloat16")
-
-    def test_built_in_program_replaces_arrays(self) -> None:
-        """A built-in program replaces the arrays, and a program of the user keeps them."""
-        explorer, requested = self.explorer()
-        explorer.program.value = "attention"
-        assert [array.name for array in requested[-1].arrays] == ["x", "wq", "wk", "wv", "wo"]
-        explorer.program.value = "lambda *a: a"
-        assert len(requested[-1].arrays) == 5
-
-    def test_arrays_can_be_added_and_removed(self) -> None:
-        """A row can be added and removed."""
-        explorer, requested = self.explorer()
-        explorer.add_button.click()
-        assert len(requested[-1].arrays) == 3
-        explorer.rows.children[0].children[-1].click()
-        assert [array.name for array in requested[-1].arrays] == ["w", "a2"]
-
-    def test_failed_answer_is_shown(self) -> None:
-        """If the answer fails the controls stay usable and show the error until an answer succeeds."""
-        failures = [True]
-
-        def answer(plan_input: PlanInput) -> None:
-            if failures:
-                raise RuntimeError(f"no <{plan_input.hosts}>")
-
-        explorer = Explorer(PlanInput(), answer, lambda _: ())
-        explorer.hosts.value = 5
-        assert "RuntimeError: no &lt;5&gt;" in explorer.problem.value
-        failures.clear()
-        explorer.hosts.value = 6
-        assert explorer.problem.value == ""

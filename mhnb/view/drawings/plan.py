@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from mhnb.view.html import FAILED_COLOR
+from mhnb.view.html import STATE_COLORS
 from mhnb.view.mime import format_pre
 
-_BAR_COLOR = "#0072b2"
+_BAR_COLOR = STATE_COLORS["running"]
 _CELL_STYLE = "text-align:left;border:0;background:none;padding:1px 10px 1px 0"
 _COPY_SCRIPT = (
     "getSelection().selectAllChildren(this.nextElementSibling);"
@@ -29,7 +29,7 @@ def draw_bars(rows: Sequence[tuple[str, float, str]], *, is_over: bool) -> str:
         rows: the bars; the last is the sum of the others.
         is_over: whether the sum is too large.
     """
-    colors = [*[_BAR_COLOR] * (len(rows) - 1), FAILED_COLOR if is_over else _BAR_COLOR]
+    colors = [*[_BAR_COLOR] * (len(rows) - 1), STATE_COLORS["failed"] if is_over else _BAR_COLOR]
     bars = "".join(_draw_bar(*row, color) for row, color in zip(rows, colors, strict=True))
     return f'<table style="border-collapse:collapse;margin:2px 0">{bars}</table>'
 

@@ -1,178 +1,66 @@
-"""What-if plans and reshards: the explorer's controls, and both results.
+"""What-if plans and reshards.
 
-A plan shows a table of the arrays, refusals with JAX's own reason, the shards and the collectives.
+A plan shows a table of the arrays, refusals with JAX's own reason, the shards, the memory, the collectives and the code.
 A reshard shows two static layouts and a list of what moves between them.
-
-The controls decide nothing about shardings, or about where the answer is shown. The answer is not a widget, because front ends do
-not save widgets and it should be readable in the stored notebook.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from mhnb.sharding.boxes import format_box
+from mhnb.sharding.explorer import format_plan_code
 from mhnb.sharding.layout import format_dtype_and_shape, format_nbytes
 from mhnb.sharding.mesh import find_axis_reach, format_axes, warn_cross_host_axes
-from mhnb.sharding.plan import Move, Plan, PlannedArray, Refusal, Reshard, example_arrays
+from mhnb.sharding.plan import Move, Plan, Refusal, Reshard
 from mhnb.sharding.report import Report
-from mhnb.view.document import Code, Columns, Document, Fold, InHtml, InText, Line, Part, Problem, Section, Span
+from mhnb.types import DeviceRef
+from mhnb.view.document import (
+    Code,
+    Columns,
+    Document,
+    Drawing,
+    Fold,
+    InHtml,
+    InText,
+    Line,
+    Part,
+    Problem,
+    Section,
+    Span,
+    Table,
+)
+from mhnb.view.drawings.layout import (
+    HTML_RESOLUTION,
+    draw_panes,
+    format_link,
+    format_links_css,
+    format_tabs_css,
+    link_devices,
+    link_tiles,
+)
+from mhnb.view.drawings.plan import COPY_CSS, draw_bars, draw_beside, draw_code, draw_with_tips
 from mhnb.view.html import RankLocations
+from mhnb.view.layout_grid import assign_hosts, build_grid, format_cost, format_layout_text
 from mhnb.view.print_html import print_parts
 from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.layout import build_layout
-from mhnb.view.reports.mesh import build_tree
-
-PROGRAMS = ("", "matmul", "mlp", "attention")
-_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "int8", "bool")
-
-
-@dataclass(frozen=True, slots=True)
-class PlanInput:
-    """Values of the controls; text as typed."""
-
-    hosts: int = 4
-    devices_per_host: int = 2
-    mesh: str = "data 4, model 2"
-    arrays: tuple[PlannedArray, ...] = field(default_factory=lambda: example_arrays("matmul", ("data", "model")))
-    program: str = ""
-    """One of `PROGRAMS`, `module:function` or an expression; empty for none."""
-
-
-class Explorer:
-    """Widgets for the input of a plan.
-
-    Args:
-        initial: the initial values.
-        show_result: shows the result for the values, whatever was typed; called for each change.
-        axis_names: returns the names of the axes in the mesh's text; empty if it cannot be parsed.
-    """
-
-    def __init__(
-        self, initial: PlanInput, show_result: Callable[[PlanInput], None], axis_names: Callable[[str], Sequence[str]]
-    ) -> None:
-        import ipywidgets  # type: ignore[import-untyped]  # it has no types
-
-        self._ipywidgets: Any = ipywidgets
-        self._show_result, self._axis_names = show_result, axis_names
-        narrow, wide = ({"layout": ipywidgets.Layout(width=width)} for width in ("130px", "320px"))
-        number = {"style": {"description_width": "70px"}, "continuous_update": False, **narrow}
-        self.hosts = ipywidgets.BoundedIntText(initial.hosts, min=1, max=4096, description="hosts", **number)
-        self.devices = ipywidgets.BoundedIntText(
-            initial.devices_per_host, min=1, max=4096, description="devices", **number
-        )
-        self.mesh = ipywidgets.Text(initial.mesh, description="mesh", continuous_update=False, **wide)
-        self.program = ipywidgets.Combobox(
-            value=initial.program, options=PROGRAMS[1:], placeholder="program: matmul, or lambda x, w: x @ w", tooltip="what is compiled",
-            ensure_option=False, continuous_update=False, **wide,
-        )  # fmt: skip
-        self.add_button = ipywidgets.Button(description="add array", **narrow)
-        self.rows = ipywidgets.VBox()
-        self.problem = ipywidgets.HTML()
-        head = ipywidgets.HBox([self.hosts, self.devices, self.mesh, self.program])
-        self.box = ipywidgets.VBox([head, self.rows, self.add_button, self.problem])
-        self.box.add_class("mhnb-plan")
-        self.rows.children = tuple(self._row(array) for array in initial.arrays)
-        for control in (self.hosts, self.devices, self.mesh):
-            control.observe(self._changed, "value")
-        self.program.observe(self._program_changed, "value")
-        self.add_button.on_click(self._add)
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """Return the controls' display data; stored notebooks show only its text."""
-        shown: dict[str, Any] = self.box._repr_mimebundle_()
-        return {**shown, "text/plain": "mhjax · the controls of %mhjax plan need a running kernel"}
-
-    @property
-    def plan_input(self) -> PlanInput:
-        """Return the current values of the controls."""
-        arrays = tuple(_read_row(row) for row in self.rows.children)
-        return PlanInput(self.hosts.value, self.devices.value, self.mesh.value, arrays, self.program.value.strip())
-
-    def _row(self, array: PlannedArray) -> Any:
-        widgets = self._ipywidgets
-        layout = widgets.Layout(width="140px")
-        name = widgets.Text(
-            array.name,
-            placeholder="name",
-            tooltip="name of the array",
-            continuous_update=False,
-            layout=widgets.Layout(width="80px"),
-        )
-        shape = widgets.Text(
-            ", ".join(map(str, array.shape)),
-            placeholder="shape",
-            tooltip="shape of the array",
-            continuous_update=False,
-            layout=layout,
-        )
-        options = _DTYPES if array.dtype in _DTYPES else (array.dtype, *_DTYPES)
-        dtype = widgets.Dropdown(
-            value=array.dtype,
-            options=options,
-            tooltip="element type of the array",
-            layout=widgets.Layout(width="110px"),
-        )
-        spec = widgets.Text(
-            array.spec,
-            placeholder="P(...)",
-            tooltip="spec of the array",
-            continuous_update=False,
-            layout=widgets.Layout(width="260px"),
-        )
-        drop = widgets.Button(description="×", tooltip="remove this array", layout=widgets.Layout(width="32px"))
-        row = widgets.HBox([name, shape, dtype, spec, drop])
-        for control in (name, shape, dtype, spec):
-            control.observe(self._changed, "value")
-        drop.on_click(lambda _: self._remove(row))
-        return row
-
-    def _add(self, _: Any) -> None:
-        count = len(self.rows.children)
-        self.rows.children = (*self.rows.children, self._row(PlannedArray(f"a{count}", (1024, 1024), "P()")))
-        self._changed()
-
-    def _remove(self, row: Any) -> None:
-        self.rows.children = tuple(other for other in self.rows.children if other is not row)
-        self._changed()
-
-    def _program_changed(self, _: Any) -> None:
-        """Replace the arrays by those of a known program."""
-        if self.program.value in PROGRAMS[1:]:
-            arrays = example_arrays(self.program.value, self._axis_names(self.mesh.value))
-            self.rows.children = tuple(self._row(array) for array in arrays)
-        self._changed()
-
-    def _changed(self, _: Any = None) -> None:
-        try:
-            self._show_result(self.plan_input)
-            self.problem.value = ""
-        except Exception as error:  # noqa: BLE001 - a view that fails reports it and stays usable
-            self.problem.value = print_parts([Code(f"{type(error).__name__}: {error}")])
-
-
-def _read_row(row: Any) -> PlannedArray:
-    name, shape, dtype, spec, _ = row.children
-    sizes = [part for part in shape.value.strip(" ()[]").split(",") if part.strip()]
-    array = PlannedArray(name.value.strip(), (), spec.value.strip() or "P()", dtype.value)
-    if not all(part.strip().isdecimal() for part in sizes):
-        # The drawing reports it as an invalid size.
-        return replace(array, shape=(-1,))
-    return replace(array, shape=tuple(map(int, sizes)))
-
+from mhnb.view.reports.mesh import build_map, build_tree
 
 # -- a what-if plan
 
 
 _MAX_DRAWN = 8
-"""Maximum number of arrays whose shards are drawn; the table has all."""
+"""Maximum number of arrays with a drawing or a bar; the table has all."""
+_MAX_DEVICE_STOPS = 64
+"""Maximum number of devices with a tab stop; more would trap a keyboard user."""
+_BAR_CHARS = 24
 
 
-def _format_plan_title(plan: Plan) -> str:
+def format_plan_title(plan: Plan) -> str:
+    """Format the hosts, the devices and the mesh in one line."""
     device_count = plan.hosts * plan.devices_per_host
     heading = f"plan · {plan.hosts} hosts × {plan.devices_per_host} devices"
     if plan.mesh is None:
@@ -195,30 +83,120 @@ def _format_mesh_lines(plan: Plan) -> list[str]:
     return [" · ".join(crossing), *(f"warning: {text}" for text in warn_cross_host_axes(plan.mesh))]
 
 
-def build_plan(plan: Plan, report: Report | None = None, *, problem: str = "", uid: str = "mhnb-0") -> Document:
+def build_plan(
+    plan: Plan,
+    report: Report | None = None,
+    *,
+    problem: str = "",
+    device_nbytes: int | None = None,
+    uid: str = "mhnb-0",
+) -> Document:
     """Build a plan.
 
     Args:
         plan: the plan.
         report: the collectives of its program; None if there is no report.
         problem: the reason why there is no report although one was requested.
+        device_nbytes: memory of a device; None if it is unknown.
         uid: unique in the notebook.
     """
-    gap = InText([Line("")])
     parts: list[Part] = [
-        Line(_format_plan_title(plan), "heading"),
-        *(Line(line, "quiet") for line in _format_mesh_lines(plan)),
+        Line(format_plan_title(plan), "heading"),
+        InText([Line(line, "quiet") for line in _format_mesh_lines(plan)]),
         *(Problem(name, refusal.reason, "JAX", refusal.jax_says) for name, refusal in _list_refusals(plan)),
     ]
     if plan.legal:
-        parts += [Section(build_tree(plan.tree)), gap]
-        parts += [
-            Section(build_layout(layout, name=name, uid=f"{uid}-{at}"))
-            for at, (name, layout) in enumerate(plan.legal[:_MAX_DRAWN])
-        ]
-    if report is not None:
-        parts += [gap, Section(build_collectives([report]))]
-    return [*parts, *([Line(problem, "bad")] if problem else [])]
+        texts = [Code(format_layout_text(layout, name=name)) for name, layout in plan.legal[:_MAX_DRAWN]]
+        parts += [Section(build_tree(plan.tree)), _GAP, InText(texts)]
+    drawings = draw_plan_parts(plan, uid)
+    arrays = [
+        print_parts([Line(f"{name} · {layout.spec} · {format_cost(layout)}")]) + drawings.arrays[name]
+        for name, layout in plan.legal
+        if name in drawings.arrays
+    ]
+    parts += [Drawing(draw_beside(uid, drawings.devices, arrays), drawings.css)] if plan.mesh else []
+    return [*parts, *build_results(plan, report, problem=problem, device_nbytes=device_nbytes)]
+
+
+_GAP = InText([Line("")])
+
+
+def build_results(
+    plan: Plan, report: Report | None = None, *, problem: str = "", device_nbytes: int | None = None
+) -> Document:
+    """Build what follows from a plan: memory, collectives and code."""
+    blocks: list[Document] = [_build_memory(plan, device_nbytes)] if plan.legal else []
+    blocks += [build_collectives([report])] if report is not None else []
+    blocks += [[Line(problem, "bad")]] if problem else []
+    if code := format_plan_code(plan):
+        blocks.append([Drawing(draw_code(code), COPY_CSS), InText([Code(code)])])
+    return [Columns([[_GAP, *block] for block in blocks])]
+
+
+def _build_memory(plan: Plan, device_nbytes: int | None) -> Document:
+    """Build a bar for each large array, and one for all."""
+    total = plan.tree.nbytes_per_device
+    sizes = [(name, layout.nbytes_per_device) for name, layout in plan.legal]
+    if len(sizes) > _MAX_DRAWN:
+        sizes.sort(key=lambda item: -item[1])
+        rest = sizes[_MAX_DRAWN:]
+        sizes = [*sizes[:_MAX_DRAWN], (f"{len(rest)} more", sum(nbytes for _, nbytes in rest))]
+    scale = max(total, device_nbytes or 0, 1)
+    limit = "" if device_nbytes is None else f" of {format_nbytes(device_nbytes)} ({100 * total / device_nbytes:.3g} %)"
+    rows = [(name, nbytes / scale, format_nbytes(nbytes)) for name, nbytes in sizes]
+    rows.append(("in all", total / scale, format_nbytes(total) + limit))
+    is_over = device_nbytes is not None and total > device_nbytes
+    heading = f"Memory of each of {len(plan.mesh.devices) if plan.mesh else 0} devices"
+    over = f"✗ does not fit: {format_nbytes(total - (device_nbytes or 0))} too much on each device"
+    bars = [(name, size, "█" * round(_BAR_CHARS * share)) for name, share, size in rows]
+    return [
+        InHtml([Line(heading, "heading"), Drawing(draw_bars(rows, is_over=is_over))]),
+        InText([Table((heading, "", ""), bars)]),
+        *([Line(over, "bad")] if is_over else []),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDrawings:
+    """Drawings in which what belongs together stands out under the pointer."""
+
+    devices: str
+    """Empty without a mesh."""
+    arrays: Mapping[str, str]
+    """By name; only the first few."""
+    css: str
+    """Its rules are for drawings inside an element of the class `uid`."""
+
+
+def draw_plan_parts(plan: Plan, uid: str) -> PlanDrawings:
+    """Draw devices and arrays; `uid` is unique in the notebook."""
+    if plan.mesh is None:
+        return PlanDrawings("", {}, "")
+    locations = assign_hosts(plan.mesh.devices, None)
+    arrays: dict[str, str] = {}
+    classes: list[str] = []
+    css = ""
+    held: dict[DeviceRef, list[tuple[str, str]]] = {device: [] for device in plan.mesh.devices}
+    for at, (name, layout) in enumerate(plan.legal[:_MAX_DRAWN]):
+        grid = build_grid(layout, HTML_RESOLUTION, name=name)
+        links = link_tiles(grid, f"{uid}-{at}") if len(held) <= _MAX_DEVICE_STOPS else {}
+        panes = draw_panes(grid, locations, f"{uid}-pane{at}", links=links)
+        arrays[name] = draw_with_tips(panes) + print_parts([Line(note, "quiet") for note in grid.notes])
+        css += format_tabs_css(grid, f"{uid}-pane{at}")
+        classes += links.values()
+        for device, link in link_devices(grid, links, name).items():
+            held[device].append(link)
+    attributes = {
+        device: format_link(
+            " ".join(link for link, _ in links),
+            f"{device} on {locations.hosts[device.rank]} · " + (", ".join(tip for _, tip in links) or "no array"),
+            "on",
+            has_stop=len(held) <= _MAX_DEVICE_STOPS,
+        )
+        for device, links in held.items()
+    }
+    devices = draw_with_tips(print_parts(build_map(plan.mesh, None, attributes)), is_map=True)
+    return PlanDrawings(devices, arrays, css + format_links_css(uid, classes))
 
 
 # -- a reshard

@@ -109,6 +109,9 @@ def test_a_plan_needs_no_cluster(idle: Session) -> None:
     assert out.splitlines()[0] == "plan · 2 hosts × 2 devices · mesh (data 2, model 2) on 4 of 4"
     assert "rows 4:8    1:0 1:1     host1" in out
     assert "all-reduce" in out
+    assert "a_sharding = NamedSharding(mesh, P('data', None))  # f32[8,6]" in out
+    twice = '%mhjax plan --array "a f32[8]" --array "a f32[4]"'
+    assert "two arrays are named a; give each a name of its own" in idle.expect_usage_error(twice)
     bad = idle.run("""%mhjax plan --mesh "data 4, model 2" --array "a f32[6] P('data')" """).out
     assert "✗ a: P('data') shards dim 0 of size 6" in bad
     assert "JAX: … implies that array axis 0 is partitioned 4 times" in bad
@@ -121,7 +124,7 @@ def test_a_front_end_gets_controls(idle: Session, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("mhnb.magics.sharding.detect_screen", lambda: screen)
     idle.run(f"%mhjax plan {flags}")
     assert ([act[0] for act in screen.calls], screen.written) == (["show", "show"], [])
-    assert "application/vnd.jupyter.widget-view+json" in str(screen.calls[0])
+    assert "application/vnd.jupyter.widget-view+json" in str(screen.calls[1])
     idle.run(f"%mhjax plan --text {flags}")
     assert (len(screen.calls), len(screen.written)) == (2, 1)
 
