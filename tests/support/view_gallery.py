@@ -30,10 +30,11 @@ from mhnb.core.trace import (
     sum_collectives,
 )
 from mhnb.core.variables import VariableInfo, VariableRow
+from mhnb.sharding.explorer import PlanInput, lay_out
 from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
-from mhnb.sharding.plan import Plan, Refusal, plan_reshard
+from mhnb.sharding.plan import Plan, PlannedArray, Refusal, plan_reshard
 from mhnb.sharding.report import Collective, Report
 from mhnb.sharding.shardy import Explanation
 from mhnb.types import PHASES, DeviceRef, RankError, RankInfo, StartProgress
@@ -55,8 +56,10 @@ from mhnb.view.document import (
     Table,
     Tiles,
 )
+from mhnb.view.drawings.form import Refused
 from mhnb.view.drawings.metrics import draw_card
 from mhnb.view.html import STATE_COLORS, RankLocations
+from mhnb.view.live.explorer import FormState, build_form
 from mhnb.view.live.frame import MAX_BLOCKS, build_frame, frame_parts
 from mhnb.view.live.placeholder import format_first_placeholder, format_replacement
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
@@ -464,6 +467,16 @@ def sheet_of_parts() -> str:
     return print_html([Drawing(f'<div class="mhnb-sheet">{html}</div>', css=_SHEET_CSS)])
 
 
+def _explorer(count: int) -> str:
+    """Return the form of a plan with an array that is not legal and a field that is not valid."""
+    arrays = (PlannedArray("x", (64, 6), "P('data', None)"), PlannedArray("y", (63, 6), "P('data', None)"))
+    plan_input = PlanInput(count, 2, f"data {count}, model 2", arrays, device_nbytes=1024)
+    state = FormState(plan_input, lay_out(plan_input), {"hosts": Refused("'many' is not a number", "many")})
+    css = (Path(mhnb.view.live.__file__).parent / "form.css").read_text(encoding="utf-8")
+    parts = "".join(f"<div>{html}</div>" for _, html in build_form(state, "mhnb-explorer"))
+    return f'<div class="mhnb mhnb-form mhnb-explorer"><style>{css}</style>{parts}</div>'
+
+
 def stored_views(count: int) -> dict[str, str]:
     """Return the HTML of every stored view by name; results of cells in each layout of the ranks."""
     locations = _locations(count)
@@ -487,6 +500,7 @@ def stored_views(count: int) -> dict[str, str]:
         views |= (
             {"a rank died": format_cell_html(rank_died(), locations=locations)} | lesson_samples() | error_samples()
         )
+    views["explorer"] = _explorer(count)
     documents = {name: document for name, document in (reports(count) | sharding_views(count)).items() if document}
     return views | {name: print_html(document) for name, document in documents.items()}
 

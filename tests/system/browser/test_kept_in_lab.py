@@ -120,7 +120,7 @@ def test_panel_without_kernel_is_text(kept: Kept) -> None:
     ("source", "living", "left"),
     [
         (RUNNING, ".mhnb-panel", "ranks 0-1 · running 1.1 s"),
-        (PLAN, ".mhnb-plan", "plan · 4 hosts × 2 devices"),
+        (PLAN, ".mhnb-form", "plan · 4 hosts × 2 devices"),
     ],
 )
 def test_saved_widgets_leave_no_error(kept: Kept, source: str, living: str, left: str) -> None:

@@ -1,4 +1,4 @@
-"""Shardings in a real JupyterLab: the controls of the explorer, sliders and keys of a layout, and headings of a table."""
+"""Shardings in a real JupyterLab: the form of the explorer, sliders and keys of a layout, and headings of a table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.axe import violations
 from tests.support.lab import Lab, LabPage, open_chromium, wait_until
 
 if TYPE_CHECKING:
@@ -46,44 +47,118 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
         yield opened
 
 
-def type_into(field: Locator, text: str) -> None:
-    """Replace a field's text and press Enter, as a user does."""
-    field.fill(text)
-    field.press("Enter")
+@pytest.fixture
+def form(page: LabPage) -> Locator:
+    """The explorer's form, as new."""
+    page.start_cell(0)
+    page.wait_idle()
+    return page.cell(0).locator(".mhnb-form")
 
 
-def wait_for(page: LabPage, text: str) -> None:
-    """Wait until the explorer shows the text."""
-    area = page.cell(0).locator(".jp-Cell-outputArea")
+def press(page: LabPage, *keys: str) -> None:
+    """Press keys one after the other, wherever the focus is."""
+    for key in keys:
+        page.page.keyboard.press(key)
+
+
+def assert_shows(form: Locator, text: str) -> None:
+    """Wait until the form shows the text."""
     try:
-        area.get_by_text(text).first.wait_for(timeout=60_000)
+        form.get_by_text(text).first.wait_for(timeout=60_000)
     except Exception as error:
-        raise AssertionError(f"the explorer does not say {text!r}: {area.inner_text()[-1500:]}") from error
+        raise AssertionError(f"the form does not say {text!r}: {form.inner_text()[-1500:]}") from error
 
 
-def test_the_explorer_answers_each_change(page: LabPage) -> None:
-    """The explorer answers each change of its fields, and the last answer is in the stored notebook.
+def focused(page: LabPage) -> str:
+    """Return the name of the focused control."""
+    name: str = page.page.evaluate("document.activeElement.getAttribute('data-field')")
+    return name
 
-    An invalid spec is refused beside its array in JAX's words and drawn once it is fixed; a program shows its collectives.
-    """
-    wait_for(page, "plan · 4 hosts × 2 devices · mesh (data 4, model 2) on 8 of 8")
-    row = page.cell(0).locator(".mhnb-plan .widget-vbox .widget-hbox").first
-    shape = row.get_by_placeholder("shape")
-    type_into(shape, "6, 8")
-    wait_for(page, "implies that array axis 0 is partitioned 4 times, but the dimension size is 6")
-    type_into(shape, "8, 8")
-    wait_for(page, "f32[8,8] P('data', None)")
-    type_into(shape, "1024, 1024")
-    type_into(page.cell(0).get_by_placeholder("program:"), "lambda x, w: (x @ w).sum()")
-    wait_for(page, "all-reduce")
-    type_into(page.cell(0).get_by_placeholder("program:"), "")
-    type_into(page.cell(0).get_by_label("hosts"), "128")
-    type_into(page.cell(0).get_by_label("devices"), "8")
-    type_into(page.cell(0).get_by_label("mesh"), "data 128, model 8")
-    wait_for(page, "mesh (data 128, model 8) on 1024 of 1024")
+
+def test_a_plan_is_made_by_keyboard(page: LabPage, form: Locator) -> None:
+    """Without a mouse: a mesh by arrows, a spec, memory and code; the focus stays, and the file has the same plan."""
+    assert_shows(form, "mesh (data 4, model 2) on 8 of 8")
+    form.get_by_label("Devices per host").focus()
+    press(page, "Tab")
+    page.page.keyboard.type("0.01")
+    press(page, "Tab")
+    assert focused(page) == "program"
+    assert_shows(form, "3.0 MiB of 10.2 MiB (29.3 %)")
+    press(page, "Tab", "ArrowRight")
+    assert_shows(form, "mesh (data 2, model 4) on 8 of 8")
+    assert focused(page) == "sizes"
+    assert form.get_by_label("2 × 4").is_checked()
+    outline = form.locator("label:has(:checked)").evaluate("node => getComputedStyle(node).outlineStyle")
+    assert outline == "solid"
+    form.get_by_label("Shape").first.focus()
+    press(page, "Tab", "Tab", "Tab", "Tab", "m")
+    assert focused(page) == "array.0.dim1"
+    assert_shows(form, "P('data', 'model') · 512.0 KiB per device")
+    assert form.get_by_label("Dim 0 of 1024").first.locator("option:disabled").all_inner_texts() == [
+        "model: 'model' divides dim 1",
+        "data, model: 'model' divides dim 1",
+    ]
+    code = "x_sharding = NamedSharding(mesh, P('data', 'model'))  # f32[1024,1024]"
+    assert code in form.locator("pre").inner_text()
+    form.get_by_role("button", name="Copy").press("Enter")
+    assert page.page.evaluate("getSelection().toString()").strip() == form.locator("pre").inner_text().strip()
+    assert form.get_by_role("button", name="Copied").is_visible()
     page.save()
     stored = json.loads((page.lab.root / "nb.ipynb").read_text())["cells"][0]["outputs"]
-    assert "mesh (data 128, model 8) on 1024 of 1024" in "".join(stored[1]["data"]["text/html"])
+    [plan] = [output["data"] for output in stored if "text/html" in output.get("data", {})]
+    assert code in "".join(plan["text/plain"])
+    assert "mesh (data 2, model 4) on 8 of 8" in "".join(plan["text/html"])
+    assert violations(page.page, ".mhnb-form") == []
+
+
+def test_drawing_follows_the_pointer(page: LabPage, form: Locator) -> None:
+    """Over a device, its part of each array stands out; over a part, the devices that hold it; both say so in words."""
+
+    def outlined(selector: str) -> list[str]:
+        return [
+            node.inner_text()
+            for node in form.locator(selector).all()
+            if node.evaluate("node => getComputedStyle(node).outlineStyle") == "solid"
+        ]
+
+    form.get_by_label("4 × 2").check()
+    form.get_by_label("Dim 1 of 1024").first.select_option("")
+    assert_shows(form, "P('data', None) · 1.0 MiB per device")
+    device = form.locator("td.on").nth(3)
+    device.hover()
+    assert outlined("td.part") == ["1:0 1:1 ×2", "0:1 1:1 2:1 3:1 ×4"]
+    assert device.evaluate("node => getComputedStyle(node, '::after').content") == (
+        '"1:1 on host1 · x[256:512, 0:1024], w[0:1024, 512:1024]"'
+    )
+    form.locator("td.part").nth(1).hover()
+    assert outlined("td.on") == ["1:0", "1:1"]
+
+
+def test_invalid_text_is_kept(page: LabPage, form: Locator) -> None:
+    """A shape that JAX refuses is refused in its words beside its field; text that is no shape stays until it is corrected."""
+    shape = form.get_by_label("Shape").first
+    shape.fill("6, 8")
+    shape.press("Enter")
+    assert_shows(form, "implies that array axis 0 is partitioned 4 times, but the dimension size is 6")
+    shape.fill("6 by 8")
+    shape.press("Enter")
+    assert_shows(form, "'6 by 8' is not a shape")
+    assert shape.input_value() == "6 by 8"
+    assert focused(page) == "array.0.shape"
+    shape.fill("1024, 1024")
+    shape.press("Enter")
+    assert_shows(form, "P('data', None) · 1.0 MiB per device")
+
+
+def test_a_program_shows_its_collectives(form: Locator) -> None:
+    """A program is compiled, and its collectives are a table."""
+    program = form.get_by_label("Program")
+    program.fill("lambda x, w: (x @ w).sum()")
+    program.press("Enter")
+    assert_shows(form, "all-reduce")
+    program.fill("")
+    program.press("Enter")
+    form.get_by_text("all-reduce").first.wait_for(state="detached", timeout=60_000)
 
 
 def test_slider_selects_a_pane(page: LabPage) -> None:
