@@ -87,6 +87,7 @@ if rank == 2:
     while not x.is_deleted():
         time.sleep(0.1)""",
     "stop": "%mhjax stop",
+    "plan": """%mhjax plan --program "lambda x: x.sum()" --array "x bf16[1024,512] P('data')" """,
 }
 NAMES = list(CELLS)
 PICTURES = (
@@ -98,6 +99,7 @@ PICTURES = (
     "metrics",
     "order-mismatch",
     "panel",
+    "plan",
     "stragglers",
     "trace",
 )
@@ -106,6 +108,8 @@ SHORTEN_PATHS = """(cell, [own, usual]) => {
     while (walker.nextNode()) walker.currentNode.data = walker.currentNode.data.replace(own, usual)
 }"""
 """As on the pages: the tests keep the state of clusters in a folder of their own."""
+HEIGHTS = {"plan": 1400}
+"""Of the window, for an output that is higher than most."""
 SHOWN = {"hang": ".mhnb-hang", "panel": ".mhnb-panel .mhnb-button"}
 """What is in the output before the picture is taken, of cells whose output comes late."""
 
@@ -133,6 +137,7 @@ def taken(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         page.open("pictures.ipynb")
         texts = {}
         for name in CELLS:
+            page.page.set_viewport_size({"width": WIDTH, "height": HEIGHTS.get(name, 900)})
             _run(page, name)
             texts[name] = page.cell(NAMES.index(name)).inner_text()
             if name in PICTURES:
@@ -180,6 +185,7 @@ def test_picture_of_a_cell(taken: Taken, name: str) -> None:
         ("stragglers", ["rank 2 came last at"]),
         ("trace", ["compute", "waiting", "all-reduce"]),
         ("panel", ["rank 2"]),
+        ("plan", ["4 × 2", "data: 4 parts of 256", "all-reduce", "x_sharding = NamedSharding("]),
     ],
 )
 def test_output_is_what_the_page_says(taken: Taken, name: str, words: list[str]) -> None:
