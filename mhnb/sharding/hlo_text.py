@@ -20,6 +20,7 @@ _NBITS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}
 _NUMBERED = re.compile(r"(?:bf|f|s|u)(\d+)(?:e\d+m\d+\w*)?$")
 _SMALL = re.compile(r"f(\d+)e\d+m\d+\w*$")
 _ARRAY = re.compile(r"(\w+)\[([^\]]*)\]|(token|opaque)")
+_SPACE = re.compile(r"S\((\d+)\)\}")
 _COMMENT = re.compile(r"/\*.*?\*/")
 
 
@@ -30,11 +31,22 @@ class HloShape:
     dtype: str
     """HLO's name, as bf16 or pred."""
     dims: tuple[int, ...]
+    memory_space: int = field(default=0, compare=False)
+    """Where it is; 0 is the device's main memory, 5 the host's. On TPU 1 is on the chip."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return prod(self.dims)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes without padding; types under 8 bits are packed."""
-        return (prod(self.dims) * _nbits(self.dtype) + 7) // 8
+        return self.nbytes_of(self.size)
+
+    def nbytes_of(self, size: int) -> int:
+        """Return the bytes of some of its elements."""
+        return (size * _nbits(self.dtype) + 7) // 8
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
@@ -76,7 +88,7 @@ def split_shape(text: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def parse_shape(text: str) -> Tree:
-    """Parse a shape, ignoring layouts, tilings and memory spaces.
+    """Parse a shape, ignoring layouts and tilings.
 
     Raises:
         UnknownForm: the text is not a shape, or has an element type of unknown size or a dimension unknown at compile time.
@@ -96,7 +108,8 @@ def parse_shape(text: str) -> Tree:
     if not all(word.isdecimal() for word in words):
         raise _unknown(text, "a dimension is not a number")
     _nbits(dtype)
-    return HloShape(dtype, tuple(int(word) for word in words))
+    space = _SPACE.search(text, found.end())
+    return HloShape(dtype, tuple(int(word) for word in words), int(space[1]) if space else 0)
 
 
 def _split_tuple(text: str) -> Iterator[str]:
@@ -136,10 +149,12 @@ def _unknown(text: str, why: str) -> UnknownForm:
 
 
 _HEADER = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*)?\{\s*$")
-_INSTRUCTION = re.compile(r"\s+(?:ROOT\s+)?%?([\w.\-]+) = ")
+_INSTRUCTION = re.compile(r"\s+(ROOT\s+)?%?([\w.\-]+) = ")
 _CALLED = re.compile(r"\b(body|condition|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
 _CALLED_LIST = re.compile(r"\b(branch_computations|called_computations|calls)=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_INTEGER = re.compile(r"(-?\d+)\)")
+_INDEX = re.compile(r"\bindex=(\d+)")
 _COUNTS = re.compile(r"\b(replica_count|num_partitions)=(\d+)")
 _ROW = re.compile(r'^(\d+) (?:"(.*)"|\{(.*)\})$')
 _NOTEBOOK_SOURCE = re.compile(r"<([^<>]+)>")
@@ -235,6 +250,9 @@ class Computation:
 
     name: str
     texts: dict[str, str] = field(default_factory=dict)
+    root: str = ""
+    """Name of the instruction whose value it returns."""
+    _read: dict[str, Instruction] = field(default_factory=dict)
 
     def read(self, name: str) -> Instruction:
         """Parse one instruction.
@@ -244,7 +262,9 @@ class Computation:
         """
         if name not in self.texts:
             raise UnknownForm(f"computation {self.name} uses {name!r} but does not define it", form=name)
-        return _read_instruction(name, self.texts[name])
+        if name not in self._read:
+            self._read[name] = _read_instruction(name, self.texts[name])
+        return self._read[name]
 
     @cached_property
     def starts_overlap(self) -> bool:
@@ -278,8 +298,8 @@ class HloModule:
     def _callers(self) -> dict[str, list[tuple[str, int | None, bool]]]:
         callers: dict[str, list[tuple[str, int | None, bool]]] = {}
         for computation in self.computations.values():
-            for name, text in computation.texts.items():
-                for called, factor, branch in _iter_called(name, text):
+            for name in computation.texts:
+                for called, factor, branch in self.iter_called(computation, name):
                     callers.setdefault(called, []).append((computation.name, factor, branch))
         return callers
 
@@ -291,7 +311,7 @@ class HloModule:
             for computation in self.computations.values()
             for name, text in computation.texts.items()
             if "-start(" in text
-            for called, _, _ in _iter_called(name, text)
+            for called, _, _ in self.iter_called(computation, name)
         )
 
     def is_called(self, name: str) -> bool:
@@ -308,6 +328,99 @@ class HloModule:
                 total = total.plus(self.trip_count_of(caller).nested_in(factor, branch=branch))
             self._trip_counts[name] = total
         return self._trip_counts[name]
+
+    def find(self, name: str) -> Computation:
+        """Return a computation.
+
+        Raises:
+            UnknownForm: the program has no computation of that name.
+        """
+        if name not in self.computations:
+            raise UnknownForm(f"the program calls the computation {name!r} but does not define it", form=name)
+        return self.computations[name]
+
+    def iter_called(self, computation: Computation, name: str) -> Iterator[tuple[str, int | None, bool]]:
+        """Yield each called computation: name, iterations (None: unknown), whether a branch."""
+        text = computation.texts[name]
+        found = _CALLED.findall(text)
+        found += [
+            (kind, one.strip().removeprefix("%"))
+            for kind, many in _CALLED_LIST.findall(text)
+            for one in many.split(",")
+        ]
+        if not found:
+            return
+        opcode = computation.read(name).opcode
+        if opcode.endswith(("-done", "-update")):
+            # The done operation names the same computation as its start operation; it does not run it again.
+            return
+        trips = self._count_trips(computation, name, dict(found)) if opcode == "while" else 1
+        for kind, called in found:
+            iterations = trips + 1 if kind == "condition" and trips is not None else trips
+            yield called, iterations, kind in ("branch_computations", "true_computation", "false_computation")
+
+    def called_by(self, computation: Computation, name: str) -> str:
+        """Return the computation that a fusion calls."""
+        found = next(self.iter_called(computation, name), None)
+        if found is None:
+            raise UnknownForm(f"{name} of computation {computation.name} does not name what it calls", form=name)
+        return found[0]
+
+    def _count_trips(self, computation: Computation, name: str, called: dict[str, str]) -> int | None:
+        """Return how often a loop's body runs; None if unknown.
+
+        XLA for TPU does not write it down. There it is found for a counter that grows by a constant up to a constant.
+        """
+        if known := _TRIPS.search(computation.texts[name]):
+            return int(known[1])
+        condition, body = (self.computations.get(called.get(kind, "")) for kind in ("condition", "body"))
+        if condition is None or body is None or not condition.root or not body.root:
+            return None
+        compare, update = condition.read(condition.root), body.read(body.root)
+        if compare.opcode != "compare" or "direction=LT" not in compare.rest or update.opcode != "tuple":
+            return None
+        counter, limit = (_trace(condition, one) for one in compare.operand_names)
+        if isinstance(limit, _Carried):
+            limit = self._find_unchanged(body, limit)
+        if not isinstance(counter, _Carried) or limit is None:
+            return None
+        start = self._find_initial(body, counter)
+        add = body.read(update.operand_names[counter.place])
+        if start is None or add.opcode != "add":
+            return None
+        terms = [_trace(body, one) for one in add.operand_names]
+        steps = [self._find_unchanged(body, term) if term != counter else None for term in terms]
+        step = next((one for one in steps if one is not None), 0)
+        return max(0, -((start - limit) // step)) if counter in terms and step > 0 else None
+
+    @cached_property
+    def _loops(self) -> dict[str, tuple[Computation, Instruction]]:
+        """The loop that each body belongs to, if it is one."""
+        found: dict[str, list[tuple[Computation, Instruction]]] = {}
+        for computation in self.computations.values():
+            for name, text in computation.texts.items():
+                if " while(" in text and (body := dict(_CALLED.findall(text)).get("body")):
+                    found.setdefault(body, []).append((computation, computation.read(name)))
+        return {body: loops[0] for body, loops in found.items() if len(loops) == 1}
+
+    def _find_initial(self, body: Computation, value: _Carried) -> int | None:
+        """Return the constant that an element of a loop's state begins with."""
+        if body.name not in self._loops:
+            return None
+        computation, loop = self._loops[body.name]
+        state = computation.read(loop.operand_names[0])
+        if state.opcode != "tuple":
+            return None
+        return self._find_unchanged(computation, _trace(computation, state.operand_names[value.place]))
+
+    def _find_unchanged(self, body: Computation, value: int | _Carried | None) -> int | None:
+        """Return a value that no iteration of the loops around it changes."""
+        if not isinstance(value, _Carried):
+            return value
+        update = body.read(body.root)
+        if update.opcode != "tuple" or _trace(body, update.operand_names[value.place]) != value:
+            return None
+        return self._find_initial(body, value)
 
     def source_of(self, metadata: str) -> SourceLine | None:
         """Return an operation's source line, from metadata or stack-frame tables."""
@@ -326,24 +439,23 @@ class HloModule:
         return self.tables.get(table, {}).get(int(found[1]), "") if found else ""
 
 
-def _iter_called(name: str, text: str) -> Iterator[tuple[str, int | None, bool]]:
-    """Yield each called computation: name, iterations (None: unknown), whether a branch."""
-    found = _CALLED.findall(text)
-    found += [
-        (kind, one.strip().removeprefix("%")) for kind, many in _CALLED_LIST.findall(text) for one in many.split(",")
-    ]
-    if not found:
-        return
-    opcode = _read_instruction(name, text).opcode
-    if opcode.endswith(("-done", "-update")):
-        # The done operation names the same computation as its start operation; it does not run it again.
-        return
-    trips: int | None = 1
-    if opcode == "while":
-        trips = int(known[1]) if (known := _TRIPS.search(text)) else None
-    for kind, called in found:
-        iterations = trips + 1 if kind == "condition" and trips is not None else trips
-        yield called, iterations, kind in ("branch_computations", "true_computation", "false_computation")
+class _Carried(NamedTuple):
+    """An element of a loop's state."""
+
+    place: int
+
+
+def _trace(computation: Computation, name: str) -> int | _Carried | None:
+    """Return the constant or the loop state that a value is."""
+    instruction = computation.read(name)
+    while instruction.opcode in ("bitcast", "copy", "copy-done", "copy-start"):
+        instruction = computation.read(instruction.operand_names[0])
+    if instruction.opcode == "constant" and (number := _INTEGER.match(instruction.rest)):
+        return int(number[1])
+    if instruction.opcode == "get-tuple-element" and (index := _INDEX.search(instruction.rest)):
+        (state,) = instruction.operand_names
+        return _Carried(int(index[1])) if computation.read(state).opcode == "parameter" else None
+    return None
 
 
 def parse_module(text: str) -> HloModule:
@@ -385,7 +497,9 @@ def parse_module(text: str) -> HloModule:
 
 def _add_instruction(computation: Computation, line: str) -> None:
     if found := _INSTRUCTION.match(line):
-        computation.texts[found[1]] = line[found.end() :]
+        computation.texts[found[2]] = line[found.end() :]
+        if found[1]:
+            computation.root = found[2]
     elif "replica_groups=" in line or "source_target_pairs=" in line:
         raise UnknownForm(f"cannot read this line of computation {computation.name}: {line.strip()[:120]!r}", form=line)
 
