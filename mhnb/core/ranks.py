@@ -130,10 +130,10 @@ def describe_many_ranks(ranks: Iterable[int]) -> str:
 def pluralize(count: int, noun: str) -> str:
     """Format a number with its noun.
 
-    >>> pluralize(1, "rank"), pluralize(4, "CPU device"), pluralize(2, "launch")
-    ('1 rank', '4 CPU devices', '2 launches')
+    >>> pluralize(1, "rank"), pluralize(4, "CPU device"), pluralize(2, "mesh")
+    ('1 rank', '4 CPU devices', '2 meshes')
     """
-    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith(('ch', 'sh')) else 's'}"
 
 
 def split_list(items: Sequence[_T], limit: int) -> tuple[Sequence[_T], Sequence[_T]]:

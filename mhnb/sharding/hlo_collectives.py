@@ -284,6 +284,11 @@ class HloCollective:
         """Bytes that one device contributes, per run."""
         return sum(shape.nbytes for shape in self.operands)
 
+    @property
+    def is_paired(self) -> bool:
+        """Whether each device sends to one other device, instead of to a group."""
+        return self.op in _PAIRED
+
 
 def parse_collectives(text: str) -> tuple[HloCollective, ...]:
     r"""Parse the collectives of a compiled program, in text order.

@@ -19,10 +19,11 @@ The payload does not depend on the algorithm. XLA may choose another algorithm t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
+from typing import TypeVar
 
 import msgspec
 
@@ -31,8 +32,8 @@ from mhnb.sharding.hlo_groups import Groups
 from mhnb.sharding.hlo_text import HloShape, SourceLine
 from mhnb.sharding.shardy import Explanation, explain_collective
 
+_Located = TypeVar("_Located", HloCollective, Explanation)
 _SPLIT_OPS = ("all-reduce", "all-to-all", "ragged-all-to-all", "reduce-scatter")
-_PAIRED = ("collective-permute", "send")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +72,21 @@ def measure_traffic(collective: HloCollective, hosts: Sequence[Hashable]) -> Tra
     Traffic(nbytes=32768, nbytes_across_hosts=24576, ring_nbytes=49152, ring_nbytes_across_hosts=49152)
     """
     total = Traffic()
-    if collective.op in _PAIRED:
+    if collective.is_paired:
         for source, target in collective.pairs:
             if source != target:
                 across = collective.nbytes if hosts[source] != hosts[target] else 0
                 total = total.maximum(Traffic(collective.nbytes, across, collective.nbytes, across))
         return total
     # Groups spread over hosts in the same way move the same bytes, so only a few of many thousands are computed.
-    for size, same, leaves in _group_stats(collective.groups, tuple(hosts)):
+    for size, same, leaves in group_stats(collective.groups, tuple(hosts)):
         total = total.maximum(_measure_group(collective, size, same, is_cross_host=leaves))
     return total
 
 
 @lru_cache(maxsize=1024)
-def _group_stats(groups: Groups, hosts: tuple[Hashable, ...]) -> frozenset[tuple[int, int, bool]]:
+def group_stats(groups: Groups, hosts: tuple[Hashable, ...]) -> frozenset[tuple[int, int, bool]]:
+    """Return the kinds of groups: size, minimum members per host, whether it spans hosts."""
     return frozenset(_group_stat(group, hosts) for group in groups if len(group) > 1)
 
 
@@ -115,9 +117,9 @@ def crosses_hosts(collective: HloCollective, hosts: Sequence[Hashable]) -> bool:
     >>> crosses_hosts(HloCollective("all-gather", "g", (), (), groups=((0, 1), (2, 3))), "aabb")
     False
     """
-    if collective.op in _PAIRED:
+    if collective.is_paired:
         return any(hosts[source] != hosts[target] for source, target in collective.pairs)
-    return any(leaves for _, _, leaves in _group_stats(collective.groups, tuple(hosts)))
+    return any(leaves for _, _, leaves in group_stats(collective.groups, tuple(hosts)))
 
 
 # -- the communication report
@@ -191,6 +193,17 @@ class Program:
             if (one.op_name, one.source) not in known:
                 known[one.op_name, one.source] = explain_collective(one, stablehlo)
         return replace(self, why=tuple(known[one.op_name, one.source] for one in self.collectives))
+
+    def with_files(self, rename: Callable[[str], str]) -> Program:
+        """Return the program with other names of files in its locations."""
+
+        def renamed(one: _Located) -> _Located:
+            if one.source is None:
+                return one
+            return replace(one, source=one.source._replace(file=rename(one.source.file)))
+
+        why = tuple(one and renamed(one) for one in self.why)
+        return replace(self, collectives=tuple(map(renamed, self.collectives)), why=why)
 
 
 @dataclass(frozen=True, slots=True)

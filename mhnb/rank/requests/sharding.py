@@ -41,7 +41,8 @@ from mhnb.sharding.shardy import Explanation
 CALL_FILE = "<this call>"
 """The file name of a call that the user typed."""
 _Located = TypeVar("_Located", HloCollective, Explanation)
-_TRACED_TYPES = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
+_Staged = TypeVar("_Staged")
+TRACED_TYPES = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
 """Argument types that are traced for every function."""
 
 
@@ -73,11 +74,11 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
         )
     if hasattr(f, "as_text") and hasattr(f, "input_shardings"):
         # Compiled ahead of time: its arguments were fixed then.
-        return _describe_program(f, "", (f.input_shardings, f.output_shardings))
+        return describe_program(f, "", (f.input_shardings, f.output_shardings))
     check_tree((args, kwargs))
     lowered = _lower(f, args, kwargs)
     compiled = lowered.compile()
-    program = _describe_program(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
+    program = describe_program(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
     digest = hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
     return dataclasses.replace(program, digest=digest, argument_types=_format_types(lowered.args_info))
 
@@ -88,10 +89,24 @@ def is_plain_function(f: Any) -> bool:
 
 
 def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return stage_call(f, args, kwargs, lambda jitted, args, kwargs: jitted.lower(*args, **kwargs))
+
+
+def stage_call(
+    f: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    stage: Callable[[Any, tuple[Any, ...], dict[str, Any]], _Staged],
+) -> _Staged:
+    """Trace or lower a call of any function, jitted or not.
+
+    Args:
+        stage: takes the jitted function and its arguments, and lowers or traces it.
+    """
     method: Any = getattr(f, "__func__", None)
     if hasattr(method, "lower"):
         # `jax.jit` on a method: the bound method exposes the function's own `lower`, which needs the object, too.
-        return method.lower(f.__self__, *args, **kwargs)
+        return stage(method, (f.__self__, *args), kwargs)
     if isinstance(f, MethodType) and isinstance(f.__self__, jax.Array):
         # `x.sum()`: JAX does not accept a global array as a constant.
         f, args = f.__func__, (f.__self__, *args)
@@ -104,17 +119,17 @@ def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             "\n  Or: %%mhjax --collectives, for the move that a cell made"
         )
     if hasattr(f, "lower"):
-        return f.lower(*args, **kwargs)
+        return stage(f, args, kwargs)
     try:
-        return jax.jit(f).lower(*args, **kwargs)
+        return stage(jax.jit(f), args, kwargs)
     except TypeError:
         # Among them are JAX's errors about values that must be known: an axis, a flag, a text. In a plain call they are
         # known.
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        if all(isinstance(leaf, _TRACED_TYPES) for leaf in leaves):
+        if all(isinstance(leaf, TRACED_TYPES) for leaf in leaves):
             raise
-        arrays = [leaf for leaf in leaves if isinstance(leaf, _TRACED_TYPES)]
-        return jax.jit(_bind_non_arrays(f, leaves, tree)).lower(*arrays)
+        arrays = tuple(leaf for leaf in leaves if isinstance(leaf, TRACED_TYPES))
+        return stage(jax.jit(_bind_non_arrays(f, leaves, tree)), arrays, {})
 
 
 def _bind_non_arrays(f: Callable[..., Any], leaves: list[Any], tree: Any) -> Callable[..., Any]:
@@ -122,14 +137,21 @@ def _bind_non_arrays(f: Callable[..., Any], leaves: list[Any], tree: Any) -> Cal
 
     def of_arrays(*arrays: Any) -> Any:
         rest = iter(arrays)
-        args, kwargs = tree.unflatten(next(rest) if isinstance(leaf, _TRACED_TYPES) else leaf for leaf in leaves)
+        args, kwargs = tree.unflatten(next(rest) if isinstance(leaf, TRACED_TYPES) else leaf for leaf in leaves)
         return f(*args, **kwargs)
 
     of_arrays.__name__ = getattr(f, "__name__", type(f).__name__)
     return of_arrays
 
 
-def _describe_program(compiled: Any, stablehlo: str, shardings: Any) -> Program:
+def describe_program(compiled: Any, stablehlo: str, shardings: Any) -> Program:
+    """Read the collectives of a compiled program.
+
+    Args:
+        compiled: of JAX.
+        stablehlo: its lowered module, with debug locations; may be empty.
+        shardings: a pytree in which the meshes of its arguments are found.
+    """
     name, devices = read_name_and_devices(compiled)
     meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(shardings, devices))))
     found = parse_collectives(compiled.as_text())
@@ -170,14 +192,7 @@ def _meshes(tree: Any, devices: list[Any]) -> Iterator[NamedMesh]:
 
 def name_cells(program: Program) -> Program:
     """Name cells in a program's locations as the notebook shows them."""
-
-    def named(one: _Located) -> _Located:
-        if one.source is None:
-            return one
-        return dataclasses.replace(one, source=one.source._replace(file=CELL_NAMES.format_file(one.source.file)))
-
-    why = tuple(one and named(one) for one in program.why)
-    return dataclasses.replace(program, collectives=tuple(map(named, program.collectives)), why=why)
+    return program.with_files(CELL_NAMES.format_file)
 
 
 def describe_compiled(compiled: CompiledProgram, line: SourceLine | None) -> Program:
@@ -327,28 +342,30 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
     was_traced = False
     try:
         with forbid_launches(_NO_LAUNCH), capture_thread_output() as output:
-            f, args, kwargs = _evaluate(call, namespace)
+            f, args, kwargs = evaluate_call(call, namespace)
             was_traced = True
             program = lower_program(f, args, kwargs)
         return CompiledCall(program_to_wire(name_cells(program)), is_plain_function(f), output.text)
-    except MhnbError as error:
-        return _describe_failure(error, [], is_mhnb_error=True, was_traced=was_traced)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the reply
-        name = getattr(error, "name", None) if isinstance(error, NameError) else None
-        close_names = closest_matches(name, known) if isinstance(name, str) else []
-        return _describe_failure(error, close_names, is_mhnb_error=False, was_traced=was_traced)
+        return describe_failure(error, known, was_traced=was_traced)
 
 
-def _describe_failure(
-    error: BaseException, close_names: list[str], *, is_mhnb_error: bool, was_traced: bool
-) -> FailedCall:
+def describe_failure(error: BaseException, known: Sequence[str], *, was_traced: bool) -> FailedCall:
+    """Describe why a call could not be evaluated, traced or lowered.
+
+    Args:
+        error: what was raised.
+        known: the user's names, for suggestions if one is missing.
+        was_traced: whether the function and its arguments had been evaluated.
+    """
+    name = getattr(error, "name", None) if isinstance(error, NameError) else None
+    close_names = closest_matches(name, known) if isinstance(name, str) else []
     place, code, site = find_user_location(error)
-    return FailedCall(
-        type(error).__name__, str(error), is_mhnb_error, tuple(close_names), was_traced, place, code, site
-    )
+    is_own = isinstance(error, MhnbError)
+    return FailedCall(type(error).__name__, str(error), is_own, tuple(close_names), was_traced, place, code, site)
 
 
-def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def evaluate_call(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Evaluate a call's function and arguments, but not the call."""
     tree = ast.parse(call.strip(), mode="eval")
     node = tree.body

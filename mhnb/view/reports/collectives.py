@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
-from mhnb.view.document import Cell, Code, Document, InHtml, InText, Line, Part, Span, Table
+from mhnb.view.document import Cell, Code, Document, InHtml, InText, Line, Part, Span, Table, read_cell
 
-_HEADER = ("axis", "count", "bytes/device", "across hosts", "line")
+
+def _header(domain: str) -> tuple[str, ...]:
+    return "axis", "count", "bytes/device", f"across {domain}s", "line"
+
+
 _NUMBERS = frozenset((3, 4, 5))
 """Columns that are aligned to the right."""
-_DEFINITION = "bytes/device: what one device contributes each time; across hosts: the part for another host. Totals include repeated runs."
+_DEFINITION = "bytes/device: what one device contributes each time; across {0}s: the part for another {0}. Totals include repeated runs."
 _NOT_JITTED = (
     "not jitted: this is the program that jax.jit would create; a plain call launches its operations one by one"
 )
@@ -20,12 +24,13 @@ _RowCells = tuple[str, str, str, str, str, str, str]
 """op, shape, axis, count, bytes per device, bytes across hosts, line."""
 
 
-def build_collectives(reports: Sequence[Report], *, why: bool = False) -> Document:
+def build_collectives(reports: Sequence[Report], *, why: bool = False, domain: str = "host") -> Document:
     """Build the report of programs; in HTML, rows open to show reasons.
 
     Args:
         reports: of programs.
         why: whether the reasons are shown from the start.
+        domain: the word for what the reports count as hosts.
 
     >>> from mhnb.view.print_text import print_text
     >>> print(print_text(build_collectives([Report("jit(f)", ())])))
@@ -34,25 +39,33 @@ def build_collectives(reports: Sequence[Report], *, why: bool = False) -> Docume
     if not reports:
         return [Line("no program with a collective was launched", "quiet")]
     rows = [row for report in reports for row in report.rows]
-    parts: list[Part] = [part for report in reports for part in _build_report(report, why=why)]
+    parts: list[Part] = [part for report in reports for part in _build_report(report, why=why, domain=domain)]
     parts += [Line(note, "quiet") for note in _format_mark_notes(rows)]
     if any(report.is_plain for report in reports):
         parts.append(Line(_NOT_JITTED, "quiet"))
     # Without a row there are no columns to explain.
-    parts.append(InHtml([Line(note, "quiet") for note in ([_DEFINITION] if rows else []) + _format_ring_note(reports)]))
+    parts.append(
+        InHtml(
+            [
+                Line(note, "quiet")
+                for note in ([_DEFINITION.format(domain)] if rows else []) + _format_ring_note(reports, domain)
+            ]
+        )
+    )
     if printed := [line for report in reports for line in report.printed]:
         parts += [Line(_PRINTED_HEADING, "quiet"), Code("\n".join(printed), indent=2)]
     return parts
 
 
-def _build_report(report: Report, *, why: bool) -> Document:
+def _build_report(report: Report, *, why: bool, domain: str) -> Document:
     title = report.name if report.launches == 1 else f"{report.name}, launched {report.launches} times"
     if not report.rows:
         return [Line(title, "heading", beside=[Span("launches no collective", gap=2)])]
-    rows, totals = [_row_cells(row) for row in report.rows], _total_rows(report)
+    rows, totals = [_row_cells(row, domain) for row in report.rows], _total_rows(report)
     html_rows = [_add_reason(cells, row, why=why) for cells, row in zip(rows, report.rows, strict=True)]
-    table = Table(("", "", *_HEADER), [*html_rows, *totals], _NUMBERS)
-    return [InText([_format_table(title, report, [*rows, *totals], why=why)]), InHtml([Line(title, "heading"), table])]
+    header = _header(domain)
+    table = Table(("", "", *header), [*html_rows, *totals], _NUMBERS)
+    return [InText([_format_table(title, report, table, why=why)]), InHtml([Line(title, "heading"), table])]
 
 
 def _add_reason(cells: _RowCells, row: Collective, *, why: bool) -> Sequence[str | Cell]:
@@ -66,13 +79,13 @@ def _add_reason(cells: _RowCells, row: Collective, *, why: bool) -> Sequence[str
     ]
 
 
-def _format_table(title: str, report: Report, rows: Sequence[_RowCells], *, why: bool) -> Code:
+def _format_table(title: str, report: Report, table: Table, *, why: bool) -> Code:
     """Format the table as text, with the title in the header's line."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths = [max(width, len(head)) for width, head in zip(widths, ("", "", *_HEADER), strict=True)]
+    rows = [[read_cell(cell) for cell in row] for row in table.rows]
+    widths = [max(map(len, column)) for column in zip(table.header, *rows, strict=True)]
     title_width = max(widths[0] + widths[1] + 5, len(title))
     widths[1] = title_width - widths[0] - 5
-    lines = [f"{title:{title_width}}   {_align_row(_HEADER, widths, 2)}".rstrip()]
+    lines = [f"{title:{title_width}}   {_align_row(table.header[2:], widths, 2)}".rstrip()]
     for at, cells in enumerate(rows):
         lines.append(f"  {_align_row(cells, widths, 0)}")
         if why and at < len(report.rows) and (reason := report.rows[at].why) is not None:
@@ -88,12 +101,12 @@ def _align_row(cells: Sequence[str], widths: Sequence[int], first: int) -> str:
     return "   ".join(padded).rstrip()
 
 
-def _row_cells(row: Collective) -> _RowCells:
+def _row_cells(row: Collective, domain: str) -> _RowCells:
     mark = "≈ " if row.is_estimate else ""
     return (
         row.op + (" (async)" if row.is_async else ""),
         row.shape,
-        _format_axis(row),
+        _format_axis(row, domain),
         _format_count(row),
         mark + format_nbytes(row.nbytes_per_device),
         (mark if row.nbytes_across_hosts else "") + format_nbytes(row.nbytes_across_hosts),
@@ -101,12 +114,12 @@ def _row_cells(row: Collective) -> _RowCells:
     )
 
 
-def _format_axis(row: Collective) -> str:
+def _format_axis(row: Collective, domain: str) -> str:
     name = ", ".join(row.axes)
     if not name:
         name = f"groups of {' and '.join(map(str, sorted({len(group) for group in row.groups})))}"
     part = "" if row.whole_axes or not row.axes else "part of "
-    return f"{part}{name} ({'hosts' if row.crosses else 'inside'})"
+    return f"{part}{name} ({f'{domain}s' if row.crosses else 'inside'})"
 
 
 def _format_count(row: Collective) -> str:
@@ -148,10 +161,10 @@ def _format_mark_notes(rows: Sequence[Collective]) -> list[str]:
     return notes
 
 
-def _format_ring_note(reports: Sequence[Report]) -> list[str]:
+def _format_ring_note(reports: Sequence[Report], domain: str) -> list[str]:
     sent, across = (sum(report.launches * report.ring_nbytes[part] for report in reports) for part in (0, 1))
     if not sent:
         return []
     return [
-        f"If done in rings, a device sends {format_nbytes(sent)} in all, {format_nbytes(across)} of it to another host."
+        f"If done in rings, a device sends {format_nbytes(sent)} in all, {format_nbytes(across)} of it to another {domain}."
     ]
