@@ -155,6 +155,14 @@ class Machine:
         return self.device_count // self.devices_per_host
 
     @property
+    def link(self) -> float | None:
+        """B/s of a device along one mesh axis inside its slice: half of a TPU's if an axis of the slice has no wraparound."""
+        if self.chip.link is None or self.chip.platform != "tpu":
+            return self.chip.link
+        wraps = all(size % 4 == 0 if self.chip.dimensions == 3 else size == 16 for size in self.sizes if size > 1)
+        return self.chip.link if wraps else self.chip.link / 2
+
+    @property
     def topology(self) -> dict[str, str | int]:
         """Arguments of `jax.experimental.topologies.get_topology_desc`; empty for CPU."""
         chip = self.chip
