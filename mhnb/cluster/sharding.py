@@ -8,12 +8,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from mhnb.cluster.requests import RankClient, check_ranks, read_values, request_all
 from mhnb.core.cell_name import format_cell_name
 from mhnb.core.hints import find_hint
-from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedPrograms
+from mhnb.core.program_replies import CompiledCall, ExportedCall, FailedCall, LaunchedPrograms
 from mhnb.core.ranks import describe_ranks, format_ranks, ranks_by_key
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.sharding.layout import Layout, LayoutTree, decode_mesh, decode_tree
@@ -24,8 +24,12 @@ from mhnb.types import DeviceRef
 _EXPECTED = "expected a call such as step(params, batch)"
 
 
-def check_call(text: str) -> str:
+def check_call(text: str, command: str = "collectives") -> str:
     """Return the text of a call.
+
+    Args:
+        text: as the user typed it.
+        command: the command that takes it.
 
     Raises:
         InvalidRequest: the text is empty, or not a call.
@@ -34,15 +38,15 @@ def check_call(text: str) -> str:
     'step(params, batch)'
     """
     if not text.strip():
-        raise InvalidRequest(f"collectives: {_EXPECTED}", text=text)
+        raise InvalidRequest(f"{command}: {_EXPECTED}", text=text)
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
         raise InvalidRequest(
-            f"collectives: {_EXPECTED}; {text.strip()!r} is not valid Python: {error.msg}", text=text
+            f"{command}: {_EXPECTED}; {text.strip()!r} is not valid Python: {error.msg}", text=text
         ) from error
     if not isinstance(node, ast.Call):
-        raise InvalidRequest(f"collectives: {_EXPECTED}, got {text.strip()!r}", text=text)
+        raise InvalidRequest(f"{command}: {_EXPECTED}, got {text.strip()!r}", text=text)
     return text.strip()
 
 
@@ -71,6 +75,33 @@ def request_collectives(client: RankClient, call: str, hosts: Mapping[int, str])
     compiled = {rank: reply for rank, reply in replies.items() if isinstance(reply, CompiledCall)}
     printed = _merge_printed({rank: reply.printed for rank, reply in compiled.items()})
     return replace(report, is_plain=any(reply.is_plain for reply in compiled.values()), printed=printed)
+
+
+def request_export(client: RankClient, call: str, axes: Mapping[str, int], platform: str, specs: str) -> ExportedCall:
+    """Trace a call on the first rank for the mesh of another machine.
+
+    Args:
+        client: the cluster.
+        call: as `step(state, batch)`.
+        axes: of the planned mesh.
+        platform: of the machine: `tpu`, `cuda` or `cpu`.
+        specs: the name of a dictionary of specs by path; empty for the arguments' own.
+
+    Raises:
+        InvalidRequest: the text is not a call, or the rank cannot evaluate it for this mesh.
+        CallFailed: the function raised while it was traced.
+    """
+    call_text, rank = check_call(call, "fit"), check_ranks(None, client.process_count)[:1]
+    arguments = {"call": call_text, "axes": list(axes.items()), "platform": platform, "specs": specs}
+    replies: dict[int, ExportedCall | FailedCall] = read_values(
+        "fit",
+        request_all(client, rank, "fit", arguments),
+        ExportedCall | FailedCall,  # type: ignore[arg-type]  # a union
+    )
+    reply = replies[rank[0]]
+    if isinstance(reply, FailedCall):
+        _raise_failed(call_text, {rank[0]: reply}, everywhere=True)
+    return reply
 
 
 def _merge_printed(texts: Mapping[int, str]) -> tuple[str, ...]:
@@ -103,7 +134,7 @@ def merge_compiled(call: str, answers: Mapping[int, CompiledCall | FailedCall]) 
     return programs[min(programs)]
 
 
-def _raise_failed(call: str, failed: Mapping[int, FailedCall], *, everywhere: bool) -> None:
+def _raise_failed(call: str, failed: Mapping[int, FailedCall], *, everywhere: bool) -> NoReturn:
     first = failed[min(failed)]
     same_error_ranks = [rank for rank, answer in failed.items() if answer.ename == first.ename]
     where = (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from mhnb.core.error_site import ErrorSite
+from mhnb.sharding.fit import CompiledMemory, PlannedArgument
+from mhnb.sharding.hlo_cost import Cost
 from mhnb.sharding.report import WireProgram
 
 
@@ -62,7 +65,7 @@ class ArgumentLayout(NamedTuple):
     spec: str
 
 
-class CompileRequest(Struct, frozen=True):
+class CompileRequest(Struct, frozen=True, tag="compile"):
     """Compile a program or an array's layout change for fake devices."""
 
     axes: tuple[tuple[str, int], ...]
@@ -74,8 +77,52 @@ class CompileRequest(Struct, frozen=True):
     """The spec that the one array is to have."""
 
 
+class ExportedCall(Struct, frozen=True, tag="exported"):
+    """A call that was traced for a mesh of devices that are not there."""
+
+    name: str
+    """Of the function."""
+    module: bytes
+    """As `jax.export` serialises it."""
+    arguments: tuple[PlannedArgument, ...]
+    donated: tuple[int, ...]
+    """Positions of the arguments whose memory the results take over."""
+    axis_types: tuple[str, ...]
+    """Such as `Explicit`, by axis of the mesh."""
+    is_plain: bool
+    """Whether the function was not jitted."""
+    printed: str = ""
+    """What the function printed while it was traced."""
+    cell_names: Mapping[str, str] = {}
+    """How the notebook names the cells that the module names: `<In [7]>` by `<cell 12>`."""
+
+
+class FitRequest(Struct, frozen=True, tag="fit"):
+    """Compile an exported call for the devices of a machine."""
+
+    call: ExportedCall
+    platform: str
+    """`tpu`, `cuda` or `cpu`."""
+    topology: Mapping[str, str | int]
+    """Arguments of `jax.experimental.topologies.get_topology_desc`; for CPU none."""
+    axes: tuple[tuple[str, int], ...]
+    factors: tuple[int, ...]
+    """Into how many parts each axis is split over the slices."""
+
+
+class CompiledFit(Struct, frozen=True):
+    """What the compiler of a machine says about a call."""
+
+    memory: CompiledMemory
+    cost: Cost
+    seconds: float
+    """How long lowering and compiling took."""
+
+
 class CompileReply(Struct, frozen=True):
     """The compiled program, or why it is missing."""
 
     program: WireProgram | None = None
+    fit: CompiledFit | None = None
+    """For a `FitRequest`."""
     error: str = ""

@@ -1,4 +1,6 @@
-"""Compile programs for a fake CPU mesh, and report their communication.
+"""Compile programs for devices that are not here, and report what they need.
+
+The devices are fake ones of the CPU, or those of a machine whose compiler is installed: XLA compiles for a topology without its chips.
 
 A process of its own, because the notebook's process must not initialise JAX. Requests come over pipes: a line of JSON in, a line
 of JSON out. The process ends when its input does. It evaluates what its user typed, as a rank does.
@@ -11,17 +13,23 @@ import importlib
 import inspect
 import os
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
+from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mhnb.core.program_replies import CompileReply, CompileRequest
+from mhnb.core.program_replies import CompiledFit, CompileReply, CompileRequest, FitRequest
 from mhnb.core.typed_json import decode_json, encode_json
-from mhnb.rank.requests.sharding import lower_program, replace_source
+from mhnb.rank.requests.sharding import describe_program, lower_program, replace_source
+from mhnb.sharding.fit import CompiledMemory
+from mhnb.sharding.hlo_cost import count_cost
 from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.report import WireProgram, program_to_wire
 from mhnb.sharding.spec import parse_spec
@@ -90,6 +98,56 @@ def handle_request(request: CompileRequest) -> WireProgram:
     return program_to_wire(replace_source(program, __file__, _locate_line))
 
 
+def handle_fit(request: FitRequest) -> CompileReply:
+    """Compile an exported call for the devices of a machine."""
+    began = time.perf_counter()
+    call = request.call
+    exported = export.deserialize(bytearray(call.module))
+    types = tuple(AxisType[name] for name in call.axis_types)
+    mesh = Mesh(_place_devices(request), [name for name, _ in request.axes], axis_types=types)
+    shardings = exported.in_shardings_jax(mesh)
+    leaves = [
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
+        for aval, sharding in zip(exported.in_avals, shardings, strict=True)
+    ]
+
+    def run(*leaves: Any) -> Any:
+        args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
+        return exported.call(*args, **kwargs)
+
+    lowered = jax.jit(run, donate_argnums=call.donated).lower(*leaves)
+    compiled = lowered.compile()
+    seconds = time.perf_counter() - began
+    program = describe_program(compiled, lowered.as_text(debug_info=True), (leaves, compiled.input_shardings))
+    stats: Any = compiled.memory_analysis()
+    memory = CompiledMemory(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes,
+        stats.alias_size_in_bytes,
+        stats.temp_size_in_bytes,
+        stats.generated_code_size_in_bytes,
+    )
+    wire = program_to_wire(replace(program, name=f"jit({call.name})"))
+    return CompileReply(wire, CompiledFit(memory, count_cost(str(compiled.as_text())), seconds))
+
+
+def _place_devices(request: FitRequest) -> Any:
+    """Return the machine's devices in the order of the mesh, as JAX places them."""
+    topology: dict[str, Any] = dict(request.topology)
+    sizes = tuple(size for _, size in request.axes)
+    if request.platform == "cpu":
+        return np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
+    devices = topologies.get_topology_desc(**topology).devices
+    if request.platform == "cuda":
+        return np.array(devices).reshape(sizes)
+    if max(request.factors) > 1:
+        inside = [size // factor for size, factor in zip(sizes, request.factors, strict=True)]
+        return mesh_utils.create_hybrid_device_mesh(
+            inside, request.factors, devices=devices, allow_split_physical_axes=True
+        )
+    return mesh_utils.create_device_mesh(sizes, devices=devices, allow_split_physical_axes=True)
+
+
 def _locate_line(line: int) -> SourceLine | None:
     """Return a line's location in its built-in program, or None elsewhere."""
     for name, function in _PROGRAMS.items():
@@ -110,7 +168,8 @@ def main() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         try:
-            reply = CompileReply(handle_request(decode_json(line, CompileRequest)))
+            request: CompileRequest | FitRequest = decode_json(line, CompileRequest | FitRequest)  # type: ignore[arg-type]  # a union
+            reply = handle_fit(request) if isinstance(request, FitRequest) else CompileReply(handle_request(request))
         except Exception as error:  # noqa: BLE001 - the user's program may raise anything; it becomes the reply
             reply = CompileReply(error=f"{type(error).__name__}: {error}")
         replies.write(encode_json(reply) + "\n")

@@ -115,6 +115,14 @@ def _collectives(context: RequestContext) -> HandlerResult:
     ), ()
 
 
+def _fit(context: RequestContext) -> HandlerResult:
+    # Imported only here: `jax.export` takes a moment, and most clusters never need it.
+    from mhnb.rank.requests.fit import describe_export
+
+    known = user_names(context.namespace, context.hidden)
+    return describe_export(context.arguments["call"], context.namespace, known, context.arguments), ()
+
+
 def _launched(context: RequestContext) -> HandlerResult:
     return sharding.describe_launched(context.arguments["seq"]), ()
 
@@ -174,6 +182,7 @@ HANDLERS: dict[str, Callable[[RequestContext], HandlerResult]] = {
     "build": _build,
     "check": _check,
     "collectives": _collectives,
+    "fit": _fit,
     "commit": _commit,
     "complete": _complete,
     "describe": _describe_values,
