@@ -1,4 +1,4 @@
-"""argparse flags of `%mhjax start`, `mhnb run`, `doctor` and a restart.
+"""argparse flags of `%mhjax start`, `mhnb run`, `doctor`, a restart and `fit`.
 
 A flag whose `dest` is an argument of `mhnb.start` is passed on as it is; one that is not given is left to the profile.
 Settings of a profile that have no flag of their own are given by `--set`.
@@ -315,4 +315,23 @@ def add_replay_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="CELL", help="with --replay: stop after this cell, such as In[7] or 7")
     parser.add_argument(
         "--this-generation", action="store_true", help="with --replay: only the cells that ran after the last restart"
+    )
+
+
+def add_machine_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `fit`: for which machine, mesh or meshes."""
+    parser.add_argument(
+        "--on",
+        required=True,
+        metavar="MACHINE",
+        help="machine: v5p:4x4x4, v5e:16x16*2 (slices), h100:8x8 (hosts x GPUs), cpu:4x2",
+    )
+    parser.add_argument(
+        "--mesh",
+        required=True,
+        metavar="AXES",
+        help="mesh over all its devices, for example 'data 16, model 4'; with --search, the names alone: 'data, model'",
+    )
+    parser.add_argument(
+        "--search", action="store_true", help="compile for every way to divide the devices over the axes, and compare"
     )

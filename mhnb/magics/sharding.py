@@ -14,15 +14,19 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from mhnb.cluster import manager
-from mhnb.cluster.sharding import LayoutView, request_collectives, request_layout
+from mhnb.cluster.flags import add_machine_flags
+from mhnb.cluster.sharding import LayoutView, request_collectives, request_export, request_layout
 from mhnb.commands.command import Command
 from mhnb.compiler import CompileClient, shared_compiler
 from mhnb.core.arguments import int_argument, unquote
+from mhnb.core.program_replies import ExportedCall
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.fits import check_mesh, collect, compile_exported, count_meshes, find_platform, parse_axis_names, search
 from mhnb.magics.session import Session, locations_from_cluster
 from mhnb.sharding.explorer import PlanInput, lay_out
 from mhnb.sharding.layout import Layout, LayoutTree
+from mhnb.sharding.machines import parse_machine
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Plan, example_arrays, parse_planned, plan_reshard
 from mhnb.sharding.report import Report
@@ -33,6 +37,7 @@ from mhnb.view.live.explorer import Explorer
 from mhnb.view.live.screen import Screen, detect_screen, show_document
 from mhnb.view.print_text import print_text
 from mhnb.view.reports.collectives import build_collectives
+from mhnb.view.reports.fit import build_fit, build_search
 from mhnb.view.reports.layout import build_layout
 from mhnb.view.reports.mesh import build_mesh, build_tree
 from mhnb.view.reports.plan import build_plan, build_reshard
@@ -245,6 +250,39 @@ def _collectives_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+# -- `%mhjax fit f(args) --on MACHINE`
+
+
+def _fit(session: Session, args: argparse.Namespace) -> None:
+    machine, call = parse_machine(unquote(args.on)), " ".join(args.call)
+    platform, rules = find_platform(machine), [unquote(name) for name in args.specs or [""]]
+
+    def export(axes: Mapping[str, int], specs: str) -> ExportedCall:
+        return request_export(manager.current(), call, axes, platform, specs)
+
+    if not args.search:
+        axes = check_mesh(machine, parse_axes(unquote(args.mesh)))
+        for name in rules:
+            show_document(build_fit(compile_exported(export(axes, name), machine, axes)))
+        return
+    names = parse_axis_names(unquote(args.mesh))
+    found = search(export, machine, names, rules)
+    show_document(build_search(call, collect(found, machine, count_meshes(machine, names) * len(rules)), machine))
+
+
+def _fit_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "call", nargs="+", metavar="f(args)", help="call to compile, with the ranks' values as shapes and specs"
+    )
+    add_machine_flags(parser)
+    parser.add_argument(
+        "--specs",
+        action="append",
+        metavar="NAME",
+        help="dictionary of specs by a pattern of the argument's path, such as {'params/w': P('data')} (repeatable)",
+    )
+
+
 COMMANDS = (
     Command(
         "layout",
@@ -272,6 +310,15 @@ COMMANDS = (
         "sharding",
         _collectives_flags,
         "[--why] f(args)",
+    ),
+    Command(
+        "fit",
+        _fit,
+        "Compile a call for a machine that you do not have: memory, collectives, time.",
+        "sharding",
+        _fit_flags,
+        "f(args) --on MACHINE --mesh AXES",
+        splits="expression",
     ),
 )
 """The commands of this module."""
