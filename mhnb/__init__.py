@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mhnb.cluster.manager import attach, current, start
     from mhnb.core.output.results import CellResult
     from mhnb.errors import CellError, CellFailed, MhnbError
+    from mhnb.fits import fit
     from mhnb.layouts import expect, layout, reshard
     from mhnb.rank.guard.callables import per_rank
     from mhnb.rank.metrics import log
@@ -32,6 +33,7 @@ __all__ = [
     "collectives",
     "current",
     "expect",
+    "fit",
     "layout",
     "load_ipython_extension",
     "log",
@@ -53,6 +55,7 @@ _MODULE_OF = {
     "collectives": "mhnb.rank.requests.sharding",
     "current": "mhnb.cluster.manager",
     "expect": "mhnb.layouts",
+    "fit": "mhnb.fits",
     "layout": "mhnb.layouts",
     "log": "mhnb.rank.metrics",
     "per_rank": "mhnb.rank.guard.callables",

@@ -1,8 +1,8 @@
-"""Compile programs for devices that are not here, in helper processes that are kept for reuse.
+"""Compile programs for devices that are not here, in helper processes.
 
-There is one process for each compiler. It may hold 2 GB while it compiles for a large machine. The compilers of TPUs and GPUs are not
-installed beside JAX: JAX would load them in every process of that environment, and complain that their devices are missing.
-They have a folder of their own, which only the helper process knows.
+There is one process for each compiler, kept for reuse. It may hold 2 GB while it compiles for a large machine. The compilers of TPUs
+and GPUs are not installed beside JAX, which would load them in every process of that environment and complain that their devices are
+missing. They have a folder of their own, which only the helper process knows.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def is_compiler_installed(platform: str) -> bool:
 
 
 def format_install_line(platform: str) -> str:
-    """Format the command that installs the compiler of a platform for this JAX."""
+    """Format the command that installs a platform's compiler for this JAX."""
     wanted = {parse_requirement(each) for each in requires("jax") or ()}
     own = version("jaxlib")
     pins = {"libtpu": next((pin for name, pin in wanted if name == "libtpu"), "")}

@@ -1,4 +1,4 @@
-"""Plan a call for a machine that is not here: export, compile, estimate, search.
+"""Plan a call for another machine: export, compile, estimate, search.
 
 A call is exported where its function is: on a rank, or in the user's own process. The compiler runs in a helper process
 (`mhnb.compiler`). What it answers is kept on disk, because the same layouts are asked for again and again.
@@ -72,7 +72,7 @@ def fit(
 
 
 def find_platform(machine: Machine) -> str:
-    """Return for which platform a call is compiled: the machine's, or `cpu` without its compiler."""
+    """Return the machine's platform, or `cpu` without its compiler."""
     return machine.chip.platform if is_compiler_installed(machine.chip.platform) else "cpu"
 
 
@@ -145,7 +145,7 @@ def search(
     names: Sequence[str],
     rules: Sequence[str],
 ) -> Iterator[Candidate]:
-    """Compile a call for every mesh over a machine's devices; yield each result.
+    """Yield a call's result for every mesh over a machine's devices.
 
     Args:
         export: traces the call for the axes of a mesh, and a name of rules.
@@ -188,7 +188,7 @@ def parse_axis_names(text: str) -> tuple[str, ...]:
 
 
 def collect(found: Iterator[Candidate], machine: Machine, count: int) -> Search:
-    """Collect the candidates of a search, with progress; Ctrl-C keeps those that are there.
+    """Collect a search's candidates, with progress; Ctrl-C keeps those found.
 
     Args:
         found: the candidates.
@@ -238,7 +238,7 @@ def _compile_or_recall(request: FitRequest) -> tuple[Program, CompiledFit]:
 
 
 def _prune(folder: Path) -> None:
-    """Remove the answers that were not asked for the longest, beyond the limit."""
+    """Remove the answers that are oldest in use, beyond the limit."""
     total = 0
     for file in sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True):
         total += file.stat().st_size

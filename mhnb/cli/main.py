@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-from mhnb.cli import ask, clusters, completion, control, doctor, lab, profiles, run, start
+from mhnb.cli import ask, clusters, completion, control, doctor, fit, lab, profiles, run, start
 from mhnb.cli.command import INTERRUPTED_STATUS, CommandParser
 from mhnb.cli.help import add_help_arguments, find_topic, format_overview, print_help
 from mhnb.commands.command import NOTEBOOK_ONLY, Command, order_by_group
@@ -162,6 +162,14 @@ COMMANDS: Mapping[str, Command] = order_by_group(
             "this machine and other hosts",
             doctor.add_doctor_arguments,
             details=_DOCTOR_DETAILS,
+        ),
+        Command(
+            "fit",
+            fit.run,
+            "Compile a function for a machine that you do not have: memory, collectives, time.",
+            "sharding",
+            fit.add_fit_arguments,
+            details=fit.DETAILS,
         ),
         Command(
             "profile",

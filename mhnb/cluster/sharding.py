@@ -78,7 +78,7 @@ def request_collectives(client: RankClient, call: str, hosts: Mapping[int, str])
 
 
 def request_export(client: RankClient, call: str, axes: Mapping[str, int], platform: str, specs: str) -> ExportedCall:
-    """Trace a call on the first rank for the mesh of another machine.
+    """Trace a call on the first rank for another machine's mesh.
 
     Args:
         client: the cluster.

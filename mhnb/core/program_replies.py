@@ -78,7 +78,7 @@ class CompileRequest(Struct, frozen=True, tag="compile"):
 
 
 class ExportedCall(Struct, frozen=True, tag="exported"):
-    """A call that was traced for a mesh of devices that are not there."""
+    """A call that was traced for devices that are not there."""
 
     name: str
     """Of the function."""

@@ -1,4 +1,4 @@
-"""Compile programs for devices that are not here, and report what they need.
+"""Compile programs for devices that are not here, and describe them.
 
 The devices are fake ones of the CPU, or those of a machine whose compiler is installed: XLA compiles for a topology without its chips.
 
@@ -132,7 +132,7 @@ def handle_fit(request: FitRequest) -> CompileReply:
 
 
 def _place_devices(request: FitRequest) -> Any:
-    """Return the machine's devices in the order of the mesh, as JAX places them."""
+    """Return the machine's devices as JAX places them on the mesh."""
     topology: dict[str, Any] = dict(request.topology)
     sizes = tuple(size for _, size in request.axes)
     if request.platform == "cpu":

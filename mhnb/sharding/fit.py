@@ -1,4 +1,4 @@
-"""Whether a program fits a machine, and the time that its step takes at best.
+"""Whether a program fits a machine, and its time at best.
 
 Three kinds of figures, kept apart:
 
@@ -45,7 +45,7 @@ class PlannedArgument(NamedTuple):
 
 
 class CompiledMemory(NamedTuple):
-    """What a compiler says of a program's memory, in bytes of one device."""
+    """A program's memory by its compiler, in bytes of one device."""
 
     arguments: int
     outputs: int
@@ -86,7 +86,7 @@ class StepTime:
 
     @property
     def peak_share(self) -> float:
-        """Share of the chip's peak that computing reaches at best, from 0 to 1."""
+        """Best share of the chip's peak, from 0 to 1."""
         return self.compute / self.at_least if self.at_least else 0.0
 
 
@@ -113,12 +113,12 @@ class Fit:
 
     @property
     def available(self) -> int | None:
-        """Bytes of a device that the program may use; None if not known."""
+        """Bytes of a device for programs; None if unknown."""
         return self.machine.chip.available
 
     @property
     def missing(self) -> int:
-        """Bytes that a device lacks; 0 if the program fits or the memory is not known."""
+        """Bytes that a device lacks; 0 if the program fits."""
         return 0 if self.available is None else max(0, self.memory.nbytes - self.available)
 
 
@@ -196,7 +196,7 @@ class Links:
 
 
 def estimate_step(program: Program, cost: Cost, machine: Machine, domains: Sequence[Hashable]) -> StepTime | None:
-    """Estimate the time of a program; None if the chip's figures are not known.
+    """Estimate a program's time; None if the chip's figures are unknown.
 
     Args:
         program: its collectives.
@@ -235,7 +235,7 @@ def time_collective(collective: HloCollective, links: Links, domains: Sequence[H
 
 
 def _time_group(op: str, payload: int, size: int, same: int, links: Links) -> float:
-    """Return the seconds of a group of `size`, of which `same` are in one domain."""
+    """Return a group's seconds; `same` of its `size` share a domain."""
     parts = size / same
     if op.endswith("all-to-all"):
         # On a torus, what is for a distant chip passes all chips between; a switch connects any two.

@@ -286,7 +286,7 @@ class HloCollective:
 
     @property
     def is_paired(self) -> bool:
-        """Whether each device sends to one other device, instead of to a group."""
+        """Whether devices send in pairs, instead of in groups."""
         return self.op in _PAIRED
 
 

@@ -156,7 +156,10 @@ class Machine:
 
     @property
     def link(self) -> float | None:
-        """B/s of a device along one mesh axis inside its slice: half of a TPU's if an axis of the slice has no wraparound."""
+        """B/s of a device along one mesh axis inside its slice.
+
+        Half of a TPU's if an axis of the slice has no wraparound.
+        """
         if self.chip.link is None or self.chip.platform != "tpu":
             return self.chip.link
         wraps = all(size % 4 == 0 if self.chip.dimensions == 3 else size == 16 for size in self.sizes if size > 1)

@@ -86,7 +86,7 @@ def measure_traffic(collective: HloCollective, hosts: Sequence[Hashable]) -> Tra
 
 @lru_cache(maxsize=1024)
 def group_stats(groups: Groups, hosts: tuple[Hashable, ...]) -> frozenset[tuple[int, int, bool]]:
-    """Return the kinds of groups: size, minimum members per host, whether it spans hosts."""
+    """Return each kind of group: size, fewest per host, spans hosts."""
     return frozenset(_group_stat(group, hosts) for group in groups if len(group) > 1)
 
 

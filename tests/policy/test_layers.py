@@ -23,7 +23,7 @@ LAYERS = (
     ("transport", "adapters"),
     ("launchers", "rank", "view"),
     ("cluster", "layouts", "compiler", "teach"),
-    ("commands",),
+    ("commands", "fits"),
     ("magics", "cli"),
     ("__main__", "mhnb"),
 )

@@ -101,7 +101,7 @@ _Result = TypeVar("_Result")
 
 
 def run_apart(function: Callable[[], _Result]) -> _Result:
-    """Call a function in a thread of its own, where the user's mesh does not count.
+    """Call a function in its own thread, without the user's mesh.
 
     Inside `jax.set_mesh`, JAX refuses an abstract mesh of another size.
     """
@@ -186,7 +186,7 @@ class _Export:
         self._args, self._kwargs = jax.tree_util.tree_map_with_path(self._abstract, arguments)
 
     def _axis_types(self, arguments: Any) -> Iterator[AxisType]:
-        """Yield the type that each axis has in the arguments' meshes, or else in the namespace's."""
+        """Yield each axis's type in the arguments' meshes, or the namespace's."""
         leaves = [getattr(leaf, "sharding", None) for leaf in jax.tree_util.tree_leaves(arguments)]
         meshes = [leaf.mesh for leaf in leaves if isinstance(leaf, NamedSharding)]
         meshes += [value for value in self._namespace.values() if isinstance(value, Mesh)]

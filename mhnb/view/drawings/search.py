@@ -1,4 +1,4 @@
-"""The meshes of a search as points: memory against the time of a step.
+"""The meshes of a search as points: memory against time.
 
 The picture is an image, as in `curves`, whose sizes and quiet text it has; the table beside it has every value.
 """

@@ -164,7 +164,7 @@ _OPTIONAL = frozenset(("specs", "step", "bound by", "of peak", ""))
 
 
 def build_search(call: str, search: Search, machine: Machine) -> Document:
-    """Build the table of a search's meshes, the best first, with the code for that one."""
+    """Build the table of a search's meshes, the best one first."""
     rows = [_search_cells(each, machine) for each in search.candidates]
     done, left_out = len(search.candidates), sum(not each.is_compiled for each in search.candidates)
     words = [f"{done} of {pluralize(search.count, 'mesh')} tried"]

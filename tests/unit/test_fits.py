@@ -1,0 +1,201 @@
+"""`mhnb.fit`: the same figures as compiled by hand, a cache, and machines whose compilers are installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from mhnb import compiler, fits
+from mhnb.compiler import close_shared, compiler_folder, is_compiler_installed
+from mhnb.core.program_replies import CompiledFit, FitRequest
+from mhnb.errors import InvalidRequest
+from mhnb.fits import fit
+from mhnb.sharding.fit import Fit
+from tests.support.source import ROOT
+
+pytestmark = pytest.mark.slow
+
+MACHINES = [("cpu:4x2", "cpu"), ("h100:2x4", "cuda"), ("v5e:2x4", "tpu")]
+installed = [
+    pytest.param(
+        machine,
+        platform,
+        marks=pytest.mark.skipif(not is_compiler_installed(platform), reason=f"no compiler for {platform}"),
+    )
+    for machine, platform in MACHINES
+]
+
+BY_HAND = """
+import json, sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import mesh_utils, topologies
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+platform, topology = sys.argv[1], json.loads(sys.argv[2])
+devices = jax.devices()[:8] if platform == 'cpu' else topologies.get_topology_desc(**topology).devices
+grid = mesh_utils.create_device_mesh((4, 2), devices=devices) if platform == 'tpu' else np.array(devices).reshape(4, 2)
+mesh = Mesh(grid, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+def array(spec, *shape): return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+def step(w, x): return w - 0.1 * jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+found = jax.jit(step, donate_argnums=0).lower(array(P(None, 'model'), 512, 1024), array(P('data'), 256, 512)).compile().memory_analysis()
+print(json.dumps([found.argument_size_in_bytes, found.output_size_in_bytes, found.alias_size_in_bytes, found.temp_size_in_bytes]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the answers of each test apart."""
+    monkeypatch.setenv("MHNB_HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended() -> object:
+    """End the helper processes after the last test."""
+    yield
+    close_shared()
+
+
+def plan_step(machine: str) -> Fit:
+    """Plan one step of gradient descent on (data 4, model 2)."""
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        gradient: jax.Array = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+        return w - 0.1 * gradient
+
+    weights, batch = jax.ShapeDtypeStruct((512, 1024), jnp.float32), jax.ShapeDtypeStruct((256, 512), jnp.float32)
+    specs = {"^w$": P(None, "model"), "^x$": P("data")}
+    return fit(jax.jit(step, donate_argnums=0), weights, batch, on=machine, mesh="data 4, model 2", specs=specs)
+
+
+@pytest.mark.parametrize(("machine", "platform"), installed)
+def test_figures_are_those_of_a_compilation_by_hand(machine: str, platform: str) -> None:
+    """Memory is, byte for byte, that of the same program compiled for the same devices in a plain process."""
+    planned = plan_step(machine)
+    paths = [str(compiler_folder(platform)), str(ROOT)]
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+    environment |= {"JAX_NUM_CPU_DEVICES": "8", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    command = [sys.executable, "-c", BY_HAND, platform, json.dumps(planned.machine.topology)]
+    by_hand = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert list(planned.memory)[:4] == json.loads(by_hand.splitlines()[-1])
+    # x @ w on 4 x 2 devices, and the gradient of w: 2 * 256 * 512 * 1024 operations each, divided by 8.
+    assert planned.cost.flops == 2 * 2 * 256 * 512 * 1024 // 8
+    # The gradient is added up over data: half of w on each device.
+    (gradient,) = [row for row in planned.collectives.rows if row.axes == ("data",)]
+    assert (gradient.op, gradient.nbytes_per_device) == ("all-reduce", 512 * 1024 * 4 // 2)
+    assert (planned.step is None) == (platform == "cpu")
+
+
+def test_the_same_question_is_not_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is kept, for its owner alone; another mesh is another question."""
+    first = plan_step("cpu:4x2")
+    monkeypatch.setattr(fits, "shared_compiler", lambda _: pytest.fail("asked again"))
+    assert plan_step("cpu:4x2").memory == first.memory
+    (kept,) = (Path(os.environ["MHNB_HOME"]) / "fit").glob("*.json")
+    assert kept.stat().st_mode & 0o077 == 0
+    with pytest.raises(pytest.fail.Exception, match="asked again"):
+        fit(jnp.sin, jnp.ones((8, 8)), on="cpu:4x2", mesh="x 8")
+
+
+def test_an_answer_that_cannot_be_read_is_asked_for_again() -> None:
+    """A file of another version, or half a file, is replaced."""
+    first = plan_step("cpu:4x2")
+    (kept,) = (Path(os.environ["MHNB_HOME"]) / "fit").glob("*.json")
+    kept.write_text("{")
+    assert plan_step("cpu:4x2").memory == first.memory
+    assert len(kept.read_text()) > 1
+
+
+def test_old_answers_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit, the answers that were not asked for the longest are removed."""
+    monkeypatch.setattr(fits, "_CACHE_NBYTES", 1)
+    plan_step("cpu:4x2")
+    assert not list((Path(os.environ["MHNB_HOME"]) / "fit").glob("*.json"))
+
+
+@pytest.mark.skipif(not is_compiler_installed("tpu"), reason="no compiler for tpu")
+def test_two_processes_compile_for_tpus_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither waits for the other's lock, nor fails because of it."""
+    asked: list[FitRequest] = []
+
+    def remember(request: FitRequest) -> None:
+        asked.append(request)
+        raise InvalidRequest("remembered")
+
+    monkeypatch.setattr(fits, "_compile_or_recall", remember)
+    with pytest.raises(InvalidRequest, match="remembered"):
+        plan_step("v5e:2x4")
+
+    def compile_once(_: int) -> CompiledFit:
+        with compiler.CompileClient("tpu") as helper:
+            return helper.compile_fit(asked[0])[1]
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(compile_once, range(2))
+    assert first.memory == second.memory
+
+
+@pytest.mark.skipif(not is_compiler_installed("tpu"), reason="no compiler for tpu")
+def test_what_does_not_fit_is_said_in_bytes() -> None:
+    """The TPU's compiler refuses what exceeds the memory; the error gives both sizes."""
+    with pytest.raises(InvalidRequest, match=r"does not fit: the compiler needs [\d.]+ GiB of 15\.8 GiB on a device"):
+        fit(lambda x: x @ x, jax.ShapeDtypeStruct((65536, 65536), jnp.float32), on="v5e:1x1", mesh="x 1")
+
+
+def test_without_a_compiler_the_install_line_names_versions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The line installs into a folder that JAX does not search, with the versions that fit the installed JAX."""
+    monkeypatch.setattr(compiler, "user_data_path", lambda _: tmp_path)
+    planned = plan_step("v5e:2x4")
+    assert planned.step is None
+    assert f"--target '{tmp_path}/compilers/tpu-" in planned.missing_compiler
+    assert "'libtpu==" in planned.missing_compiler
+    # Arguments are exact all the same.
+    assert planned.memory.arguments == 512 * 1024 * 4 // 2 + 256 * 512 * 4 // 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"on": "v5p:4x4", "mesh": "x 16"}, "has 2 sizes, but a v5p slice has 3"),
+        ({"on": "cpu:2x2", "mesh": "x 8"}, "expected sizes whose product is 4"),
+        ({"on": "cpu:2x2", "mesh": "x 4", "specs": {".*": P("y")}}, "unknown axis 'y'; the mesh has 'x'"),
+        ({"on": "cpu:2x2", "mesh": "x 4", "specs": {".*": P(None, "x")}}, "4 does not divide"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, object], says: str) -> None:
+    """Each error names what was given and what was expected."""
+    with pytest.raises(InvalidRequest, match=says):
+        fit(jnp.sin, jax.ShapeDtypeStruct((8, 6), jnp.float32), **arguments)  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_shell_prints_json() -> None:
+    """`mhnb fit FUNCTION --json` prints what the report has, and exits with 0 because it fits."""
+    command = [
+        sys.executable,
+        "-m",
+        "mhnb",
+        "fit",
+        "lambda x, w: x @ w",
+        "--on",
+        "cpu:2x2",
+        "--mesh",
+        "data 2, model 2",
+        "--json",
+    ]
+    command += ["--array", "x f32[64,32] P('data')", "--array", "w f32[32,16] P(None, 'model')"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["memory"]["arguments"] == 64 * 32 * 4 // 2 + 32 * 16 * 4 // 2
+    assert (found["fits"], found["operations"], found["collectives"]) == (True, 2 * 64 * 32 * 16 // 4, [])
