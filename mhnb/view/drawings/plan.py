@@ -16,7 +16,7 @@ _COPY_SCRIPT = (
 )
 COPY_CSS = (
     # Without its script, in a notebook that is not trusted, the button is not shown.
-    ".mhnb .mhnb-copy{display:none}.mhnb .mhnb-copy[onclick]{display:inline-block;font:inherit;font-size:.9em;color:inherit;"
+    ".mhnb .mhnb-copy{display:none}.mhnb .mhnb-copy[onclick]{display:inline-block;font:inherit;font-size:var(--mhnb-quiet);color:inherit;"
     "min-height:24px;padding:1px 8px;border:1px solid #8c8c8c;border-radius:2px;background:none;cursor:pointer}"
 )
 """The style sheet of `draw_code`."""
@@ -38,7 +38,7 @@ def _draw_bar(name: str, share: float, words: str, color: str) -> str:
     bar = f"width:{100 * share:.1f}%;min-width:1px;height:.8em;background:{color}"
     track = "width:14em;max-width:40vw;background:rgba(128,128,128,.2)"
     return (
-        f'<tr style="background:none"><th scope="row" style="{_CELL_STYLE};font-weight:normal;font-family:monospace">'
+        f'<tr style="background:none"><th scope="row" style="{_CELL_STYLE};font-weight:var(--mhnb-plain);font-family:monospace">'
         f'{escape(name)}</th><td style="{_CELL_STYLE}"><div style="{track}"><div style="{bar}"></div></div></td>'
         f'<td style="{_CELL_STYLE};white-space:nowrap">{escape(words)}</td></tr>'
     )

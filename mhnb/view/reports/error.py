@@ -59,7 +59,7 @@ def summarize_error(message: str) -> str:
 def _build_step(line: str) -> Line:
     """Build a line such as `Fix: %mhjax start`, with its label bold."""
     label, step = _LABELLED.fullmatch(line).groups()  # type: ignore[union-attr]  # the caller has matched it
-    return Line(f"{label}:", "heading", beside=list(_split_code(step, _COMMAND, gap=1)))
+    return Line("", beside=[Span(f"{label}:", gap=0, is_strong=True), *_split_code(step, _COMMAND, gap=1)])
 
 
 def _build_prose(line: str, typed: re.Pattern[str] = _COMMAND) -> Line:

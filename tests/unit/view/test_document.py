@@ -267,7 +267,7 @@ def test_fields_have_a_look(look: FieldLook, style: str) -> None:
     [
         ("right", "#009e73;p"),
         ("open", "#8c8c8c;p"),
-        ("failed", "#d55e00;p"),
+        ("failed", "#dd4a3d;p"),
         ("not yet", "#e69f00;background-color:rgba("),
     ],
 )

@@ -26,7 +26,7 @@ def _code_of(text: str) -> list[str]:
 def test_name_and_labels_are_bold() -> None:
     """The name is red, each step has a line with its label, and the words are those of the text."""
     html = print_html(build_error("NotClean", NOT_CLEAN))
-    assert '<div class="mhnb-bad"><b>✗ NotClean</b></div>' in html
+    assert '<div class="mhnb-bad"><b class="mhnb-title">✗ NotClean</b></div>' in html
     assert re.findall(r"<b>(\w+:)</b>", html) == ["Fix:", "Or:", "Help:"]
     said = NOT_CLEAN.replace("NotClean: ", "✗ NotClean").replace("`", "")
     assert StrictPage(html).text.split("✗")[1] == re.sub(r"\n *", "", said).split("✗")[1]
