@@ -472,7 +472,7 @@ def _explorer(count: int) -> str:
     arrays = (PlannedArray("x", (64, 6), "P('data', None)"), PlannedArray("y", (63, 6), "P('data', None)"))
     plan_input = PlanInput(count, 2, f"data {count}, model 2", arrays, device_nbytes=1024)
     state = FormState(plan_input, lay_out(plan_input), {"hosts": Refused("'many' is not a number", "many")})
-    css = (Path(mhnb.view.live.__file__).parent / "form.css").read_text(encoding="utf-8")
+    css = read_style("form.css")
     parts = "".join(f"<div>{html}</div>" for _, html in build_form(state, "mhnb-explorer"))
     return f'<div class="mhnb mhnb-form mhnb-explorer"><style>{css}</style>{parts}</div>'
 

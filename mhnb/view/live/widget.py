@@ -18,9 +18,9 @@ _HERE = Path(__file__).parent
 _CLASSES: dict[str, Any] = {}
 
 
-def read_style() -> str:
-    """Return the widget's style sheet."""
-    return LOOK_CSS + (_HERE / "panel.css").read_text(encoding="utf-8")
+def read_style(name: str = "panel.css") -> str:
+    """Return a widget's style sheet."""
+    return LOOK_CSS + (_HERE / name).read_text(encoding="utf-8")
 
 
 def _widget_class() -> Any:
@@ -124,7 +124,7 @@ def make_form_widget(parts: Sequence[tuple[str, str]], uid: str, on_change: Call
 
         fixed = {
             "_esm": (_HERE / "form.js").read_text(encoding="utf-8"),
-            "_css": (_HERE / "form.css").read_text(encoding="utf-8"),
+            "_css": read_style("form.css"),
             "parts": traitlets.List().tag(sync=True),
             "uid": traitlets.Unicode("").tag(sync=True),
         }
