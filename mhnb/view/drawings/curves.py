@@ -119,6 +119,10 @@ def build_curve(samples: Samples) -> Curve | None:
     if not known:
         return None
     low, high = min(known), max(known)
+    if low[1].strip() == high[1].strip():
+        # What is printed as one number is drawn as one: rounding noise would fill the whole height.
+        rows = [[None if value is None else low[0] for value in row] for row in rows]
+        high = low
     medians = [(row, line) for row, line in zip(rows, texts, strict=True) if any(value is not None for value in row)]
     shared = tuple(zip(*rows, strict=True))
     outliers = tuple(
@@ -385,7 +389,7 @@ def _count_digits(curve: Curve) -> int:
 def _list_heights(curve: Curve) -> list[str]:
     """Return the axis labels, from the highest value to the lowest."""
     if curve.low == curve.high:
-        return ["", curve.high, ""]
+        return ["", _shorten_number(curve.high), ""]
     high, low = shorten_numbers([curve.high, curve.low], _count_digits(curve))
     middle = _format_height(curve, curve.bounds[0] / 2 + curve.bounds[1] / 2)
     return [high, middle if middle not in (high, low) else "", low]

@@ -191,8 +191,9 @@ def _describe_end(curve: Curve | None, last: _Row) -> Iterator[str]:
     values = [value for value in last if value is not None and math.isfinite(value)]
     if curve is not None and curve.is_logarithmic:
         yield "logarithmic scale"
-    if curve is not None and values and min(values) != max(values):
-        between = " to ".join(shorten_numbers([format_number(min(values)), format_number(max(values))]))
+    ends = [format_number(min(values)), format_number(max(values))] if values else []
+    if curve is not None and len(set(ends)) > 1:
+        between = " to ".join(shorten_numbers(ends))
         yield between if curve.count == 1 else f"{between} at the end"
 
 

@@ -172,6 +172,17 @@ def test_constant_metric_is_drawn() -> None:
     assert re.search(r"^a  1 [\u2800-\u28ff]+ 1   all over 9 steps", _text(log_curve([[1.0] * 9] * 2, "a"))[0])
 
 
+def test_rounding_noise_is_a_flat_line() -> None:
+    """Values that are printed the same are drawn the same, and no rank is an outlier among them."""
+    noise = 6e-8
+    chart = _chart(log_curve([[0.9992169 + noise * ((at + rank) % 3 == 0) for at in range(30)] for rank in range(4)]))
+    assert chart.curve is not None
+    assert (chart.curve.low, chart.curve.high, chart.curve.has_band) == ("0.999217", "0.999217", False)
+    assert len(set(chart.curve.medians)) == 1
+    assert re.search(r'd="M4 120(h\d+)+"', draw_svg(chart.curve))
+    assert (chart.curve.outliers, chart.remarks) == ((), ())
+
+
 def test_wide_spread_is_logarithmic() -> None:
     """Positive values over more than three decades are drawn as logarithms, and the words say so."""
     curve = _chart(log_curve([[10.0**-at for at in range(6)]] * 2)).curve
