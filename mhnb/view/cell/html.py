@@ -395,13 +395,13 @@ def _format_pictures(cell_summary: CellSummary, locations: RankLocations, pictur
 
 
 def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures: Pictures) -> str:
-    blocks = cell_summary.blocks
+    blocks = _without_silent_failures(cell_summary)
     if not blocks:
         return _format_heading(cell_summary)
     if len(blocks) > 1 and all(map(_is_picture, blocks)):
         return _format_heading(cell_summary) + _format_pictures(cell_summary, locations, pictures)
     bodies = [_format_block_body(block, cell_summary, locations, pictures) for block in blocks]
-    if len(blocks) == 1:
+    if len(cell_summary.blocks) == 1:
         return _format_heading(cell_summary) + (
             _wrap_scrolling(bodies[0]) if _is_long(blocks[0]) and not has_loop_fold(bodies[0]) else bodies[0]
         )
@@ -435,6 +435,18 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
         for at, (block, body) in enumerate(zip(blocks, bodies, strict=True))
     ]
     return _format_heading(cell_summary) + "".join(_fold_many(folds, blocks, opened))
+
+
+def _without_silent_failures(cell_summary: CellSummary) -> list[Block]:
+    """Remove ranks that failed without output: the report above has them."""
+    failed = {rank for failure in cell_summary.failures for rank in failure.ranks}
+    shown = []
+    for block in cell_summary.blocks:
+        if block.omitted_nbytes or not block.is_silent:
+            shown.append(block)
+        elif ranks := tuple(rank for rank in block.ranks if rank not in failed):
+            shown.append(replace(block, output_group=replace(block.output_group, ranks=ranks)))
+    return shown
 
 
 def _open_indexes(blocks: Sequence[Block], *, has_majority: bool) -> set[int]:

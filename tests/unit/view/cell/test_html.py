@@ -166,6 +166,18 @@ def test_single_error_is_said_once(view: View) -> None:
     assert page.index("rank 2 ✗") < page.index("ranks 0-1,3a") if view == "grid" else "rank 0a" in page
 
 
+@pytest.mark.parametrize("text", ["done\n", "".join(f"line {at}\n" for at in range(300))], ids=["short", "long"])
+def test_rank_that_failed_without_output_is_in_the_report_alone(text: str) -> None:
+    """It has no row, and the output of the others still names its ranks; a silent rank that did not fail keeps its row."""
+    result = cell([out(text)], [], replace(failed(2), outputs=()), [out(text)])
+    page = StrictPage(format_cell_html(result))
+    assert page.visible.count("rank 2") == 1
+    assert "rank 1(no output)" in page.visible
+    alone = StrictPage(format_cell_html(cell([out(text)], replace(failed(1), outputs=()))))
+    assert "no output" not in alone.visible
+    assert "rank 0" in alone.visible.split("ranks 0-1")[1]
+
+
 def test_own_rank_numbers_fold_and_stay_readable() -> None:
     """Output that differs only in the rank's own number is one line; each rank's own text opens with a click."""
     page = StrictPage(format_cell_html(RESULTS["rows"], locations=LOCATIONS))
