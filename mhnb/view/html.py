@@ -149,8 +149,8 @@ CHANGED_STYLE = f"background-color:{DIFFERS_TINT};text-decoration:underline;text
 GRID_STYLE = "display:grid;grid-template-columns:repeat(auto-fill,minmax(14em,1fr));gap:6px;margin-top:3px"
 GRID_CELL_STYLE = "border:1px solid rgba(128,128,128,.45);padding:3px 6px;min-width:0"
 
-_HOST_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#7f7fd5")
-"""The colours of Okabe and Ito, which colour-blind users can distinguish. The host's name is shown beside them."""
+HOST_COLORS = ("#6090fc", "#909c00", "#7848b4", "#cc789c", "#246c6c", "#9c4800")
+"""None is the colour of a state. Colour-blind users can distinguish them on white and on black, and the host's name is beside them."""
 _DIGITS = re.compile(r"(\d+)$")
 
 TICK_CLASS = "mhnb-right"
@@ -275,7 +275,7 @@ def host_color(locations: RankLocations, ranks: Sequence[int]) -> str:
         return STATE_COLORS["unknown"]
     digits = _DIGITS.search(host)
     index = int(digits[1]) if digits else sum(map(ord, host))
-    return _HOST_COLORS[index % len(_HOST_COLORS)]
+    return HOST_COLORS[index % len(HOST_COLORS)]
 
 
 def format_sign(sign: str) -> str:

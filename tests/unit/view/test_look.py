@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import cbrt, dist
 from pathlib import Path
 
 import pytest
 
 from mhnb import view
-from mhnb.view.html import DIFFERS_TINT, LOOK_CSS, QUIET_STYLE, STATE_COLORS
+from mhnb.view.html import DIFFERS_TINT, HOST_COLORS, LOOK_CSS, QUIET_STYLE, STATE_COLORS
 from tests.support.axe import contrast
 
 _FOLDER = Path(view.__file__).parent
@@ -80,6 +82,42 @@ def test_error_is_readable_without_a_theme(error: str, paper: Sequence[float]) -
     """Pages without JupyterLab's variables, and VS Code's dark ones, have a red of their own."""
     assert error in LOOK_CSS
     assert contrast(_read(error), paper) >= 4.5
+
+
+_SIGHT = {
+    "normal": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
+    "deuteranopia": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+    "protanopia": ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+}
+"""What is seen of linear red, green and blue, as Machado et al. (2009) have measured."""
+
+
+@pytest.mark.parametrize("sight", _SIGHT)
+def test_colours_of_hosts_differ(sight: str) -> None:
+    """Each two hosts differ, also for colour-blind users, by about as much as blue and purple of the same lightness."""
+    near = [pair for pair in combinations(HOST_COLORS, 2) if dist(*(_perceive(color, sight) for color in pair)) < 0.1]
+    assert near == []
+
+
+def test_colour_of_a_host_is_not_that_of_a_state() -> None:
+    """Users take no host for a failed one or one that has ended, and a bar is seen in both themes."""
+    states = {name: _perceive(color, "normal") for name, color in STATE_COLORS.items()}
+    for color in HOST_COLORS:
+        assert [name for name, state in states.items() if dist(_perceive(color, "normal"), state) < 0.1] == []
+        assert all(contrast(_read(color), paper) >= 3 for paper, *_ in _THEMES.values())
+
+
+def _perceive(color: str, sight: str) -> tuple[float, ...]:
+    """Return a colour in OKLab (Ottosson, 2020), where distances are those that are seen."""
+    linear = [((value / 255 + 0.055) / 1.055) ** 2.4 for value in _read(color)]
+    seen = [max(0.0, value) for value in _apply(_SIGHT[sight], linear)]
+    cones = _apply(((0.4122, 0.5363, 0.0514), (0.2119, 0.6807, 0.1074), (0.0883, 0.2817, 0.6300)), seen)
+    lab = ((0.2105, 0.7936, -0.0041), (1.9780, -2.4286, 0.4506), (0.0259, 0.7828, -0.8087))
+    return tuple(_apply(lab, [cbrt(value) for value in cones]))
+
+
+def _apply(matrix: Sequence[Sequence[float]], vector: Sequence[float]) -> list[float]:
+    return [sum(one * other for one, other in zip(row, vector, strict=True)) for row in matrix]
 
 
 def _read(color: str) -> list[float]:
