@@ -58,3 +58,23 @@ def test_status_of_remote_hosts_has_more_columns() -> None:
         "   0  host0 alpha   24  alive        1  768.0 MiB  12 running  a:r0.log",
         "   1  host1 beta    24  alive        1                  11 ok  b:r1.log",
     ]
+
+
+def test_failed_cell_and_folder_of_logs_stand_out() -> None:
+    """On a page a cell that failed and a rank that has ended are marked, and the folder of the logs is said once."""
+    folder = Path("/data/mhnb/default.4711.1/log")
+    ranks = [
+        RankInfo(rank, f"host{rank}", log_path=folder / f"rank{rank}.log", last_cell="In [3] ok") for rank in range(4)
+    ]
+    ranks[2] = replace(ranks[2], last_cell="In [3] error")
+    ranks[3] = replace(ranks[3], state="SIGKILL", last_cell="In [3] interrupted")
+    status = build_status(Status("default · dead", "dead", tuple(ranks)))
+    html = print_html(status)
+    assert re.findall(r'<span class="mhnb-bad">([^<]*)', html) == ["✗ In [3] error", "✗ SIGKILL"]
+    page = StrictPage(html)
+    assert page.text.count(str(folder)) == 1
+    assert "rank2.log" in page.text
+    assert print_text(status).count(str(folder)) == 4
+    elsewhere = replace(ranks[1], log_path=Path("beta:/data/log/rank1.log"))
+    html = print_html(build_status(Status("default · clean", "clean", (ranks[0], elsewhere))))
+    assert str(folder / "rank0.log") in html
