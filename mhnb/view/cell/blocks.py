@@ -24,7 +24,7 @@ from mhnb.core.output.diff import DiffRow, DiffSpan
 from mhnb.core.output.diff import Line as SaidLine
 from mhnb.core.output.folding import OutputGroup, RichPart
 from mhnb.core.output.outputs import GAP_LINE
-from mhnb.core.output.rich import merge_bars
+from mhnb.core.output.rich import merge_bars, parse_bar
 from mhnb.core.output.tables import is_table_row
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, find_unit, split_numbers
 from mhnb.core.ranks import describe_ranks, pluralize
@@ -62,6 +62,8 @@ class BlockLine:
     """Slots that vary, in the order of their marks."""
     bar_texts: tuple[str, ...] = ()
     """The text of every rank's own progress bar, if the line draws them as one."""
+    bar_percents: tuple[int, ...] = ()
+    """How far each of these bars is."""
     answer: Answer | None = None
     """The answer to an exercise that begins with this line."""
 
@@ -114,7 +116,12 @@ def _build_line(
     if slots and any("%" in literal for literal in literals):
         texts = [strip_ansi(_join_literals(literals, [slot.values[at] for slot in slots])) for at in range(len(ranks))]
         if (bar := merge_bars(texts, ranks)) is not None:
-            return BlockLine("progress", bar, bar_texts=tuple(text.rpartition("|")[2].strip() for text in texts))
+            return BlockLine(
+                "progress",
+                bar,
+                bar_texts=tuple(text.rpartition("|")[2].strip() for text in texts),
+                bar_percents=tuple(each.percent for each in map(parse_bar, texts) if each is not None),
+            )
     return BlockLine(channel, _join_literals(literals, list(map(_mark, slots))), varying)
 
 
@@ -454,6 +461,15 @@ def _end_of(text: str) -> str:
 def format_bars(line: BlockLine, ranks: Sequence[int]) -> str:
     """Format every rank's progress bar; empty if the line has none."""
     return " · ".join(f"{rank}: {text}" for rank, text in zip(ranks, line.bar_texts, strict=bool(line.bar_texts)))
+
+
+def format_slowest_bar(line: BlockLine, ranks: Sequence[int]) -> str:
+    """Format the time and the rate of the last rank; empty if it has none."""
+    if not line.bar_texts:
+        return ""
+    at = line.bar_percents.index(min(line.bar_percents))
+    rate = line.bar_texts[at].partition("[")[2]
+    return f"rank {ranks[at]} [{rate}" if rate else ""
 
 
 def _iter_values(slot: Slot, ranks: Sequence[int]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from mhnb.view.cell.blocks import (
     arrange_items,
     block_items,
     format_bars,
+    format_slowest_bar,
     format_values,
     list_lines,
     slot_letter,
@@ -57,6 +58,7 @@ from mhnb.view.print_html import print_parts
 from mhnb.view.reports.lesson import build_answer
 
 _MAX_TABLE_SLOTS, _MAX_TABLE_RANKS = 12, 16
+_COMPLETE_PERCENT = 100
 _MAX_DISPLAYS = 8
 """Maximum number of displays in a strip that are seen without a click, if they are no images."""
 _SMALL_NBYTES = 512
@@ -168,7 +170,7 @@ class _LineWriter:
     has_table: bool
     """Whether a table below the lines has the numbers of all slots."""
     has_bar_texts: bool
-    """Whether each rank's progress bar is listed below the one for all."""
+    """Whether each rank's progress bar is listed below the one for all, unless all are complete."""
     named: list[_NamedSlot] = field(default_factory=list)
     """The slots so far."""
 
@@ -179,7 +181,7 @@ class _LineWriter:
         )
 
     def _write_channel(self, channel: str, lines: Sequence[BlockLine]) -> str:
-        lines = lines if self.has_bar_texts else [replace(line, bar_texts=()) for line in lines]
+        lines = [self._shorten_bars(line) if line.bar_texts else line for line in lines]
         names = map(slot_letter, count(len(self.named)))
         named = [[(next(names), slot) for slot in line.slots] for line in lines]
         self.named += chain.from_iterable(named)
@@ -192,6 +194,12 @@ class _LineWriter:
                 body = _format_note(html, self.where, self.notebook_dir) if is_note else _pre_lines(channel, html)
             parts.append(print_parts(build_answer(*answer, [Drawing(body)])) if answer else body)
         return "".join(parts)
+
+    def _shorten_bars(self, line: BlockLine) -> BlockLine:
+        """Leave one rank's time and rate, where those of all are not needed."""
+        if self.has_bar_texts and min(line.bar_percents) < _COMPLETE_PERCENT:
+            return line
+        return replace(line, text=f"{line.text} {format_slowest_bar(line, self.ranks)}".rstrip(), bar_texts=())
 
     def format_values(self) -> str:
         """Format the numbers of all slots that the lines do not list."""

@@ -12,6 +12,7 @@ Where the ranks do not all do the same, a strip shows them by state; on request,
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
@@ -19,6 +20,7 @@ from itertools import takewhile
 from typing import Literal, TypeAlias
 
 from mhnb.core.hang_report import HangReport
+from mhnb.core.metrics import format_number
 from mhnb.core.output.folding import OutputGroup, group_outputs
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.output.rich import parse_bar
@@ -164,7 +166,20 @@ def _format_hang_html(
 def _format_live_heading(snapshot: CellResult, strip: Sequence[StatusItem], *, has_strip: bool) -> str:
     """Format the heading; if all ranks do the same, it says what."""
     heading = format_heading(snapshot, has_strip=has_strip)
-    return " · ".join(filter(None, (heading, describe_quietly(strip))))
+    return " · ".join(filter(None, (heading, _format_steps(snapshot), describe_quietly(strip))))
+
+
+def _format_steps(snapshot: CellResult) -> str:
+    """Format the last step that each rank has logged of the longest metric."""
+    counts: Counter[str] = Counter()
+    for series in snapshot.metrics.series:
+        counts[series.name] += series.count
+    if not counts:
+        return ""
+    (name, _), *_ = counts.most_common(1)
+    last = [series.steps[-1] for series in snapshot.metrics.series if series.name == name and series.count]
+    ends = dict.fromkeys(map(format_number, (min(last), max(last))))
+    return f"{'step' if len(ends) == 1 else 'steps'} {'-'.join(ends)}"
 
 
 def shows_hang(report: HangReport, *, has_recent_output: bool) -> bool:

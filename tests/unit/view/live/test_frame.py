@@ -9,6 +9,7 @@ import pytest
 from mhnb.core.hang_report import HangReport, RankLocation
 from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import MAX_BLOCKS, ByteBudget, build_frame, changed_parts, frame_parts, frame_to_html
+from tests.support.metric_samples import log_points
 from tests.support.view_samples import StrictPage, cell, failed, out
 
 BAR = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"
@@ -99,7 +100,22 @@ def test_bars_at_different_places_are_one_bar() -> None:
     ]
     (block,) = build_frame(cell(*[[out(line, "stderr")] for line in lines], done=False)).blocks
     assert "train: 68-80 %" in block.html
+    assert "max 80/100 (rank 0) rank 1 [00:04&lt;00:01, 16.61it/s]" in block.html
     assert "19.89" not in block.html
+
+
+@pytest.mark.parametrize(("last", "said"), [((7, 7), "step 7"), ((7, 5), "steps 5-7"), ((0, -1), "step 0")])
+def test_heading_has_the_last_steps_that_ranks_have_logged(last: tuple[int, int], said: str) -> None:
+    """It says how far a loop has come; a metric that is logged less often does not count."""
+    points = log_points(
+        lambda rank: [
+            *(("loss", float(step), 1.0) for step in range(last[rank] + 1)),
+            *([("epoch", 99.0, 1.0)] if last[rank] > 1 else []),
+        ],
+        2,
+    )
+    running = replace(cell([], [], done=False, wall_s=7.9), added=(points,))
+    assert build_frame(running).heading.endswith(f"running 7.9 s · {said}")
 
 
 def test_nested_bars_are_shown_together() -> None:
