@@ -332,8 +332,11 @@ _POINTER_CLASS = "mhnb-points"
 CHART_CSS = (
     f".mhnb-chart{{position:relative}}.{_POINTER_CLASS}{{position:absolute;inset:0;display:flex}}"
     f".{_POINTER_CLASS}>i:hover{{background:rgba(128,128,128,.25)}}"
+    # Above the picture, at the right: the browser's own tooltip comes late, and covers the curve.
+    f".{_POINTER_CLASS}>i:hover::after{{content:attr(data-v);position:absolute;right:0;bottom:100%;padding:0 0 3px 8px;"
+    "font-style:normal;white-space:nowrap;pointer-events:none;background:var(--jp-layout-color0,Canvas)}"
 )
-"""Places the points, whose tooltips have their values, over the picture. Without it they have no size."""
+"""Places the points, which have their values, over the picture. Without it they have no size."""
 
 
 def format_curve_html(curve: Curve, *, has_points: bool = True) -> str:
@@ -402,7 +405,7 @@ def _format_height(curve: Curve, height: float) -> str:
 
 
 def _format_points(curve: Curve) -> str:
-    """Format an invisible column over each point, with its values as tooltip."""
+    """Format an invisible column over each point, which shows its values."""
     begin, end = _finite(curve.begin), _finite(curve.end)
     between = [0.0, *((left + right) / 2 for left, right in pairwise(curve.positions)), 1.0]
     columns = []
@@ -412,7 +415,7 @@ def _format_points(curve: Curve) -> str:
             where += _shorten_step(begin + position * (end - begin))
         share = round(1000 * (between[at + 1] - between[at]))
         columns.append(
-            f'<i style="flex:{share}" title="{escape(where)}: {escape(_describe_point(curve, at, middle))}"></i>'
+            f'<i style="flex:{share}" data-v="{escape(where)}: {escape(_describe_point(curve, at, middle))}"></i>'
         )
     return f'<div class="{_POINTER_CLASS}">{"".join(columns)}</div>'
 

@@ -13,13 +13,17 @@ from mhnb import view
 from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.sharding.layout import Layout
 from mhnb.view.cell.html import format_cell_html, format_rank_body
+from mhnb.view.document import Drawing
+from mhnb.view.drawings.metrics import draw_card
 from mhnb.view.html import RankLocations
 from mhnb.view.live.widget import read_style
 from mhnb.view.print_html import print_html
 from mhnb.view.reports.layout import build_layout
+from mhnb.view.reports.metrics import build_card
 from mhnb.view.reports.variables import build_vars
 from tests.support.axe import contrast, violations
 from tests.support.lab import wait_until
+from tests.support.metric_samples import log_curve
 from tests.support.parts import chromium
 from tests.support.view_samples import (
     PICTURE_SAMPLES,
@@ -181,6 +185,20 @@ def test_tile_has_contrast_in_both_themes(page: Page, theme: str) -> None:
         *color, alpha = _rgb(tint)
         seen = [alpha * over + (1 - alpha) * under for over, under in zip(color, background, strict=True)]
         assert contrast(seen, letters) >= 4.5
+
+
+def test_pointer_shows_the_value_of_a_chart(page: Page) -> None:
+    """The value at the pointer is drawn at once, in sight and above the curve, without a script."""
+    card = build_card(log_curve([[1 / (1 + at) for at in range(9)]] * 2), done=True)
+    page.set_content(print_html([Drawing(draw_card(card))]))
+    box = page.locator(".mhnb-chart").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    shown = page.locator(".mhnb-points>i:hover")
+    content, bottom = shown.evaluate(
+        "e => { const style = getComputedStyle(e, '::after'); return [style.content, parseFloat(style.bottom)]; }"
+    )
+    assert (content, bottom) == ('"step 4: 0.2"', box["height"])
 
 
 def test_error_has_contrast_in_dark_editor(page: Page) -> None:

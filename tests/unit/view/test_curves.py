@@ -82,15 +82,15 @@ def test_rank_without_finite_values_is_odd() -> None:
 def test_pointer_shows_the_values_of_a_point() -> None:
     """Each point has its step and its values; what is drawn on a logarithmic scale is told as it is."""
     curve = _curve([[10.0 - at, 10.5 - at, 10.25 - at, 30.0 - at] for at in range(9)])
-    titles = re.findall(r'title="([^"]+)"', format_curve_html(curve))
+    titles = re.findall(r'data-v="([^"]+)"', format_curve_html(curve))
     assert len(titles) == 9
     assert titles[4] == "step 4: median 6.25, 6.0 to 26.0, rank 3 26.0"
     logarithms = replace(curve, medians=(0.0, -3.0) * 4 + (2.0,), lows=(None,) * 9, is_logarithmic=True, outliers=())
-    assert [title.split(": ")[1] for title in re.findall(r'title="([^"]+)"', format_curve_html(logarithms))][:2] == [
+    assert [title.split(": ")[1] for title in re.findall(r'data-v="([^"]+)"', format_curve_html(logarithms))][:2] == [
         "median 1.0",
         "median 0.001",
     ]
-    assert "title=" not in format_curve_html(curve, has_points=False)
+    assert "data-v=" not in format_curve_html(curve, has_points=False)
 
 
 def test_values_near_each_other_have_more_digits() -> None:
