@@ -327,7 +327,11 @@ _SHORT_CHARS = 5
 """A number of so few characters stays as it is."""
 _LINE_COLOR = "#4a86d8"
 _OUTLIER_COLORS = ("#d55e00", "#b565b5")
-_AXES = f'<path fill="none" stroke="#8c8c8c" stroke-width="2" d="M1 0V{HEIGHT * _SCALE - 1}H{WIDTH * _SCALE}"/>'
+_AXES = (
+    f'<path fill="none" stroke="#8c8c8c" stroke-width="2" d="M1 0V{HEIGHT * _SCALE - 1}H{WIDTH * _SCALE}"/>'
+    # Beside the labels of the highest and the middle value.
+    f'<path stroke="#8c8c8c" stroke-opacity=".35" d="M0 {_MARGIN}H{WIDTH * _SCALE}M0 {HEIGHT * _SCALE // 2}H{WIDTH * _SCALE}"/>'
+)
 _POINTER_CLASS = "mhnb-points"
 CHART_CSS = (
     f".mhnb-chart{{position:relative}}.{_POINTER_CLASS}{{position:absolute;inset:0;display:flex}}"
@@ -347,15 +351,21 @@ def format_curve_html(curve: Curve, *, has_points: bool = True) -> str:
         has_points: whether the pointer shows the values of a point.
     """
     image, between = format_curve_image(curve, has_axes=True), "display:flex;justify-content:space-between"
+    # The middle of a label is beside its line.
+    height, above = HEIGHT - _MARGIN + _LABEL_PX, (_MARGIN - _LABEL_PX) // 2
     left = (
-        f'<div style="height:{HEIGHT}px;{between};flex-direction:column;text-align:right;padding-right:4px;min-width:3.5em;'
-        f'{QUIET_STYLE}">{"".join(f"<div>{_text(text)}</div>" for text in _list_heights(curve))}</div>'
+        f'<div style="height:{height}px;margin:{above}px 0;{between};flex-direction:column;text-align:right;padding-right:4px;'
+        f'min-width:3.5em;{QUIET_STYLE}">{"".join(f"<div>{_text(text)}</div>" for text in _list_heights(curve))}</div>'
     )
     points = _format_points(curve) if has_points else ""
-    axis = f'<div style="{between};{QUIET_STYLE}"><div>{_text(curve.axis)} {_text(curve.begin)}</div><div>{_text(curve.end)}</div></div>'
+    steps = "".join(
+        f'<div style="flex:1;text-align:{side}">{_text(text)}</div>'
+        for side, text in zip(("left", "center", "right"), _list_steps(curve), strict=True)
+    )
+    axis = f'<div style="display:flex;{QUIET_STYLE}">{steps}</div>'
     picture = f'<div style="min-width:0"><div class="mhnb-chart">{image}{points}</div>{axis}</div>'
     # Not a gap between curves, which an untrusted notebook drops.
-    small = f"display:flex;line-height:{_LABEL_PX}px;white-space:nowrap"
+    small = f"display:flex;line-height:{_LABEL_PX}px;white-space:nowrap;margin-top:4px"
     return (
         f'<div style="margin:0 1.5em 2px 0;max-width:100%"><b class="mhnb-title">{_text(curve.title)}</b>'
         f'<div class="mhnb-small" style="{small}">{left}{picture}{_format_ends(curve)}</div></div>'
@@ -396,6 +406,13 @@ def _list_heights(curve: Curve) -> list[str]:
     high, low = shorten_numbers([curve.high, curve.low], _count_digits(curve))
     middle = _format_height(curve, curve.bounds[0] / 2 + curve.bounds[1] / 2)
     return [high, middle if middle not in (high, low) else "", low]
+
+
+def _list_steps(curve: Curve) -> list[str]:
+    """Return the first, the middle and the last step."""
+    begin, end = _finite(curve.begin), _finite(curve.end)
+    middle = "" if begin is None or end is None or begin == end else _shorten_number(repr(begin / 2 + end / 2))
+    return [f"{curve.axis} {curve.begin}", middle.removesuffix(".0"), curve.end]
 
 
 def _format_height(curve: Curve, height: float) -> str:
@@ -451,18 +468,19 @@ def _format_ends(curve: Curve) -> str:
     """Format the last values, each near the end of its line."""
     low, high = curve.bounds
     last, *lasts = shorten_numbers([curve.last, *(one.last for one in curve.outliers)], _count_digits(curve))
-    ends = [(_last(curve.medians), f"{curve.word if curve.differs else ''}{last}", f"2px solid {_LINE_COLOR}")]
+    ends = [(_last(curve.medians), f"{curve.word if curve.differs else ''}{last}", f"solid {_LINE_COLOR}")]
     for one, text, color in zip(curve.outliers, lasts, _OUTLIER_COLORS, strict=False):
         # A value that is not finite is above all others, as it is drawn.
         is_finite = _finite(one.last) is not None
-        ends.append((_last(one.values) if is_finite else high, f"rank {one.rank} {text}", f"2px dashed {color}"))
+        ends.append((_last(one.values) if is_finite else high, f"rank {one.rank} {text}", f"dashed {color}"))
     ends.sort(key=lambda end: -end[0])
     labels, used = [], 0
     for at, (value, text, border) in enumerate(ends):
         wanted = round(_height_of(value, low, high) / _SCALE) - _LABEL_PX // 2
         top = max(used, min(wanted, HEIGHT - _LABEL_PX * (len(ends) - at)))
-        style = f"margin-top:{top - used}px;border-left:{border};padding-left:4px"
-        labels.append(f'<div style="{style}">{_text(text)}</div>')
+        # Lying, because a standing line before a number looks like another digit.
+        key = f'<span style="display:inline-block;width:10px;vertical-align:middle;border-top:2px {border}"></span>'
+        labels.append(f'<div style="margin-top:{top - used}px">{key} {_text(text)}</div>')
         used = top + _LABEL_PX
     return f'<div style="padding-left:4px">{"".join(labels)}</div>'
 

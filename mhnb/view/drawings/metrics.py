@@ -79,12 +79,17 @@ def draw_card(card: MetricCard, *, brief: bool = False) -> str:
 
 
 def _format_chart_html(chart: MetricChart, *, brief: bool) -> str:
-    title = escape(chart.title, quote=False)
-    drawn = (
-        format_curve_html(chart.curve, has_points=not brief)
-        if chart.curve is not None
-        else f'<div><b class="mhnb-title">{title}</b></div>'
-    )
+    title, curve = escape(chart.title, quote=False), chart.curve
+    if curve is not None and curve.count > 1:
+        drawn = format_curve_html(curve, has_points=not brief)
+    else:
+        # One point is no line: its chart would be a dot in an empty frame.
+        value = (
+            ""
+            if curve is None
+            else f"<div>{curve.word if curve.differs else ''}{curve.last} at {curve.axis} {curve.begin}</div>"
+        )
+        drawn = f'<div><b class="mhnb-title">{title}</b></div>{value}'
     remarks = "".join(f"<div>{escape(remark, quote=False)}</div>" for remark in chart.remarks)
     quiet = f'<div style="{QUIET_STYLE}">{remarks}</div>' if remarks else ""
     ranks = format_fold(f"{title} of each rank", _format_rank_table(chart, brief=brief)) if chart.rows else ""

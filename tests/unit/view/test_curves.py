@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from xml.dom import minidom
 
+import pytest
+
 from mhnb.view.drawings.curves import (
     Curve,
     Samples,
@@ -103,7 +105,7 @@ def test_values_near_each_other_have_more_digits() -> None:
 def test_pointer_is_where_the_point_is() -> None:
     """A column reaches half the way to the points beside it, whose steps may be at any distance."""
     curve = replace(_curve([[float(at)] for at in range(4)]), positions=(0.0, 0.1, 0.5, 1.0))
-    assert re.findall(r"flex:(\d+)", format_curve_html(curve)) == ["50", "250", "450", "250"]
+    assert re.findall(r'<i style="flex:(\d+)', format_curve_html(curve)) == ["50", "250", "450", "250"]
 
 
 def test_axis_of_the_largest_numbers() -> None:
@@ -118,6 +120,14 @@ def test_axis_has_three_digits() -> None:
     rows = [[1 / (3 + at)] for at in range(90)]
     assert re.findall(r"<div>([^<]*)</div>", format_curve_html(_curve(rows)))[:3] == ["0.333", "0.172", "0.0109"]
     assert re.findall(r"<div>([^<]*)</div>", format_curve_html(_curve([[2.5]] * 9)))[:3] == ["", "2.5", ""]
+
+
+@pytest.mark.parametrize(("count", "steps"), [(61, ["step 0", "30", "60"]), (60, ["step 0", "29.5", "59"])])
+def test_axis_has_the_middle_step(count: int, steps: list[str]) -> None:
+    """The first, the middle and the last step are below the picture, and faint lines are at the labelled heights."""
+    curve = _curve([[1 / (1 + at)] for at in range(count)])
+    assert re.findall(r"text-align:(?:left|center|right)\">([^<]+)", format_curve_html(curve)) == steps
+    assert 'd="M0 4H640M0 120H640"' in draw_svg(curve, has_axes=True)
 
 
 def test_braille_has_no_gaps() -> None:

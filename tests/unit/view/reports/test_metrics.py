@@ -157,11 +157,14 @@ def test_chart_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
     assert second == "good  2   at step 1"
 
 
-def test_one_point_is_a_line_of_text_and_a_dot() -> None:
-    """One step has no curve in the text; in the picture it is a dot, which round ends make visible."""
+def test_one_point_is_a_line_of_text() -> None:
+    """One step has no curve, neither in the text nor on a page; of each rank it is a dot, which round ends make visible."""
     metrics = log_points(lambda rank: [("a", 5, 0.5 + rank)])
     assert _text(metrics) == ["a  1.5   median at step 5, ranks 0-3; 0.5 to 3.5"]
     assert _text(log_points(lambda _: [("a", 5, 0.5)], 1)) == ["a  0.5   at step 5"]
+    page = StrictPage(draw_card(build_card(metrics, done=False)))
+    assert "amedian 1.5 at step 50.5 to 3.5" in page.visible
+    assert "alt" not in [name for _, attributes in page.tags[:6] for name in attributes]
     curve = _chart(metrics).curve
     assert curve is not None
     assert 'stroke-linecap="round"' in draw_svg(curve)
