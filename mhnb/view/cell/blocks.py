@@ -125,6 +125,9 @@ def _build_line(
     return BlockLine(channel, _join_literals(literals, list(map(_mark, slots))), varying)
 
 
+_BEFORE_MEDIAN = re.compile(r"(?= · median \d+ % · max )")
+
+
 def _mark(slot: Slot) -> str:
     return OWN_MARK if slot.is_rank else SLOT_MARK if slot.is_varying else slot.values[0]
 
@@ -463,13 +466,15 @@ def format_bars(line: BlockLine, ranks: Sequence[int]) -> str:
     return " · ".join(f"{rank}: {text}" for rank, text in zip(ranks, line.bar_texts, strict=bool(line.bar_texts)))
 
 
-def format_slowest_bar(line: BlockLine, ranks: Sequence[int]) -> str:
-    """Format the time and the rate of the last rank; empty if it has none."""
-    if not line.bar_texts:
-        return ""
+def shorten_bars(line: BlockLine, ranks: Sequence[int]) -> BlockLine:
+    """Leave of all ranks' bars the time and the rate of the slowest one."""
     at = line.bar_percents.index(min(line.bar_percents))
     rate = line.bar_texts[at].partition("[")[2]
-    return f"rank {ranks[at]} [{rate}" if rate else ""
+    if not rate:
+        return replace(line, bar_texts=())
+    # The rank is named where the ranks are not equally far.
+    text, count = _BEFORE_MEDIAN.subn(lambda _: f" [{rate}", line.text)
+    return replace(line, text=text if count else f"{text} · rank {ranks[at]} [{rate}", bar_texts=())
 
 
 def _iter_values(slot: Slot, ranks: Sequence[int]) -> Iterator[str]:

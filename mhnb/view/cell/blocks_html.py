@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from itertools import chain, count, groupby
 from typing import Literal, TypeAlias
@@ -25,9 +25,9 @@ from mhnb.view.cell.blocks import (
     arrange_items,
     block_items,
     format_bars,
-    format_slowest_bar,
     format_values,
     list_lines,
+    shorten_bars,
     slot_letter,
     summarise_slot,
 )
@@ -181,7 +181,7 @@ class _LineWriter:
         )
 
     def _write_channel(self, channel: str, lines: Sequence[BlockLine]) -> str:
-        lines = [self._shorten_bars(line) if line.bar_texts else line for line in lines]
+        lines = [self._without_needless_bars(line) if line.bar_texts else line for line in lines]
         names = map(slot_letter, count(len(self.named)))
         named = [[(next(names), slot) for slot in line.slots] for line in lines]
         self.named += chain.from_iterable(named)
@@ -195,11 +195,11 @@ class _LineWriter:
             parts.append(print_parts(build_answer(*answer, [Drawing(body)])) if answer else body)
         return "".join(parts)
 
-    def _shorten_bars(self, line: BlockLine) -> BlockLine:
+    def _without_needless_bars(self, line: BlockLine) -> BlockLine:
         """Leave one rank's time and rate, where those of all are not needed."""
         if self.has_bar_texts and min(line.bar_percents) < _COMPLETE_PERCENT:
             return line
-        return replace(line, text=f"{line.text} {format_slowest_bar(line, self.ranks)}".rstrip(), bar_texts=())
+        return shorten_bars(line, self.ranks)
 
     def format_values(self) -> str:
         """Format the numbers of all slots that the lines do not list."""

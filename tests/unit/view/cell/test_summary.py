@@ -160,7 +160,7 @@ def test_finished_progress_bar_is_not_a_difference() -> None:
     bar = "epoch: 100%|██████████| 20/20 [00:00<00:00, {}.5it/s]\n"
     assert summarise_cell(cell(*[[out(bar.format(3 + r), "stderr")] for r in range(4)])).difference == ""
     html = format_cell_html(cell(*[[out(bar.format(3 + r), "stderr")] for r in range(4)]))
-    assert "| all 20/20 rank 0 [00:00&lt;00:00, 3.5it/s]" in html
+    assert "| all 20/20 · rank 0 [00:00&lt;00:00, 3.5it/s]" in html
     assert "  each 0:" not in html
     beside = [[out(bar.format(3 + r) + f"loss 0.{r + 3}\n", "stderr")] for r in range(4)]
     assert summarise_cell(cell(*beside)).difference == "numbers differ by rank"

@@ -100,7 +100,7 @@ def test_bars_at_different_places_are_one_bar() -> None:
     ]
     (block,) = build_frame(cell(*[[out(line, "stderr")] for line in lines], done=False)).blocks
     assert "train: 68-80 %" in block.html
-    assert "max 80/100 (rank 0) rank 1 [00:04&lt;00:01, 16.61it/s]" in block.html
+    assert "min 68/100 (rank 1) [00:04&lt;00:01, 16.61it/s] · median 68 % · max 80/100 (rank 0)" in block.html
     assert "19.89" not in block.html
 
 
