@@ -4,6 +4,7 @@
 const ALL = "all";
 // The kernel updates the clock of a running cell every second.
 const SILENT_MS = 10000;
+const SEEN_MS = 3000;
 const SILENCE = " · no word from the kernel since then";
 
 function make(tag, attributes = {}, ...children) {
@@ -62,7 +63,7 @@ function renderLive({ model, el }) {
   const head = make("div", { class: "mhnb-quiet", role: "status", "aria-live": "off" });
   const strip = make("ul", { class: "mhnb-strip", "aria-label": "ranks by state", "aria-live": "off" });
   const blocks = make("div", { class: "mhnb-blocks" });
-  const more = make("div", { class: "mhnb-quiet" });
+  const more = make("div", { class: "mhnb-quiet mhnb-more" });
   const card = make("div", {});
   const charts = make("div", { role: "group", "aria-label": "metrics", hidden: true });
   const each = make("div", { class: "mhnb-each", role: "region", "aria-label": "each rank", tabindex: "0", hidden: true });
@@ -91,6 +92,7 @@ function renderLive({ model, el }) {
   new ResizeObserver(() => { blocks.style.minHeight = `min(${blocks.offsetHeight}px, 50vh)`; }).observe(blocks);
   const said = places.map(() => null);
   let chosen = 0;
+  let seen = null;
   const isTabbed = () => model.get("view") === "tabs" && said.some((block) => block?.label);
   const choose = (at) => {
     chosen = at;
@@ -163,8 +165,10 @@ function renderLive({ model, el }) {
     },
     strip: (text) => {
       drawStrip(strip, text ? JSON.parse(text) : []);
-      // Once ranks have differed they may again, so the line stays: the output below must not jump each time.
+      // Ranks that have just differed often differ again, so the line stays a while: the output below must not jump each time.
+      clearTimeout(seen);
       if (text) strip.classList.add("mhnb-seen");
+      else seen = setTimeout(() => strip.classList.remove("mhnb-seen"), SEEN_MS);
     },
     block: (at, text) => {
       said[at] = text ? JSON.parse(text) : null;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -206,13 +207,29 @@ def test_nothing_moves_when_the_buttons_appear(card: Card) -> None:
 
 
 def test_line_of_chips_keeps_its_place(card: Card) -> None:
-    """Once ranks have differed the chips' line stays, so that output does not jump each time that they differ."""
+    """Once ranks have differed the chips' line stays a while, so that output does not jump each time that they differ."""
     card.show(HANGING)
     card.update(replace(HANGING, where=replace(HANG, stuck=False, waiting=(), absent=())))
     before = card.top_of(card.page.locator(".mhnb-blocks"))
     card.update(CALM)
     assert card.chips.count() == 0
     assert card.top_of(card.page.locator(".mhnb-blocks")) == before
+
+
+def test_line_of_chips_goes_when_ranks_agree(browser: Browser) -> None:
+    """Three seconds after the last difference no row is blank."""
+    page = browser.new_page()
+    page.clock.install()
+    page.set_content('<div class="jp-OutputArea-output"><div id="live"></div></div>')
+    calm = Card(page)
+    calm.show(CALM)
+    before = calm.top_of(page.locator(".mhnb-blocks"))
+    calm.update(HANGING)
+    calm.update(CALM)
+    assert calm.top_of(page.locator(".mhnb-blocks")) > before
+    page.clock.run_for(3_500)
+    assert calm.top_of(page.locator(".mhnb-blocks")) == before
+    page.close()
 
 
 @pytest.mark.parametrize("layout", ["fold", "rows", "grid"])
@@ -260,8 +277,8 @@ def test_shadow_shows_that_ranks_are_beyond_the_edge(card: Card) -> None:
     assert box is not None
 
     def strip(share: float) -> bytes:
-        # Beside the text, left of the scrollbar.
-        y = box["y"] + share * (box["height"] - 4)
+        # Beside the text, left of the scrollbar. Lines need not begin at a whole pixel.
+        y = ceil(box["y"] + share * (box["height"] - 6))
         return card.page.screenshot(clip={"x": box["x"] + box["width"] - 120, "y": y, "width": 60, "height": 4})
 
     plain = strip(0.5)
