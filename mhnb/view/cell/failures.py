@@ -30,9 +30,8 @@ _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 _FAILED_LINE = re.compile(r"^-+> *(\d+) (.*)$", re.MULTILINE)
 """The line that raised, among the lines around it that IPython shows of a frame."""
 _HIDDEN = re.compile(r"\s*\[\.\.\. skipping hidden (\d+) frames?\]")
-_CHAINED = re.compile(
-    r"direct cause of the following exception|During handling of the above exception|Exception Group Traceback"
-)
+_SOURCE_NAME, _DIRECT_CAUSE = "JaxStackTraceBeforeTransformation", "direct cause of the following exception"
+_CHAINED = re.compile(rf"{_DIRECT_CAUSE}|During handling of the above exception|Exception Group Traceback")
 _TITLE_END = "Traceback (most recent call last)"
 _SEPARATOR = re.compile(r"-{20,}\s*$")
 _MHNB_PATH = re.compile(
@@ -138,6 +137,23 @@ def trim_traceback(error: RankError) -> tuple[str, ...]:
         if not title and plain.removesuffix(":") != _final_line(error):
             kept.append(text)
     return tuple(kept)
+
+
+def split_off_source(error: RankError) -> tuple[str, RankError]:
+    """Split off where JAX says an operation is from, which repeats the message.
+
+    JAX raises an error in a transformed function from a `JaxStackTraceBeforeTransformation`, whose stack is that of the original one.
+
+    Returns:
+        Its text, which is empty for any other error, and the error without it.
+    """
+    plain = [strip_ansi(text) for text in error.traceback]
+    begin = next((at for at, text in enumerate(plain) if text.startswith(_SOURCE_NAME)), None)
+    end = next((at for at, text in enumerate(plain) if _DIRECT_CAUSE in text), None)
+    if begin is None or end is None or end < begin:
+        return "", error
+    source, rest = error.traceback[begin:end], (*error.traceback[:begin], *error.traceback[end + 1 :])
+    return "\n".join(text.rstrip("\n") for text in source), replace(error, traceback=rest)
 
 
 def full_message(error: RankError) -> str:

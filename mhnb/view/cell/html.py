@@ -23,7 +23,14 @@ from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import BlockLine, block_items, count_lines, format_omitted_line, has_loop_fold, shorten_line
 from mhnb.view.cell.blocks_html import Pictures, StripItem, block_to_html, format_strip
-from mhnb.view.cell.failures import Failure, are_not_yet, collapse_traceback, has_extra_information, trim_traceback
+from mhnb.view.cell.failures import (
+    Failure,
+    are_not_yet,
+    collapse_traceback,
+    has_extra_information,
+    split_off_source,
+    trim_traceback,
+)
 from mhnb.view.cell.summary import (
     Block,
     CellSummary,
@@ -200,13 +207,15 @@ def _shorten_message(lines: Sequence[str]) -> list[str]:
 
 
 def _format_trace(failure: Failure, *, is_first: bool) -> str:
-    error = failure.error
-    if error is None or not error.traceback:
+    if failure.error is None or not failure.error.traceback:
         return ""
+    source, error = split_off_source(failure.error)
     # the cell's own line is shown above; further frames of the user's are worth seeing without a click
     is_open = is_first and has_extra_information(error)
     parts = collapse_traceback(trim_traceback(error), error)
     inner = "".join(_format_trace_part(part.text, part.label) for part in parts)
+    if source:
+        inner += _format_trace_part(source, "… what JAX transformed, with the same message")
     return _format_details(format_trace_label(failure), inner, is_open=is_open)
 
 

@@ -400,6 +400,27 @@ def test_open_traceback_leaves_out_the_cells_line() -> None:
     assert "as above" not in closed.text, "a traceback that is opened by hand begins with that frame"
 
 
+def test_stack_before_a_transformation_of_jax_is_folded() -> None:
+    """Its message is that of the error, so the open traceback has the user's other frame alone."""
+    line = "Cell In[12], line 3\n----> 3 loss(w)"
+    traceback = (
+        "JaxStackTraceBeforeTransformation         Traceback (most recent call last)",
+        line,
+        "JaxStackTraceBeforeTransformation: TypeError: bad\n\nThe preceding stack trace is the source\n\n--------------------",
+        "\nThe above exception was the direct cause of the following exception:\n",
+        "TypeError         Traceback (most recent call last)",
+        "Cell In[12], line 5\n----> 5 step(w)",
+        line,
+        "TypeError: bad",
+    )
+    error = RankError("TypeError", "bad", traceback, line=3, code="loss(w)")
+    page = StrictPage(format_cell_html(cell(*[replace(failed(rank), error=error) for rank in range(2)])))
+    assert page.visible.count("bad") == 1
+    assert "5 step(w)" in page.visible
+    assert "source" not in page.visible
+    assert "The preceding stack trace is the source" in page.text
+
+
 def test_what_the_cell_before_left_is_in_the_status_line() -> None:
     """Quiet words name the cell before, in the status line; the whole sentence is its tooltip."""
     html = format_cell_html(after_a_failure())
