@@ -171,8 +171,8 @@ LOOK_CSS = (
     ".mhnb .mhnb-title{font-size:var(--mhnb-title);font-weight:var(--mhnb-plain)}"
     # Inline styles carry the opacity. In preformatted text a smaller size would break the columns.
     f'.mhnb [style*="{QUIET_STYLE}"]:not(pre *),.mhnb .mhnb-small{{font-size:var(--mhnb-quiet)}}'
-    ".mhnb .mhnb-table th,.mhnb .mhnb-run :is(th,td){font-weight:var(--mhnb-plain)}"
-    f".mhnb .mhnb-table th[scope=col]:not([aria-sort]),.mhnb .mhnb-run th{{{QUIET_STYLE};font-size:var(--mhnb-quiet)}}"
+    ".mhnb .mhnb-table th{font-weight:var(--mhnb-plain)}"
+    f".mhnb .mhnb-table th[scope=col]:not([aria-sort]){{{QUIET_STYLE};font-size:var(--mhnb-quiet)}}"
     ".mhnb .mhnb-bad{color:var(--mhnb-failed)}"
     f".mhnb .{FAILED_CLASS}{{border-color:var(--mhnb-failed)!important}}"
     # Mixed with the text's own colour, for contrast on light and on dark. Without a style sheet the tick has that of the text.
@@ -195,11 +195,8 @@ ANSI_CSS = "".join(
 ) + ".mhnb [class*=-intense-fg]{font-weight:var(--mhnb-strong)}"  # fmt: skip
 """Mixed with the text's own colour, so that they have contrast on light and on dark: the colours of nbconvert have not."""
 
-_RANK_TABLE_CSS = (
-    ".mhnb .mhnb-run th,.mhnb .mhnb-run td{padding:0 .7em 0 0;border:0;background:none;text-align:right;"
-    "vertical-align:top}"
-)
-"""For tables of many cells, which would otherwise store the same style in each cell."""
+_RANK_TABLE_CSS = ".mhnb .mhnb-run :is(th,td){padding:1px 10px 1px 0;border:0;text-align:right;vertical-align:middle}"
+"""For tables of many cells, which look like all tables, but would otherwise store the same style in each cell."""
 
 JUMP_CSS = (
     ".jp-Cell .mhnb .mhnb-jump[onclick]{all:unset;display:block!important;position:absolute;inset:0;cursor:pointer;"

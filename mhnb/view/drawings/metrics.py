@@ -13,9 +13,9 @@ MAX_DRAWN_RANKS = 16
 """Ranks that have a picture of their own; all have their numbers."""
 COLUMNS = ("rank", "points", "steps", "first", "last", "lowest", "highest")
 """Of the table of ranks."""
-_RANK_PX = 108, 28
+_RANK_PX = 108, 16
 _CHARTS_STYLE = "display:flex;flex-wrap:wrap;align-items:flex-start;margin:4px 0 2px"
-_TABLE_STYLE = "border-collapse:collapse;font-family:monospace;border:0;margin:2px 0"
+_TABLE_STYLE = "border-collapse:collapse;border:0;margin:2px 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,5 +110,5 @@ def _format_rank_table(chart: MetricChart, *, brief: bool) -> str:
         body.append(f'<tr><th scope="row">{row.rank}</th>{cells}{f"<td>{drawn}</td>" if drawn else ""}</tr>')
     left_out = len(chart.rows) - len(shown)
     more = f"<div>{pluralize(left_out, 'more rank')} when the cell ends</div>" if left_out else ""
-    table = f'<table class="mhnb-run" style="{_TABLE_STYLE}"><tr>{heads}</tr>{"".join(body)}</table>'
+    table = f'<table class="mhnb-table mhnb-run" style="{_TABLE_STYLE}"><tr>{heads}</tr>{"".join(body)}</table>'
     return wrap_in_scroller(table) + more

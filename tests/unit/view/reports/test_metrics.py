@@ -75,6 +75,9 @@ def test_each_rank_is_on_demand() -> None:
     assert "rankpointsstepsfirstlastlowesthighest030 to 23213130 to 25nan45" in page.text
     heads = [attributes.get("scope") for tag, attributes in page.tags if tag == "th"]
     assert heads == ["col"] * 7 + ["row"] * 2
+    (table,) = (attributes for tag, attributes in page.tags if tag == "table")
+    assert "mhnb-table" in str(table["class"])
+    assert "font" not in str(table["style"]), "it has the look of all tables"
     alts = [str(attributes["alt"]) for tag, attributes in page.tags if tag == "img"]
     assert alts[1:] == [
         "loss of rank 0 over 3 steps, step 0 to 2: from 3 to 2, lowest 1, highest 3",
