@@ -467,7 +467,7 @@ def format_bars(line: BlockLine, ranks: Sequence[int]) -> str:
 
 
 def shorten_bars(line: BlockLine, ranks: Sequence[int]) -> BlockLine:
-    """Leave of all ranks' bars the time and the rate of the slowest one."""
+    """Leave only the time and the rate of the slowest bar."""
     at = line.bar_percents.index(min(line.bar_percents))
     rate = line.bar_texts[at].partition("[")[2]
     if not rate:

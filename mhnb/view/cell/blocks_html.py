@@ -196,7 +196,7 @@ class _LineWriter:
         return "".join(parts)
 
     def _without_needless_bars(self, line: BlockLine) -> BlockLine:
-        """Leave one rank's time and rate, where those of all are not needed."""
+        """Shorten the bars where not all times are needed."""
         if self.has_bar_texts and min(line.bar_percents) < _COMPLETE_PERCENT:
             return line
         return shorten_bars(line, self.ranks)

@@ -140,7 +140,7 @@ def trim_traceback(error: RankError) -> tuple[str, ...]:
 
 
 def split_off_source(error: RankError) -> tuple[str, RankError]:
-    """Split off where JAX says an operation is from, which repeats the message.
+    """Split off JAX's stack before a transformation.
 
     JAX raises an error in a transformed function from a `JaxStackTraceBeforeTransformation`, whose stack is that of the original one.
 

@@ -170,7 +170,7 @@ def _format_live_heading(snapshot: CellResult, strip: Sequence[StatusItem], *, h
 
 
 def _format_steps(snapshot: CellResult) -> str:
-    """Format the last step that each rank has logged of the longest metric."""
+    """Format the last logged steps of the longest metric."""
     counts: Counter[str] = Counter()
     for series in snapshot.metrics.series:
         counts[series.name] += series.count

@@ -68,7 +68,7 @@ def _status_cells(rank: RankInfo, host: str) -> tuple[str, ...]:
 
 
 def _find_log_folder(ranks: Sequence[RankInfo]) -> str:
-    """Return the folder of all log files; empty if there is none."""
+    """Return the folder of all log files; empty if they differ."""
     folders = {str(rank.log_path).rpartition("/")[0] for rank in ranks}
     return folders.pop() if len(folders) == 1 else ""
 
