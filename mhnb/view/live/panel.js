@@ -168,7 +168,13 @@ function renderLive({ model, el }) {
       // Ranks that have just differed often differ again, so the line stays a while: the output below must not jump each time.
       clearTimeout(seen);
       if (text) strip.classList.add("mhnb-seen");
-      else seen = setTimeout(() => strip.classList.remove("mhnb-seen"), SEEN_MS);
+      else if (strip.classList.contains("mhnb-seen")) {
+        seen = setTimeout(() => {
+          // The cells below stay where they are.
+          root.style.minHeight = `${root.offsetHeight}px`;
+          strip.classList.remove("mhnb-seen");
+        }, SEEN_MS);
+      }
     },
     block: (at, text) => {
       said[at] = text ? JSON.parse(text) : null;
@@ -178,7 +184,7 @@ function renderLive({ model, el }) {
     },
     view: (view) => {
       all.setAttribute("aria-pressed", String(view !== "fold"));
-      blocks.style.minHeight = "";
+      blocks.style.minHeight = root.style.minHeight = "";
       blocks.className = view === "grid" ? "mhnb-blocks mhnb-grid" : "mhnb-blocks";
       limitBlocks();
       drawTabs();

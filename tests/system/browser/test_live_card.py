@@ -227,8 +227,11 @@ def test_line_of_chips_goes_when_ranks_agree(browser: Browser) -> None:
     calm.update(HANGING)
     calm.update(CALM)
     assert calm.top_of(page.locator(".mhnb-blocks")) > before
+    height = "e => e.offsetHeight"
+    high = page.locator(".mhnb-live").evaluate(height)
     page.clock.run_for(3_500)
     assert calm.top_of(page.locator(".mhnb-blocks")) == before
+    assert page.locator(".mhnb-live").evaluate(height) == high, "the cells below do not move up"
     page.close()
 
 

@@ -366,7 +366,7 @@ def test_progress_bars_are_one_line_of_text(ran: RunNotebook) -> None:
     """`tqdm.auto` draws text on ranks, and four bars are shown as one line."""
     text = ran.area(BARS).inner_text()
     assert text.count("train: 100 %") == text.count("train") == 1
-    assert "3: 20/20" in text
+    assert "all 20/20 · rank 0 [" in text
     assert ran.area(BARS).locator(".jupyter-widgets, progress").count() == 0
 
 

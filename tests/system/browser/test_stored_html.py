@@ -15,7 +15,7 @@ from mhnb.sharding.layout import Layout
 from mhnb.view.cell.html import format_cell_html, format_rank_body
 from mhnb.view.document import Drawing
 from mhnb.view.drawings.metrics import draw_card
-from mhnb.view.html import RankLocations
+from mhnb.view.html import HOST_COLORS, RankLocations
 from mhnb.view.live.widget import read_style
 from mhnb.view.print_html import print_html
 from mhnb.view.reports.layout import build_layout
@@ -177,7 +177,7 @@ def test_tile_has_contrast_in_both_themes(page: Page, theme: str) -> None:
     layout = Layout.of((8, 8), {"data": 8}, "P('data')", devices_per_host=1)
     page.set_content(f'<body style="background:{theme};color:{ink}">{print_html(build_layout(layout))}</body>')
     tints = page.locator("td[title]").evaluate_all("all => all.map(e => getComputedStyle(e).backgroundColor)")
-    assert len(set(tints)) == 8
+    assert len(set(tints)) == len(HOST_COLORS)
     background, letters = (
         _rgb(f"rgb({int(c[1:3], 16)}, {int(c[3:5], 16)}, {int(c[5:], 16)})")[:3] for c in (theme, ink)
     )
