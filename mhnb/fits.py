@@ -107,7 +107,10 @@ def compile_exported(call: ExportedCall, machine: Machine, axes: Mapping[str, in
         program = replace(program, ranks=tuple(map(machine.host_index, range(machine.device_count))))
     hosts_per_slice = machine.host_count // machine.slices
     domains = {rank: rank // hosts_per_slice for rank in program.ranks}
-    step = estimate_step(program, compiled.cost, machine, [domains[rank] for rank in program.ranks]) if is_own else None
+    step = None
+    if is_own:
+        positions = [domains[rank] for rank in program.ranks]
+        step = estimate_step(program, compiled.cost, machine, positions, compiled.places)
     return Fit(
         call.name,
         machine,

@@ -117,6 +117,8 @@ class CompiledFit(Struct, frozen=True):
     cost: Cost
     seconds: float
     """How long lowering and compiling took."""
+    places: tuple[tuple[int, ...], ...]
+    """The coordinates of the TPU chip at each position of the device assignment; empty on other platforms."""
 
 
 class CompileReply(Struct, frozen=True):

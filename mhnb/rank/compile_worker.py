@@ -128,7 +128,8 @@ def handle_fit(request: FitRequest) -> CompileReply:
         stats.generated_code_size_in_bytes,
     )
     wire = program_to_wire(replace(program, name=f"jit({call.name})"))
-    return CompileReply(wire, CompiledFit(memory, count_cost(str(compiled.as_text())), seconds))
+    places = tuple(tuple(device.coords) for device in mesh.devices.flat) if request.platform == "tpu" else ()
+    return CompileReply(wire, CompiledFit(memory, count_cost(str(compiled.as_text())), seconds, places))
 
 
 def _place_devices(request: FitRequest) -> Any:

@@ -1,4 +1,4 @@
-"""Whether a program fits a machine, and its time at best.
+"""Whether a program fits a machine, and the time that its step takes at best.
 
 Three kinds of figures, kept apart:
 
@@ -12,20 +12,25 @@ Time of a collective, as in "How to Scale Your Model" (https://jax-ml.github.io/
 of TPUs, the GPUs that NVLink connects) in rings or through a switch; between domains each device sends its part over the network, at
 the same time. An all-gather of n devices with `payload` bytes each, m of them in a domain, takes the longer of
 `payload (n/m)(m-1) / link` and `payload (n/m - 1) / network`. A reduce-scatter is an all-gather backwards, an all-reduce is both.
+In a slice, a group that spans several axes uses the links of all of them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
 from mhnb.sharding.boxes import parse_dtype
 from mhnb.sharding.hlo_collectives import HloCollective
 from mhnb.sharding.hlo_cost import Cost
+from mhnb.sharding.hlo_groups import Groups
 from mhnb.sharding.machines import Machine
-from mhnb.sharding.report import Program, Report, group_stats
+from mhnb.sharding.report import Program, Report
 
 
 class PlannedArgument(NamedTuple):
@@ -45,7 +50,7 @@ class PlannedArgument(NamedTuple):
 
 
 class CompiledMemory(NamedTuple):
-    """A program's memory by its compiler, in bytes of one device."""
+    """What a compiler says of a program's memory, in bytes of one device."""
 
     arguments: int
     outputs: int
@@ -86,7 +91,7 @@ class StepTime:
 
     @property
     def peak_share(self) -> float:
-        """Best share of the chip's peak, from 0 to 1."""
+        """Share of the chip's peak that computing reaches at best, from 0 to 1."""
         return self.compute / self.at_least if self.at_least else 0.0
 
 
@@ -113,12 +118,12 @@ class Fit:
 
     @property
     def available(self) -> int | None:
-        """Bytes of a device for programs; None if unknown."""
+        """Bytes of a device that the program may use; None if not known."""
         return self.machine.chip.available
 
     @property
     def missing(self) -> int:
-        """Bytes that a device lacks; 0 if the program fits."""
+        """Bytes that a device lacks; 0 if the program fits or the memory is not known."""
         return 0 if self.available is None else max(0, self.memory.nbytes - self.available)
 
 
@@ -185,64 +190,109 @@ def divide_devices(count: int, axes: int) -> Iterator[tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Rates of a device's connections, in B/s."""
+    """How the devices of a program are connected; rates are in B/s of one device."""
 
     inside: float
-    """To devices of its domain, along one mesh axis."""
+    """To devices of its domain; in a slice of TPUs, both directions along one axis of a torus."""
     network: float
     """To devices of other domains."""
-    is_torus: bool
-    """Whether only neighbours are connected inside a domain."""
+    domains: tuple[Hashable, ...]
+    """The slice or NVLink domain of each position of the device assignment."""
+    places: tuple[tuple[int, ...], ...] = ()
+    """The chip's coordinates by position; empty if a switch connects a domain."""
+    rings: tuple[int, ...] = ()
+    """Chips along each axis of a slice; 0 if the axis has no wraparound."""
+
+    def find_sides(self, group: Sequence[int]) -> tuple[tuple[int, float], ...]:
+        """Return the devices of a group in its first domain along each axis of the slice, and their rate along it.
+
+        >>> row = Links(9e10, 1e9, (0,) * 16, tuple((x, 0) for x in range(16)), rings=(16, 0))
+        >>> row.find_sides(range(16)), row.find_sides(range(4)), row.find_sides(range(0, 16, 4))
+        (((16, 90000000000.0),), ((4, 45000000000.0),), ((4, 22500000000.0),))
+        """
+        group = [position for position in group if self.domains[position] == self.domains[group[0]]]
+        if not self.places:
+            return ((len(group), self.inside),)
+        lines = [sorted(set(line)) for line in zip(*map(self.places.__getitem__, group), strict=True)]
+        if prod(map(len, lines)) != len(group):
+            # JAX may lay a small mesh along a path with corners.
+            return ((len(group), self.inside / 2),)
+        sides = []
+        for line, ring in zip(lines, self.rings, strict=False):  # a chip of a slice with two axes has three coordinates
+            if len(line) > 1:
+                # Groups between whose chips are others share the links with them; without wraparound a link carries one direction.
+                gap = min(right - left for left, right in pairwise(line))
+                sides.append((len(line), self.inside / gap / (1 if gap * len(line) == ring else 2)))
+        return tuple(sides)
 
 
-def estimate_step(program: Program, cost: Cost, machine: Machine, domains: Sequence[Hashable]) -> StepTime | None:
-    """Estimate a program's time; None if the chip's figures are unknown.
+def estimate_step(
+    program: Program, cost: Cost, machine: Machine, domains: Sequence[Hashable], places: Sequence[tuple[int, ...]] = ()
+) -> StepTime | None:
+    """Estimate the time of a program; None if the chip's figures are not known.
 
     Args:
         program: its collectives.
         cost: its products and bytes.
         machine: the chip, with its peaks and links.
         domains: the slice or NVLink domain of each position of the device assignment.
+        places: the coordinates of the TPU chip at each position; empty on GPU.
     """
     chip = machine.chip
-    if not chip.flops or chip.bandwidth is None or machine.link is None or chip.network is None:
+    if not chip.flops or chip.bandwidth is None or chip.link is None or chip.network is None:
         return None
-    links = Links(machine.link, chip.network, is_torus=chip.platform == "tpu")
+    links = Links(chip.link, chip.network, tuple(domains), tuple(places), machine.rings)
     # A type without a figure of its own is computed as f32.
     compute = sum(flops / (chip.peak(dtype) or chip.peak("f32") or 1.0) for dtype, flops in cost.flops_by_dtype.items())
-    communication = sum(one.times * time_collective(one, links, domains) for one in program.collectives)
+    communication = sum(one.times * time_collective(one, links) for one in program.collectives)
     return StepTime(compute, cost.nbytes / chip.bandwidth, communication)
 
 
-def time_collective(collective: HloCollective, links: Links, domains: Sequence[Hashable]) -> float:
+def time_collective(collective: HloCollective, links: Links) -> float:
     """Return the seconds of one run of a collective, without latency.
 
     >>> from mhnb.sharding.hlo_collectives import HloShape
     >>> gather = HloCollective("all-gather", "g", (HloShape("f32", (250_000,)),), (), groups=((0, 1, 2, 3),))
-    >>> f"{time_collective(gather, Links(450e9, 50e9, is_torus=False), [0] * 4):.2e} s"  # 3 MB by NVLink
+    >>> f"{time_collective(gather, Links(450e9, 50e9, domains=(0,) * 4)):.2e} s"  # 3 MB by NVLink
     '6.67e-06 s'
     """
-    payload = collective.nbytes
     if collective.is_paired:
-        moved = [(a, b) for a, b in collective.pairs if a != b]
-        crosses = any(domains[a] != domains[b] for a, b in moved)
-        return payload / (links.network if crosses else links.inside) if moved else 0.0
-    times = (
-        _time_group(collective.op, payload, size, same if crosses else size, links)
-        for size, same, crosses in group_stats(collective.groups, tuple(domains))
-    )
+        moved = [(links.domains[a], links.domains[b]) for a, b in collective.pairs if a != b]
+        # XLA for TPU splits a gather into permutes of both directions, which run at the same time.
+        rate = links.network if any(a != b for a, b in moved) else links.inside
+        return collective.nbytes / rate if moved else 0.0
+    times = (_time_group(collective, kind, links) for kind in _find_kinds(collective.groups, links))
     return max(times, default=0.0)
 
 
-def _time_group(op: str, payload: int, size: int, same: int, links: Links) -> float:
-    """Return a group's seconds; `same` of its `size` share a domain."""
-    parts = size / same
+class _Kind(NamedTuple):
+    """What groups that take the same time have in common."""
+
+    size: int
+    same: int
+    """Members in one domain."""
+    sides: tuple[tuple[int, float], ...]
+
+
+@lru_cache(maxsize=1024)
+def _find_kinds(groups: Groups, links: Links) -> frozenset[_Kind]:
+    def find_kind(group: Sequence[int]) -> _Kind:
+        return _Kind(len(group), min(Counter(links.domains[at] for at in group).values()), links.find_sides(group))
+
+    return frozenset(find_kind(group) for group in groups if len(group) > 1)
+
+
+def _time_group(collective: HloCollective, kind: _Kind, links: Links) -> float:
+    op, payload, (size, same, sides) = collective.op, collective.nbytes, kind
+    parts, rate = size / same, sum(rate for _, rate in sides)
     if op.endswith("all-to-all"):
-        # On a torus, what is for a distant chip passes all chips between; a switch connects any two.
-        inside = payload * same / size * (same / 4 if links.is_torus else (same - 1) / same)
-        return max(inside / links.inside, payload * (size - same) / size / links.network)
+        # In a torus, what is for a distant chip passes all chips between; a switch connects any two.
+        slowest = (
+            max((side / 4 / rate for side, rate in sides), default=0.0) if links.places else (same - 1) / same / rate
+        )
+        return max(payload * same / size * slowest, payload * (size - same) / size / links.network)
     if op == "collective-broadcast":
-        return payload / (links.network if parts > 1 else links.inside)
+        return payload / (links.network if parts > 1 else rate)
     shard = payload if op == "all-gather" else payload / size
-    gather = max(shard * parts * (same - 1) / links.inside, shard * (parts - 1) / links.network)
+    gather = max(shard * parts * (same - 1) / rate if same > 1 else 0.0, shard * (parts - 1) / links.network)
     return 2 * gather if op == "all-reduce" else gather

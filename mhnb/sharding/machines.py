@@ -155,15 +155,13 @@ class Machine:
         return self.device_count // self.devices_per_host
 
     @property
-    def link(self) -> float | None:
-        """B/s of a device along one mesh axis inside its slice.
-
-        Half of a TPU's if an axis of the slice has no wraparound.
-        """
-        if self.chip.link is None or self.chip.platform != "tpu":
-            return self.chip.link
-        wraps = all(size % 4 == 0 if self.chip.dimensions == 3 else size == 16 for size in self.sizes if size > 1)
-        return self.chip.link if wraps else self.chip.link / 2
+    def rings(self) -> tuple[int, ...]:
+        """Chips along each axis of a TPU slice, 0 without wraparound; empty for others."""
+        if self.chip.platform != "tpu":
+            return ()
+        if self.chip.dimensions == 3:
+            return tuple(size if all(each % 4 == 0 for each in self.sizes) else 0 for size in self.sizes)
+        return tuple(size if size == 16 else 0 for size in self.sizes)
 
     @property
     def topology(self) -> dict[str, str | int]:

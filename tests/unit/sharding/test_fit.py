@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
 from mhnb.sharding.fit import (
@@ -20,10 +23,16 @@ from mhnb.sharding.hlo_text import HloShape
 from mhnb.sharding.machines import parse_machine
 from mhnb.sharding.report import Program
 
-H100, V5P = Links(450e9, 50e9, is_torus=False), Links(1.8e11, 6.25e9, is_torus=True)
+GRID = tuple(product(range(4), repeat=3))
+V5P = Links(1.8e11, 6.25e9, (0,) * 64, GRID, rings=(4, 4, 4))
 """The rates of `mhnb.sharding.machines`, whose tests compare them with their sources."""
 MB = 250_000
 """Elements of f32 in a megabyte."""
+
+
+def h100(domains: str) -> Links:
+    """Return the links of H100s, by the domain of each."""
+    return Links(450e9, 50e9, tuple(domains))
 
 
 def collective(op: str, megabytes: int, size: int) -> HloCollective:
@@ -38,48 +47,44 @@ def collective(op: str, megabytes: int, size: int) -> HloCollective:
 )
 def test_inside_nvlink_a_device_sends_what_a_ring_does(op: str, gigabytes_sent: float) -> None:
     """Inside a domain, the time is that of the bytes that a device sends, at the rate of NVLink."""
-    assert time_collective(collective(op, 8, 4), H100, "aaaa") == pytest.approx(gigabytes_sent / 450)
+    assert time_collective(collective(op, 8, 4), h100("aaaa")) == pytest.approx(gigabytes_sent / 450)
 
 
 def test_all_to_all_of_a_torus_takes_the_book_s_quarter() -> None:
     """On a ring of a torus, an all-to-all takes a quarter of the all-gather of the same array: V / (4 W)."""
-    whole = 8 * 8e6  # eight devices with 8 MB each
-    assert time_collective(collective("all-to-all", 8, 8), V5P, "a" * 8) == pytest.approx(whole / 4 / 1.8e11)
+    whole = 4 * 8e6  # four devices with 8 MB each
+    assert time_collective(collective("all-to-all", 8, 4), V5P) == pytest.approx(whole / 4 / 1.8e11)
+
+
+def test_a_group_uses_the_links_of_every_axis_that_it_spans() -> None:
+    """In a slice of 4 x 4 x 4, 16 chips of a plane gather with the links of two axes; without wraparound each has one direction."""
+    plane = collective("all-gather", 1, 16)
+    assert time_collective(plane, V5P) == pytest.approx(15e6 / 3.6e11)
+    assert time_collective(plane, replace(V5P, rings=(0, 0, 0))) == pytest.approx(15e6 / 1.8e11)
+
+
+def test_neighbours_on_part_of_an_axis_use_one_direction() -> None:
+    """Two of four chips on an axis have one link between them; chips with others between them share its links with those."""
+    assert V5P.find_sides((0, 16)) == V5P.find_sides((0, 32)) == ((2, 0.9e11),)
+    # A path with a corner, as JAX lays a small mesh: neither a line nor a plane.
+    assert V5P.find_sides((0, 1, 5)) == ((3, 0.9e11),)
 
 
 def test_between_hosts_each_gpu_sends_its_part_over_its_own_card() -> None:
     """Two hosts of 8 H100: an all-gather of 16 shards of 1 MB brings each GPU one shard of the other host, then 14 by NVLink."""
-    took = time_collective(collective("all-gather", 1, 16), H100, "a" * 8 + "b" * 8)
+    took = time_collective(collective("all-gather", 1, 16), h100("a" * 8 + "b" * 8))
     assert took == pytest.approx(max(1e6 / 50e9, 14e6 / 450e9))
     # With one device on each host there is only the network.
-    assert time_collective(collective("all-gather", 1, 2), H100, "ab") == pytest.approx(1e6 / 50e9)
+    assert time_collective(collective("all-gather", 1, 2), h100("ab")) == pytest.approx(1e6 / 50e9)
 
 
 def test_a_permute_goes_at_the_rate_of_the_slowest_link() -> None:
     """If any pair of a permute leaves the domain, all wait for the network; a device that keeps its data sends nothing."""
     shape = (HloShape("f32", (MB,)),)
     inside = HloCollective("collective-permute", "p", shape, shape, (), pairs=((0, 1), (1, 0)))
-    assert time_collective(inside, H100, "aa") == pytest.approx(1e6 / 450e9)
-    assert time_collective(inside, H100, "ab") == pytest.approx(1e6 / 50e9)
-    assert time_collective(HloCollective("collective-permute", "p", shape, shape, (), pairs=((0, 0),)), H100, "aa") == 0
-
-
-def test_data_parallelism_is_bound_by_communication_below_the_book_s_batch() -> None:
-    """The gradients of a layer D x F, all-reduced over v5p's data axis, take longer than its products below 2550 tokens a chip.
-
-    The scaling book, "How to Parallelize a Transformer": data parallelism is bound by communication if the batch of a chip is
-    below C / W, which is 459e12 / 1.8e11 = 2550 for one axis of v5p.
-    """
-    machine, d, f, chips = parse_machine("v5p:4x4x4"), 8192, 32768, 64
-    gradients = HloCollective("all-reduce", "g", (HloShape("bf16", (2 * d * f,)),), (), groups=(tuple(range(chips)),))
-    program = Program("jit(step)", (0,) * chips, "tpu", (gradients,))
-    bounds = {}
-    for tokens in (2400, 2700):
-        # Two matrices, whose backward pass has two products each.
-        step = estimate_step(program, Cost({"bf16": 8 * tokens * d * f}), machine, (0,) * chips)
-        assert step is not None
-        bounds[tokens] = step.bound_by
-    assert bounds == {2400: "communication", 2700: "compute"}
+    assert time_collective(inside, h100("aa")) == pytest.approx(1e6 / 450e9)
+    assert time_collective(inside, h100("ab")) == pytest.approx(1e6 / 50e9)
+    assert time_collective(HloCollective("collective-permute", "p", shape, shape, (), pairs=((0, 0),)), h100("aa")) == 0
 
 
 def test_loops_count_as_often_as_they_run() -> None:

@@ -240,10 +240,10 @@ def test_refusals(text: str, message: str) -> None:
     assert text.partition(":")[0] in str(refused.value)
 
 
-def test_links_of_a_slice_without_wraparound_have_half_the_rate() -> None:
-    """A v5e slice wraps at 16 chips a side, a v5p slice at multiples of 4; otherwise a ring uses one direction."""
-    assert parse_machine("v5e:16x16").link == CHIPS["v5e"].link
-    assert parse_machine("v5e:8x16").link == (CHIPS["v5e"].link or 0) / 2
-    assert parse_machine("v5p:4x4x8").link == CHIPS["v5p"].link
-    assert parse_machine("v5p:2x2x4").link == (CHIPS["v5p"].link or 0) / 2
-    assert parse_machine("h100:8x8").link == CHIPS["h100"].link
+def test_rings_of_a_slice_need_wraparound() -> None:
+    """A v5e slice wraps along a side of 16 chips, a v5p slice if it is made of whole cubes of 4 x 4 x 4."""
+    assert parse_machine("v5e:16x16").rings == (16, 16)
+    assert parse_machine("v5e:8x16").rings == (0, 16)
+    assert parse_machine("v5p:4x4x8").rings == (4, 4, 8)
+    assert parse_machine("v5p:2x2x4").rings == (0, 0, 0)
+    assert parse_machine("h100:8x8").rings == ()
