@@ -238,7 +238,9 @@ def format_install_line(platform: str) -> str:
     own = version("jaxlib")
     pins = {"libtpu": next((pin for name, pin in wanted if name == "libtpu"), "")}
     names = " ".join(f"'{name}{pins.get(name, f'=={own}')}'" for name in _PACKAGES[platform])
-    return f"{sys.executable} -m pip install --no-deps --target '{compiler_folder(platform)}' {names}"
+    # uv makes environments without pip.
+    install = f"{sys.executable} -m pip install" if find_spec("pip") else f"uv pip install --python {sys.executable}"
+    return f"{install} --no-deps --target '{compiler_folder(platform)}' {names}"
 
 
 def parse_requirement(text: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from mhnb.compiler import is_compiler_installed
 from tests.support import limited_process, other_python
 from tests.system.hosts import hostnet, mpi, slurm
 
@@ -52,6 +53,13 @@ def _browser_absent() -> str | None:
     return None if chromium() else "no Chromium on PATH (or name it in MHNB_CHROMIUM)"
 
 
+def _compilers_absent() -> str | None:
+    missing = [platform for platform in ("tpu", "cuda") if not is_compiler_installed(platform)]
+    return (
+        f"no compiler for {' and '.join(missing)}; mhnb.compiler.format_install_line installs it" if missing else None
+    )
+
+
 def _flax_absent() -> str | None:
     return None if importlib.util.find_spec("flax") else "flax is not installed"
 
@@ -82,6 +90,7 @@ def _mpich_absent() -> str | None:
 
 PARTS: dict[str, Callable[[], str | None]] = {
     "browser": _browser_absent,
+    "compilers": _compilers_absent,
     "flax": _flax_absent,
     "hosts": _hosts_absent,
     "mpi": _mpi_absent,

@@ -1,7 +1,7 @@
 """Which tests run when: `make quick`, `make test`, `make test-all` (the mark `test_all`), and `make soak` (the mark `soak`).
 
-What needs several machines, a browser, another Python or minutes is marked `test_all` by its folder, or by the mark `browser`; other tests
-are marked one by one. `make quick` leaves out those with the marks `slow` and `ranks`.
+What needs several machines, a browser, another Python or minutes is marked `test_all` by its folder, or by the mark `browser`, and what
+needs the compilers of TPU and GPU by that part; other tests are marked one by one. `make quick` leaves out those with the marks `slow` and `ranks`.
 Of a test with the mark `sample(8)` eight cases run wherever the test runs, and `make soak` runs the others: the cases of one test check
 one rule, and the whole suite must end within its limit also on a machine that is three times as slow as usual.
 """
@@ -29,7 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of some folders with `test_all`, and the cases that are not in the sample of their test with `soak`."""
     cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.nodeid.startswith(_TEST_ALL) or item.get_closest_marker("browser") is not None:
+        needs_compilers = pytest.mark.requires_part("compilers").mark in item.iter_markers("requires_part")
+        if item.nodeid.startswith(_TEST_ALL) or item.get_closest_marker("browser") is not None or needs_compilers:
             item.add_marker(pytest.mark.test_all)
         if item.get_closest_marker("sample") is not None:
             cases[item.nodeid.partition("[")[0]].append(item)

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from mhnb import compiler, fits
-from mhnb.compiler import close_shared, compiler_folder, is_compiler_installed
+from mhnb.compiler import close_shared, compiler_folder
 from mhnb.core.program_replies import CompiledFit, FitRequest
 from mhnb.errors import InvalidRequest
 from mhnb.fits import fit
@@ -26,11 +26,7 @@ pytestmark = pytest.mark.slow
 
 MACHINES = [("cpu:4x2", "cpu"), ("h100:2x4", "cuda"), ("v5e:2x4", "tpu")]
 installed = [
-    pytest.param(
-        machine,
-        platform,
-        marks=pytest.mark.skipif(not is_compiler_installed(platform), reason=f"no compiler for {platform}"),
-    )
+    pytest.param(machine, platform, marks=[] if platform == "cpu" else pytest.mark.requires_part("compilers"))
     for machine, platform in MACHINES
 ]
 
@@ -125,7 +121,7 @@ def test_old_answers_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list((Path(os.environ["MHNB_HOME"]) / "fit").glob("*.json"))
 
 
-@pytest.mark.skipif(not is_compiler_installed("tpu"), reason="no compiler for tpu")
+@pytest.mark.requires_part("compilers")
 def test_two_processes_compile_for_tpus_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither waits for the other's lock, nor fails because of it."""
     asked: list[FitRequest] = []
@@ -147,7 +143,7 @@ def test_two_processes_compile_for_tpus_at_once(monkeypatch: pytest.MonkeyPatch)
     assert first.memory == second.memory
 
 
-@pytest.mark.skipif(not is_compiler_installed("tpu"), reason="no compiler for tpu")
+@pytest.mark.requires_part("compilers")
 def test_what_does_not_fit_is_said_in_bytes() -> None:
     """The TPU's compiler refuses what exceeds the memory; the error gives both sizes."""
     with pytest.raises(InvalidRequest, match=r"does not fit: the compiler needs [\d.]+ GiB of 15\.8 GiB on a device"):
@@ -163,6 +159,12 @@ def test_without_a_compiler_the_install_line_names_versions(monkeypatch: pytest.
     assert "'libtpu==" in planned.missing_compiler
     # Arguments are exact all the same.
     assert planned.memory.arguments == 512 * 1024 * 4 // 2 + 256 * 512 * 4 // 4
+
+
+def test_where_uv_made_the_environment_uv_installs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that uv made has no pip, so the line uses uv's."""
+    monkeypatch.setattr(compiler, "find_spec", lambda name: None if name == "pip" else name)
+    assert compiler.format_install_line("cuda").startswith(f"uv pip install --python {sys.executable} --no-deps")
 
 
 @pytest.mark.parametrize(
