@@ -1,7 +1,8 @@
 """Which tests run when: `make quick`, `make test`, `make test-all` (the mark `test_all`), and `make soak` (the mark `soak`).
 
 What needs several machines, a browser, another Python or minutes is marked `test_all` by its folder, or by the mark `browser`, and what
-needs the compilers of TPU and GPU by that part; other tests are marked one by one. `make quick` leaves out those with the marks `slow` and `ranks`.
+needs the compilers of TPU and GPU by that part; other tests are marked one by one.
+`make quick` leaves out those with the marks `slow` and `ranks`.
 Of a test with the mark `sample(8)` eight cases run wherever the test runs, and `make soak` runs the others: the cases of one test check
 one rule, and the whole suite must end within its limit also on a machine that is three times as slow as usual.
 """
