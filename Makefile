@@ -130,6 +130,7 @@ bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distrib
 	$(RUN) tests.bench.metrics
 	$(RUN) tests.bench.collectives
 	$(RUN) tests.bench.sharding
+	$(RUN) tests.bench.fit
 	$(RUN) tests.bench.outputs
 
 # The compared projects are installed beside the environment, never into it.

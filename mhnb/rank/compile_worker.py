@@ -118,7 +118,8 @@ def handle_fit(request: FitRequest) -> CompileReply:
     lowered = jax.jit(run, donate_argnums=call.donated).lower(*leaves)
     compiled = lowered.compile()
     seconds = time.perf_counter() - began
-    program = describe_program(compiled, lowered.as_text(debug_info=True), (leaves, compiled.input_shardings))
+    text, stablehlo = str(compiled.as_text()), lowered.as_text(debug_info=True)
+    program = describe_program(compiled, stablehlo, (leaves, compiled.input_shardings), text=text)
     stats: Any = compiled.memory_analysis()
     memory = CompiledMemory(
         stats.argument_size_in_bytes,
@@ -129,7 +130,7 @@ def handle_fit(request: FitRequest) -> CompileReply:
     )
     wire = program_to_wire(replace(program, name=f"jit({call.name})"))
     places = tuple(tuple(device.coords) for device in mesh.devices.flat) if request.platform == "tpu" else ()
-    return CompileReply(wire, CompiledFit(memory, count_cost(str(compiled.as_text())), seconds, places))
+    return CompileReply(wire, CompiledFit(memory, count_cost(text), seconds, places))
 
 
 def _place_devices(request: FitRequest) -> Any:

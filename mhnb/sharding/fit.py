@@ -190,7 +190,7 @@ def divide_devices(count: int, axes: int) -> Iterator[tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """How the devices of a program are connected; rates are in B/s of one device."""
+    """Connections of a program's devices; rates are in B/s of one device."""
 
     inside: float
     """To devices of its domain; in a slice of TPUs, both directions along one axis of a torus."""
@@ -204,7 +204,9 @@ class Links:
     """Chips along each axis of a slice; 0 if the axis has no wraparound."""
 
     def find_sides(self, group: Sequence[int]) -> tuple[tuple[int, float], ...]:
-        """Return the devices of a group in its first domain along each axis of the slice, and their rate along it.
+        """Return the number of a group's devices and their rate, by axis.
+
+        These are the devices in its first domain, along each axis of the slice; without a slice they have one axis.
 
         >>> row = Links(9e10, 1e9, (0,) * 16, tuple((x, 0) for x in range(16)), rings=(16, 0))
         >>> row.find_sides(range(16)), row.find_sides(range(4)), row.find_sides(range(0, 16, 4))

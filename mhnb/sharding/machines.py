@@ -156,7 +156,7 @@ class Machine:
 
     @property
     def rings(self) -> tuple[int, ...]:
-        """Chips along each axis of a TPU slice, 0 without wraparound; empty for others."""
+        """Chips along each axis of a slice, 0 without wraparound; empty elsewhere."""
         if self.chip.platform != "tpu":
             return ()
         if self.chip.dimensions == 3:

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ pytestmark = pytest.mark.slow
 D, F, TOKENS, BLOCKS = 512, 2048, 4096, 3
 WEIGHTS, ACTIVATIONS = 4 * D * F, 4 * TOKENS * D
 """Bytes of one matrix, and of a block's input, in f32."""
+Kind: TypeAlias = tuple[str, tuple[str, ...]]
+"""Operation and axes of a collective."""
 ROWS, COLUMNS, TILES = P("x"), P(None, "y"), P("x", "y")
 SPECS: Mapping[str, tuple[P, dict[str, P]]] = {
     # How activations lie between blocks; how matrices do, after the axis of the blocks.
@@ -77,9 +79,9 @@ def plan_blocks(name: str, machine: str, mesh: Mapping[str, int]) -> Fit:
     return fits.fit(make_step(between), *describe_blocks(), on=machine, mesh=mesh, specs={"^x$": between, **specs})
 
 
-def bytes_by_kind(planned: Fit) -> Counter[tuple[str, tuple[str, ...]]]:
+def bytes_by_kind(planned: Fit) -> Counter[Kind]:
     """Return what a device contributes to the collectives of a block, by operation and axes."""
-    found: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    found: Counter[Kind] = Counter()
     for row in planned.collectives.rows:
         # A reduce-scatter is an all-reduce whose result is not kept whole; XLA for CPU does not know it.
         op = "all-reduce" if row.op == "reduce-scatter" else row.op
@@ -87,16 +89,16 @@ def bytes_by_kind(planned: Fit) -> Counter[tuple[str, tuple[str, ...]]]:
     return found
 
 
-def formula(name: str, x: int, y: int) -> dict[tuple[str, tuple[str, ...]], int]:
+def formula(name: str, x: int, y: int) -> dict[Kind, int]:
     """Return what a device contributes in a block, as "How to Scale Your Model" lists it in chapter 5.
 
     FSDP gathers both matrices forward and once more backward, and adds up both gradients. Tensor parallelism gathers the input forward
     and once more backward, and the gradient of the output; it adds up the output, and the gradient of the input.
     """
     weights, activations = WEIGHTS // y, ACTIVATIONS // x
-    data = {("all-reduce", ("x",)): 2 * weights}
-    gathered = {("all-gather", ("x",)): 4 * weights // x}
-    model = {("all-gather", ("y",)): 3 * activations // y, ("all-reduce", ("y",)): 2 * activations}
+    data: dict[Kind, int] = {("all-reduce", ("x",)): 2 * weights}
+    gathered: dict[Kind, int] = {("all-gather", ("x",)): 4 * weights // x}
+    model: dict[Kind, int] = {("all-gather", ("y",)): 3 * activations // y, ("all-reduce", ("y",)): 2 * activations}
     return {"dp": data, "fsdp": data | gathered, "tp": model, "both": data | gathered | model}[name]
 
 

@@ -144,17 +144,18 @@ def _bind_non_arrays(f: Callable[..., Any], leaves: list[Any], tree: Any) -> Cal
     return of_arrays
 
 
-def describe_program(compiled: Any, stablehlo: str, shardings: Any) -> Program:
+def describe_program(compiled: Any, stablehlo: str, shardings: Any, *, text: str = "") -> Program:
     """Read the collectives of a compiled program.
 
     Args:
         compiled: of JAX.
         stablehlo: its lowered module, with debug locations; may be empty.
         shardings: a pytree in which the meshes of its arguments are found.
+        text: its compiled module; printing a large one takes long.
     """
     name, devices = read_name_and_devices(compiled)
     meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(shardings, devices))))
-    found = parse_collectives(compiled.as_text())
+    found = parse_collectives(text or compiled.as_text())
     program = Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).with_explanations(stablehlo)
     # If no line of the user's code is between a JAX operation and this file, the operation belongs to the call itself.
     return replace_source(program, __file__, lambda _: SourceLine(CALL_FILE, 1))

@@ -52,7 +52,7 @@ def describe_mesh(devices: Any, sizes: tuple[int, ...], names: tuple[str, ...]) 
 
 def main(platform: str, topology: str) -> int:
     """Print what is read."""
-    devices = np.array(topologies.get_topology_desc(**json.loads(topology)).devices)
+    devices: Any = np.array(topologies.get_topology_desc(**json.loads(topology)).devices)
     found: dict[str, Any] = {"programs": {each.__name__: describe_program(each, devices) for each in SAMPLE}}
     if platform == "tpu":
         names = ("data", "model")
