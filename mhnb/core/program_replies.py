@@ -103,7 +103,7 @@ class FitRequest(Struct, frozen=True, tag="fit"):
     call: ExportedCall
     platform: str
     """`tpu`, `cuda` or `cpu`."""
-    topology: Mapping[str, str | int]
+    topology: Mapping[str, str | int | tuple[int, ...]]
     """Arguments of `jax.experimental.topologies.get_topology_desc`; for CPU none."""
     axes: tuple[tuple[str, int], ...]
     factors: tuple[int, ...]

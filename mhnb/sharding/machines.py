@@ -164,14 +164,17 @@ class Machine:
         return tuple(size if size == 16 else 0 for size in self.sizes)
 
     @property
-    def topology(self) -> dict[str, str | int]:
+    def topology(self) -> dict[str, str | int | tuple[int, ...]]:
         """Arguments of `jax.experimental.topologies.get_topology_desc`; empty for CPU."""
         chip = self.chip
         if chip.platform == "tpu":
             shape = {"topology_name": self.text.partition("*")[0]}
             # Otherwise the compiler makes two devices of each v4 chip.
             megacore = {"chip_config_name": "megacore"} if chip.name == "v4" else {}
-            return {"platform": "tpu", "num_slices": self.slices, **shape, **megacore}
+            host = (min(self.sizes[0], 2), min(self.sizes[1], 2), 1)
+            # Up to libtpu 0.0.42 the compiler refuses a slice that is smaller than the host that it assumes.
+            small = {} if host == (2, 2, 1) else {"chips_per_host_bounds": host}
+            return {"platform": "tpu", "num_slices": self.slices, **shape, **megacore, **small}
         if chip.platform == "cuda":
             # Slices x hosts of each x devices: to this compiler, a slice is an NVLink domain.
             shape = {"topology_name": chip.name, "topology": f"{self.slices}x1x{self.sizes[1]}"}

@@ -103,6 +103,8 @@ def test_known_sizes_are_accepted(text: str) -> None:
 def test_topologies_are_arguments_for_jax() -> None:
     """The compilers get the slice's name and count, or slices x hosts x GPUs and the GPU's description."""
     assert parse_machine("v5e:16x16*2").topology == {"platform": "tpu", "topology_name": "v5e:16x16", "num_slices": 2}
+    # A slice that is smaller than a host says so.
+    assert parse_machine("v5e:1x2").topology["chips_per_host_bounds"] == (1, 2, 1)
     assert parse_machine("v4:2x2x1").topology["chip_config_name"] == "megacore"
     gpus = parse_machine("h100:8x4").topology
     assert (gpus["platform"], gpus["topology_name"], gpus["topology"]) == ("cuda", "h100", "8x1x4")
