@@ -165,7 +165,7 @@ def sum_of_squares(w: Any, x: Any) -> Any:
 def test_the_bound_of_a_search_excludes_nothing_that_fits(machine: str) -> None:
     """With every candidate compiled, the best three are those of the search, and what it excluded does not fit."""
     known = parse_machine(machine)
-    small = dataclasses.replace(known, chip=dataclasses.replace(known.chip, nbytes=6 * 2**20, reserved=0))
+    small = dataclasses.replace(known, chip=dataclasses.replace(known.chip, nbytes=8 * 2**20, reserved=0))
     given = jax.ShapeDtypeStruct((512, 1024), jnp.float32), jax.ShapeDtypeStruct((4096, 512), jnp.float32)
 
     def export(axes: Mapping[str, int], name: str) -> ExportedCall:
