@@ -1,4 +1,4 @@
-"""Whether a program fits a machine, and the time that its step takes at best.
+"""Whether a program fits a machine, and its time at best.
 
 Three kinds of figures, kept apart:
 
@@ -50,7 +50,7 @@ class PlannedArgument(NamedTuple):
 
 
 class CompiledMemory(NamedTuple):
-    """What a compiler says of a program's memory, in bytes of one device."""
+    """A program's memory by its compiler, in bytes of one device."""
 
     arguments: int
     outputs: int
@@ -91,7 +91,7 @@ class StepTime:
 
     @property
     def peak_share(self) -> float:
-        """Share of the chip's peak that computing reaches at best, from 0 to 1."""
+        """Best share of the chip's peak, from 0 to 1."""
         return self.compute / self.at_least if self.at_least else 0.0
 
 
@@ -118,12 +118,12 @@ class Fit:
 
     @property
     def available(self) -> int | None:
-        """Bytes of a device that the program may use; None if not known."""
+        """Bytes of a device for programs; None if unknown."""
         return self.machine.chip.available
 
     @property
     def missing(self) -> int:
-        """Bytes that a device lacks; 0 if the program fits or the memory is not known."""
+        """Bytes that a device lacks; 0 if the program fits."""
         return 0 if self.available is None else max(0, self.memory.nbytes - self.available)
 
 
@@ -231,7 +231,7 @@ class Links:
 def estimate_step(
     program: Program, cost: Cost, machine: Machine, domains: Sequence[Hashable], places: Sequence[tuple[int, ...]] = ()
 ) -> StepTime | None:
-    """Estimate the time of a program; None if the chip's figures are not known.
+    """Estimate a program's time; None if the chip's figures are unknown.
 
     Args:
         program: its collectives.
