@@ -31,7 +31,7 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import InvalidRequest
 from mhnb.sharding.fit import Candidate, Fit, Search, divide_devices, estimate_step
 from mhnb.sharding.machines import Machine, parse_machine
-from mhnb.sharding.mesh import format_axes, parse_axes, slice_order, split_over_slices
+from mhnb.sharding.mesh import format_axes, parse_axes
 from mhnb.sharding.report import Program, make_report, program_from_wire, program_to_wire
 from mhnb.system.private_files import make_private_folder, write_private
 from mhnb.system.run_dir import state_home
@@ -95,8 +95,7 @@ def compile_exported(call: ExportedCall, machine: Machine, axes: Mapping[str, in
             f"the compiler of {machine.chip.label} is not installed, and without it {machine.device_count} devices are"
             f" too many: at most {MAX_DEVICES}\n  Fix: {format_install_line(machine.chip.platform)}"
         )
-    names, sizes = tuple(axes), tuple(axes.values())
-    factors = split_over_slices(sizes, slice_order(names), machine.slices) or (1,) * len(sizes)
+    factors = machine.split(axes)
     # What the compiler does not need is left out, so that its answer is found again.
     bare = structs.replace(call, arguments=(), printed="", cell_names={})
     request = FitRequest(bare, platform, machine.topology if is_own else {}, tuple(axes.items()), factors)
@@ -115,6 +114,7 @@ def compile_exported(call: ExportedCall, machine: Machine, axes: Mapping[str, in
         call.name,
         machine,
         tuple(axes.items()),
+        call.axis_types,
         call.arguments,
         compiled.memory,
         compiled.cost,

@@ -106,8 +106,8 @@ class FitRequest(Struct, frozen=True, tag="fit"):
     topology: Mapping[str, str | int | tuple[int, ...]]
     """Arguments of `jax.experimental.topologies.get_topology_desc`; for CPU none."""
     axes: tuple[tuple[str, int], ...]
-    factors: tuple[int, ...]
-    """Into how many parts each axis is split over the slices."""
+    factors: tuple[int, ...] | None
+    """Into how many parts each axis is split over the slices; None for one slice."""
 
 
 class CompiledFit(Struct, frozen=True):

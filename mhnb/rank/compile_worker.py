@@ -140,14 +140,14 @@ def _place_devices(request: FitRequest) -> Any:
     if request.platform == "cpu":
         return np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
     devices = topologies.get_topology_desc(**topology).devices
-    if request.platform == "cuda":
-        return np.array(devices).reshape(sizes)
-    if max(request.factors) > 1:
-        inside = [size // factor for size, factor in zip(sizes, request.factors, strict=True)]
-        return mesh_utils.create_hybrid_device_mesh(
-            inside, request.factors, devices=devices, allow_split_physical_axes=True
-        )
-    return mesh_utils.create_device_mesh(sizes, devices=devices, allow_split_physical_axes=True)
+    if request.factors is None:
+        return mesh_utils.create_device_mesh(sizes, devices=devices, allow_split_physical_axes=True)
+    inside = [size // factor for size, factor in zip(sizes, request.factors, strict=True)]
+    # The GPUs of a host are a slice where they run, but this topology does not say so.
+    is_gpu = request.platform == "cuda"
+    return mesh_utils.create_hybrid_device_mesh(
+        inside, request.factors, devices=devices, process_is_granule=is_gpu, allow_split_physical_axes=True
+    )
 
 
 def _locate_line(line: int) -> SourceLine | None:

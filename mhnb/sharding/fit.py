@@ -104,6 +104,8 @@ class Fit:
     machine: Machine
     mesh: tuple[tuple[str, int], ...]
     """Axes with their sizes."""
+    axis_types: tuple[str, ...]
+    """Such as `Explicit`, by axis."""
     arguments: tuple[PlannedArgument, ...]
     memory: CompiledMemory
     cost: Cost

@@ -13,6 +13,7 @@ from math import prod
 
 from mhnb.errors import InvalidRequest
 from mhnb.sharding.layout import format_nbytes
+from mhnb.sharding.mesh import format_axes, slice_order, split_over_slices
 
 _SIZE = "[1-9][0-9]{0,4}"
 _FORM = re.compile(rf"[a-z0-9-]+:(?P<sizes>{_SIZE}(?:x{_SIZE})*)(?:\*(?P<slices>{_SIZE}))?")
@@ -188,6 +189,26 @@ class Machine:
     def host_index(self, position: int) -> int:
         """Return the process that holds a device."""
         return position // self.devices_per_host
+
+    def split(self, axes: Mapping[str, int]) -> tuple[int, ...] | None:
+        """Return the parts of each axis over the slices; None for one slice.
+
+        Raises:
+            InvalidRequest: the axes cannot be divided over the slices.
+
+        >>> parse_machine("h100:8x8").split({"model": 4, "data": 16})
+        (1, 8)
+        """
+        if self.slices == 1 or self.chip.platform == "cpu":
+            return None
+        factors = split_over_slices(tuple(axes.values()), slice_order(tuple(axes)), self.slices)
+        if factors is None:
+            unit = "slices" if self.chip.platform == "tpu" else "hosts"
+            raise InvalidRequest(
+                f"mesh ({format_axes(tuple(axes.items()))}) cannot be divided over {self.slices} {unit} of {self.text};"
+                f" expected sizes whose common factors with {self.slices} multiply to it"
+            )
+        return factors
 
     def format_summary(self) -> str:
         """Format the machine and its main figures in one line.

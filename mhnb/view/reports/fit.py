@@ -167,21 +167,23 @@ def build_search(call: str, search: Search, machine: Machine) -> Document:
     """Build the table of a search's meshes, the best one first."""
     rows = [_search_cells(each, machine) for each in search.candidates]
     done, left_out = len(search.candidates), sum(not each.is_compiled for each in search.candidates)
-    words = [f"{done} of {pluralize(search.count, 'mesh')} tried"]
+    words = []
     if left_out:
         words.append(f"{left_out} not compiled, because the arguments alone do not fit")
     if done < search.count:
-        words.append("interrupted")
+        words.append(f"interrupted after {done} of {pluralize(search.count, 'mesh')}")
     parts: list[Part] = [
         Line(f"fit · {call} · {machine.text}", "heading"),
         Line(machine.format_summary(), "quiet"),
-        Line(" · ".join(words), "quiet"),
+        *([Line(" · ".join(words), "quiet")] if words else []),
         without_empty_columns(_SEARCH_HEADER, rows, _OPTIONAL),
         *_build_points(search),
     ]
     if search.best is None:
         return [*parts, Line("no mesh fits", "bad")]
-    code = format_mesh_code(search.best.mesh, ("Explicit",) * len(search.best.mesh))
+    best = search.best.fit
+    assert best is not None
+    code = format_mesh_code(best.mesh, best.axis_types, machine.split(dict(best.mesh)))
     specs = f" with {search.best.specs}" if search.best.specs else ""
     return [*parts, Line(f"the best{specs}", "caption"), Code(code), Line(_SOURCES, "quiet")]
 
