@@ -24,7 +24,7 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.fits import check_mesh, collect, compile_exported, count_meshes, find_platform, parse_axis_names, search
 from mhnb.magics.session import Session, locations_from_cluster
-from mhnb.sharding.explorer import PlanInput, lay_out
+from mhnb.sharding.explorer import PlanInput, choose_machine, lay_out
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.machines import parse_machine
 from mhnb.sharding.mesh import MeshShape, parse_axes
@@ -141,12 +141,16 @@ def _layout_flags(parser: argparse.ArgumentParser) -> None:
 
 def _plan(session: Session, args: argparse.Namespace) -> None:
     arrays = tuple(parse_planned(unquote(text)) for text in args.array or ())
-    mesh, program = unquote(args.mesh), unquote(args.program)
+    mesh, program = unquote(args.mesh) or "data 4, model 2", unquote(args.program)
     axes = tuple(parse_axes(mesh))
     names = [array.name for array in arrays]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"--array: two arrays are named {twice[0]}; give each a name of its own")
     plan_input = PlanInput(args.hosts, args.devices, mesh, arrays or example_arrays(program, axes), program)
+    if args.on:
+        chosen = choose_machine(plan_input, unquote(args.on))
+        # A mesh that was asked for stays.
+        plan_input = replace(chosen, mesh=mesh, arrays=plan_input.arrays) if args.mesh else chosen
 
     def find_named(program: str) -> str | None:
         return find_source(session.shell.user_ns, program)
@@ -179,7 +183,8 @@ def draw_plan(plan_input: PlanInput, compiler: CompileClient | None = None, *, s
     """Draw a plan for any input; arguments as for `find_collectives`."""
     plan = lay_out(plan_input)
     report, problem = find_collectives(plan_input, plan, compiler, source=source)
-    return build_plan(plan, report, problem=problem, device_nbytes=plan_input.device_nbytes, uid=new_uid())
+    device_nbytes, machine = plan_input.device_nbytes, plan_input.machine
+    return build_plan(plan, report, problem=problem, device_nbytes=device_nbytes, machine=machine, uid=new_uid())
 
 
 def find_collectives(
@@ -209,9 +214,12 @@ def _plan_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", type=int_argument, default=2, metavar="D", help="devices per host (default: 2)")
     parser.add_argument(
         "--mesh",
-        default="data 4, model 2",
+        default="",
         metavar="AXES",
-        help="mesh axes and their sizes (default: 'data 4, model 2')",
+        help="mesh axes and their sizes (default: 'data 4, model 2', or all devices of --on)",
+    )
+    parser.add_argument(
+        "--on", default="", metavar="MACHINE", help="machine that need not exist, such as h100:8x8 or v5p:4x4x4"
     )
     parser.add_argument(
         "--array",

@@ -13,6 +13,7 @@ from math import isqrt, prod
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.sharding.boxes import parse_dtype
 from mhnb.sharding.layout import format_dtype_and_shape
+from mhnb.sharding.machines import parse_machine
 from mhnb.sharding.mesh import format_axes, format_mesh_code, parse_axes
 from mhnb.sharding.plan import Plan, PlannedArray, Refusal, example_arrays, make_plan
 from mhnb.sharding.spec import Spec, format_spec, parse_spec
@@ -41,6 +42,8 @@ class PlanInput:
     """One of `PROGRAMS`, a function, `module:function` or an expression; empty for none."""
     device_nbytes: int | None = None
     """Memory of a device; None if it is unknown."""
+    machine: str = ""
+    """As `parse_machine` reads it; empty if hosts, devices and memory are of no known machine."""
     wanted: Mapping[str, str] = field(default_factory=dict)
     """Specs by array with axes that a former mesh had, for when it has them again."""
 
@@ -167,7 +170,7 @@ def change_input(plan_input: PlanInput, name: str, text: str) -> PlanInput:
 
     Args:
         plan_input: the input before it.
-        name: `hosts`, `devices`, `memory`, `program`, `sizes` (as `4x2`), `axes`, `add`, or for an array `array.0.name`, `.shape`,
+        name: `machine`, `hosts`, `devices`, `memory`, `program`, `sizes` (as `4x2`), `axes`, `add`, or for an array `array.0.name`, `.shape`,
             `.dtype`, `.dim0` (as `data,model`) or `.drop`.
         text: the field's text as typed.
 
@@ -184,12 +187,14 @@ def change_input(plan_input: PlanInput, name: str, text: str) -> PlanInput:
         changed = plan_input.arrays[int(at)].name
         wanted = {name: spec for name, spec in plan_input.wanted.items() if name != changed}
         return replace(plan_input, arrays=arrays, wanted=wanted)
+    if name == "machine":
+        return choose_machine(plan_input, text)
     if name == "hosts":
-        return replace(plan_input, hosts=_parse_count(text))
+        return replace(plan_input, hosts=_parse_count(text), machine="")
     if name == "devices":
-        return replace(plan_input, devices_per_host=_parse_count(text))
+        return replace(plan_input, devices_per_host=_parse_count(text), machine="")
     if name == "memory":
-        return replace(plan_input, device_nbytes=_parse_gib(text))
+        return replace(plan_input, device_nbytes=_parse_gib(text), machine="")
     if name in ("sizes", "axes"):
         before = parse_axes(plan_input.mesh)
         after = (
@@ -202,6 +207,28 @@ def change_input(plan_input: PlanInput, name: str, text: str) -> PlanInput:
     names = {array.name for array in plan_input.arrays}
     fresh = next(f"a{at}" for at in range(len(names) + 1) if f"a{at}" not in names)
     return replace(plan_input, arrays=(*plan_input.arrays, PlannedArray(fresh, (1024, 1024), "P()")))
+
+
+def choose_machine(plan_input: PlanInput, text: str) -> PlanInput:
+    """Return the input with the hosts, devices and memory of a machine, and a mesh over all of them.
+
+    Raises:
+        InvalidRequest: no such machine is known.
+
+    >>> planned = choose_machine(PlanInput(), "h100:8x8")
+    >>> planned.hosts, planned.devices_per_host, planned.mesh
+    (8, 8, 'data 8, model 8')
+    """
+    if not text:
+        return replace(plan_input, machine="")
+    machine = parse_machine(text)
+    hosts, devices = machine.host_count, machine.devices_per_host
+    known = replace(
+        plan_input, machine=machine.text, hosts=hosts, devices_per_host=devices, device_nbytes=machine.chip.available
+    )
+    before = tuple(parse_axes(plan_input.mesh))
+    sizes = [size for size in (hosts, devices) if size > 1] or [1]
+    return _change_axes(known, before, name_axes(before, sizes))
 
 
 def _parse_count(text: str) -> int:
@@ -297,8 +324,12 @@ def _change_dim(array: PlannedArray, dim: int, axes: tuple[str, ...]) -> Planned
 # -- code
 
 
-def format_plan_code(plan: Plan) -> str:
+def format_plan_code(plan: Plan, machine: str = "") -> str:
     """Format code of the mesh and the shardings; empty without mesh.
+
+    Args:
+        plan: what is formatted.
+        machine: that it is for, whose slices the mesh must respect; may be empty.
 
     >>> print(format_plan_code(lay_out(PlanInput(1, 2, "x 2", (PlannedArray("w", (4,), "P('x')"),)))))
     import jax
@@ -309,7 +340,13 @@ def format_plan_code(plan: Plan) -> str:
     """
     if plan.mesh is None:
         return ""
-    mesh = format_mesh_code(plan.mesh.axes, ["Explicit"] * len(plan.mesh.axes)).partition("; ")[2]
+    factors = None
+    if machine and len(plan.mesh.devices) == (known := parse_machine(machine)).device_count:
+        try:
+            factors = known.split(dict(plan.mesh.axes))
+        except InvalidRequest as error:
+            return f"# {error}"
+    mesh = format_mesh_code(plan.mesh.axes, ["Explicit"] * len(plan.mesh.axes), factors).partition("; ")[2]
     lines = [
         f"{name}_sharding = NamedSharding(mesh, {layout.spec})  # {format_dtype_and_shape(layout)}"
         for name, layout in plan.legal

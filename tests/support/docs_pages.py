@@ -35,7 +35,7 @@ _CELL_PREFIXES = {"": "%", "python": "# in the notebook\n"}
 _COMMAND_PREFIX = "$ mhnb "
 _WATCH_PREFIX = "$ mhnb where"
 _SKIP = "..."
-_PAGE_TIMEOUT_S = 200
+_PAGE_TIMEOUT_S = 440
 _TYPED = re.compile(r"^ranks? [\d,-]+ \([^)\n]+\) > (?P<line>.*)$", re.MULTILINE)
 """A prompt of the debugger on the ranks, such as `rank 0 (stopped 0-3) > `, and what is typed there."""
 

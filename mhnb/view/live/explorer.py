@@ -34,8 +34,16 @@ from mhnb.view.live.placeholder import hide_behind_widget
 from mhnb.view.live.screen import Screen, print_both
 from mhnb.view.live.widget import make_form_widget
 from mhnb.view.print_html import print_html, print_parts
-from mhnb.view.reports.plan import PlanDrawings, build_plan, build_results, draw_plan_parts, format_plan_title
+from mhnb.view.reports.plan import (
+    PlanDrawings,
+    build_machine,
+    build_plan,
+    build_results,
+    draw_plan_parts,
+    format_plan_title,
+)
 
+_MACHINES = ("h100:1x8", "h100:8x8", "h200:8x8", "b200:8x8", "a100:8x8", "v5e:16x16", "v5p:4x4x4", "v6e:16x16")
 _HINT = "matmul, a function, or lambda x, w: x @ w"
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _WIDGET_TEXT = "mhjax · the controls of %mhjax plan need a running kernel"
@@ -120,7 +128,10 @@ class Explorer:
     def _format_static(self, state: FormState) -> dict[str, str]:
         device_nbytes = state.plan_input.device_nbytes
         uid = f"{self._still_id}-plan"
-        shown = build_plan(state.plan, state.report, problem=state.problem, device_nbytes=device_nbytes, uid=uid)
+        machine = state.plan_input.machine
+        shown = build_plan(
+            state.plan, state.report, problem=state.problem, device_nbytes=device_nbytes, machine=machine, uid=uid
+        )
         return print_both([*shown, hide_behind_widget(self._still_id, "mhnb-form")])
 
 
@@ -135,7 +146,8 @@ def build_form(state: FormState, uid: str) -> list[tuple[str, str]]:
     # The field of the program has the problem, unless an array has it.
     problem = "" if state.plan.is_legal else state.problem
     device_nbytes = state.plan_input.device_nbytes
-    results = build_results(state.plan, state.report, problem=problem, device_nbytes=device_nbytes)
+    machine = state.plan_input.machine
+    results = build_results(state.plan, state.report, problem=problem, device_nbytes=device_nbytes, machine=machine)
     title = format_plan_title(state.plan) + (" · compiling …" if state.is_compiling else "")
     return [
         ("style", wrap_html("", css=drawings.css)),
@@ -168,13 +180,16 @@ def _format_refusal(refusal: Refusal) -> Refused:
 def _draw_machine(fields: Fields, plan_input: PlanInput) -> str:
     size = plan_input.device_nbytes
     memory = "" if size is None else f"{size / (1 << 30):g}"
-    return fields.row(
-        ("hosts", "devices", "memory", "program"),
+    figures = print_parts(build_machine(plan_input.machine)) if plan_input.machine else ""
+    row = fields.row(
+        ("machine", "hosts", "devices", "memory", "program"),
+        fields.text("machine", "Machine", plan_input.machine, chars=11, placeholder="h100:8x8", suggestions=_MACHINES),
         fields.text("hosts", "Hosts", str(plan_input.hosts), chars=5),
         fields.text("devices", "Devices per host", str(plan_input.devices_per_host), chars=5),
         fields.text("memory", "GiB per device", memory, placeholder="unknown"),
         fields.text("program", "Program", plan_input.program, chars=40, placeholder=_HINT, suggestions=PROGRAMS),
     )
+    return row + figures
 
 
 def _draw_mesh(fields: Fields, state: FormState, drawings: PlanDrawings) -> str:

@@ -13,6 +13,7 @@ from itertools import islice
 from mhnb.sharding.boxes import format_box
 from mhnb.sharding.explorer import format_plan_code
 from mhnb.sharding.layout import format_dtype_and_shape, format_nbytes
+from mhnb.sharding.machines import parse_machine
 from mhnb.sharding.mesh import find_axis_reach, format_axes, warn_cross_host_axes
 from mhnb.sharding.plan import Move, Plan, Refusal, Reshard
 from mhnb.sharding.report import Report
@@ -89,6 +90,7 @@ def build_plan(
     *,
     problem: str = "",
     device_nbytes: int | None = None,
+    machine: str = "",
     uid: str = "mhnb-0",
 ) -> Document:
     """Build a plan.
@@ -98,10 +100,12 @@ def build_plan(
         report: the collectives of its program; None if there is no report.
         problem: the reason why there is no report although one was requested.
         device_nbytes: memory of a device; None if it is unknown.
+        machine: that the plan is for; may be empty.
         uid: unique in the notebook.
     """
     parts: list[Part] = [
         Line(format_plan_title(plan), "heading"),
+        *build_machine(machine),
         InText([Line(line, "quiet") for line in _format_mesh_lines(plan)]),
         *(Problem(name, refusal.reason, "JAX", refusal.jax_says) for name, refusal in _list_refusals(plan)),
     ]
@@ -115,20 +119,34 @@ def build_plan(
         if name in drawings.arrays
     ]
     parts += [Drawing(draw_beside(uid, drawings.devices, arrays), drawings.css)] if plan.mesh else []
-    return [*parts, *build_results(plan, report, problem=problem, device_nbytes=device_nbytes)]
+    return [*parts, *build_results(plan, report, problem=problem, device_nbytes=device_nbytes, machine=machine)]
+
+
+def build_machine(machine: str) -> Document:
+    """Build the figures of a machine, and where they are from; empty without one."""
+    if not machine:
+        return []
+    known = parse_machine(machine)
+    source = [Line(f"Figures: {known.chip.source}", "quiet")] if known.chip.source else []
+    return [Line(known.format_summary(), "quiet"), *source]
 
 
 _GAP = InText([Line("")])
 
 
 def build_results(
-    plan: Plan, report: Report | None = None, *, problem: str = "", device_nbytes: int | None = None
+    plan: Plan,
+    report: Report | None = None,
+    *,
+    problem: str = "",
+    device_nbytes: int | None = None,
+    machine: str = "",
 ) -> Document:
     """Build what follows from a plan: memory, collectives and code."""
     blocks: list[Document] = [_build_memory(plan, device_nbytes)] if plan.legal else []
     blocks += [build_collectives([report])] if report is not None else []
     blocks += [[Line(problem, "bad")]] if problem else []
-    if code := format_plan_code(plan):
+    if code := format_plan_code(plan, machine):
         blocks.append([Drawing(draw_code(code), COPY_CSS), InText([Code(code)])])
     return [Columns([[_GAP, *block] for block in blocks])]
 

@@ -16,6 +16,7 @@ from mhnb.sharding.explorer import (
     list_mesh_sizes,
     name_axes,
 )
+from mhnb.sharding.machines import parse_machine
 from mhnb.sharding.plan import PlannedArray
 
 AXES = {"data": 4, "model": 2}
@@ -165,3 +166,16 @@ def test_code_names_what_is_not_legal() -> None:
     ]
     assert lines[5].startswith("# w: P(None, 'model') shards dim 1 of size 7 into 2 parts")
     assert format_plan_code(lay_out(change(("hosts", "1")))) == ""
+
+
+def test_a_machine_sets_hosts_devices_memory_and_mesh() -> None:
+    """A machine fills in what it has; a change of any of these makes it another machine; a misspelt one is refused."""
+    planned = change(("machine", "h100:8x8"))
+    assert (planned.hosts, planned.devices_per_host, planned.mesh) == (8, 8, "data 8, model 8")
+    assert planned.device_nbytes == parse_machine("h100:8x8").chip.available
+    assert change(("machine", "h100:8x8"), ("hosts", "4")).machine == ""
+    # Of eight hosts, each of which is a slice of GPUs, `jax.make_mesh` is refused.
+    code = format_plan_code(lay_out(planned), planned.machine)
+    assert "mesh_utils.create_hybrid_device_mesh((1, 8), (8, 1))" in code
+    with pytest.raises(InvalidRequest, match="unknown chip 'h10'"):
+        change(("machine", "h10:8x8"))

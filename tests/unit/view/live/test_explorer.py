@@ -41,7 +41,7 @@ def test_each_control_has_a_label() -> None:
     """Each field has a label that is bound to it, and the form is HTML without unclosed elements."""
     html = form(PlanInput())
     controls = re.findall(r'<(?:input type="text"|select) id="([^"]+)"', html)
-    assert len(controls) == 5 + 2 * 5
+    assert len(controls) == 6 + 2 * 5
     assert set(controls) == set(re.findall(r'<label for="([^"]+)"', html))
     assert StrictPage(html).unclosed == []
 
