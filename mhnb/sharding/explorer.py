@@ -170,8 +170,8 @@ def change_input(plan_input: PlanInput, name: str, text: str) -> PlanInput:
 
     Args:
         plan_input: the input before it.
-        name: `machine`, `hosts`, `devices`, `memory`, `program`, `sizes` (as `4x2`), `axes`, `add`, or for an array `array.0.name`, `.shape`,
-            `.dtype`, `.dim0` (as `data,model`) or `.drop`.
+        name: `machine`, `hosts`, `devices`, `memory`, `program`, `sizes` (as `4x2`), `axes`, `add`, or for an array
+            `array.0.name`, `.shape`, `.dtype`, `.dim0` (as `data,model`) or `.drop`.
         text: the field's text as typed.
 
     Raises:
