@@ -210,7 +210,7 @@ def change_input(plan_input: PlanInput, name: str, text: str) -> PlanInput:
 
 
 def choose_machine(plan_input: PlanInput, text: str) -> PlanInput:
-    """Return the input with the hosts, devices and memory of a machine, and a mesh over all of them.
+    """Return the input with a machine's hosts, devices, memory and mesh.
 
     Raises:
         InvalidRequest: no such machine is known.

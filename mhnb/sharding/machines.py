@@ -191,7 +191,7 @@ class Machine:
         return position // self.devices_per_host
 
     def split(self, axes: Mapping[str, int]) -> tuple[int, ...] | None:
-        """Return the parts of each axis over the slices; None for one slice.
+        """Return each axis's parts over the slices; None for one slice.
 
         Raises:
             InvalidRequest: the axes cannot be divided over the slices.

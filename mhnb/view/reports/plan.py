@@ -123,7 +123,7 @@ def build_plan(
 
 
 def build_machine(machine: str) -> Document:
-    """Build the figures of a machine, and where they are from; empty without one."""
+    """Build a machine's figures and their source; empty without one."""
     if not machine:
         return []
     known = parse_machine(machine)
