@@ -25,6 +25,7 @@ from mhnb.core.output.template import (
     RANK_PLACEHOLDER,
     Skeleton,
     Template,
+    find_bar_positions,
     make_template,
     template_key,
     unify_skeletons,
@@ -188,6 +189,17 @@ class _Member:
         """Its numbers, those of every output."""
         return [number for numbers in self.numbers for number in numbers]
 
+    @property
+    def bar_positions(self) -> set[int]:
+        """Positions of numbers in progress bars, among all its numbers."""
+        found: set[int] = set()
+        first = 0
+        for (channel, skeleton), numbers in zip(self.shapes, self.numbers, strict=True):
+            if channel != "rich":
+                found |= {first + at for at in find_bar_positions(skeleton, numbers)}
+            first += len(numbers)
+        return found
+
     def original(self, at: int) -> str:
         """Return a text as written; empty if the shared one is equal."""
         own = text_of(self.outputs[at])
@@ -247,14 +259,18 @@ _EqualMembers: TypeAlias = list[_Member]
 
 
 def _group_by_own_number(members: list[_Member]) -> list[_EqualMembers]:
-    """Group members that are equal apart from each rank's own number."""
+    """Group members that are equal apart from each rank's own number.
+
+    The numbers of progress bars do not count: the bars of a group become one, and ranks are never equally fast.
+    """
     if len(members) == 1:
         return [members]
+    in_bars = members[0].bar_positions
     ranks = sum(len(m.ranks) for m in members)
     marked: list[list[str]] = [[] for _ in members]
     own_positions: list[set[int]] = [set() for _ in members]
     for position, column in enumerate(zip(*(m.all_numbers for m in members), strict=True)):
-        if len(set(column)) == 1:
+        if len(set(column)) == 1 or position in in_bars:
             continue
         own = [len(m.ranks) == 1 and _is_own_rank(value, m.ranks[0]) for m, value in zip(members, column, strict=True)]
         # If most ranks write their own number there, a rank that writes another number differs.

@@ -167,6 +167,38 @@ def test_finished_progress_bar_is_not_a_difference() -> None:
 
 
 @pytest.mark.parametrize(
+    "ends",
+    [
+        ["8/8 [00:00<00:00, 264208.13it/s]"] + ["8/8 [00:00<00:00, 250406.21it/s]"] * 3,
+        ["8/8 [00:08<00:00,  1.02s/it]"] + ["8/8 [00:08<00:00,  1.00it/s]"] * 3,
+        ["8/8 [1:00:00<00:00, 450.00s/it]"] + ["8/8 [59:59<00:00, 449.88s/it]  "] * 3,
+    ],
+    ids=["rate", "unit", "hours"],
+)
+def test_bars_of_equally_fast_ranks_are_merged_with_the_others(ends: list[str]) -> None:
+    """Ranks whose bars are equal by chance are no majority from which the others differ."""
+    said = cell(*[[out(f"train: 100%|██████████| {end}\n", "stderr")] for end in ends])
+    assert (summarise_cell(said).difference, len(summarise_cell(said).blocks)) == ("", 1)
+    assert format_cell_text(said).count("train") == 1
+
+
+def test_equal_progress_of_most_ranks_is_not_a_majority() -> None:
+    """While bars move, a rank that is one step behind does not differ from the others."""
+    bar = "train:  {0}%|████▏     | {0}/100 [00:04<00:05, {1}it/s]"
+    seen = summarise_cell(cell(*[[out(bar.format(41 if rank == 2 else 42, 9), "stderr")] for rank in range(4)]))
+    assert (seen.difference, len(seen.blocks)) == ("", 1)
+
+
+def test_values_beside_bars_still_count() -> None:
+    """The name of a bar, and a value on another line, separate ranks as before."""
+    bar = "epoch {}: 100%|██████████| 8/8 [00:00<00:00, {}it/s]\n"
+    named = [[out(bar.format(3 if rank == 1 else 4, 5 + rank), "stderr")] for rank in range(4)]
+    assert summarise_cell(cell(*named)).difference == "rank 1 differs"
+    beside = [[out(bar.format(3, 5 + rank) + f"loss {2 if rank == 1 else 1}.5\n", "stderr")] for rank in range(4)]
+    assert summarise_cell(cell(*beside)).difference == "rank 1 differs"
+
+
+@pytest.mark.parametrize(
     ("texts", "difference"),
     [
         (("on {'a', 'b'}", "on {'b', 'a'}"), "order differs by rank"),
