@@ -843,7 +843,8 @@ def finishing():
     while not os.path.exists({str(flag)!r}): time.sleep(0.01)
 raise KeyboardInterrupt"""
     seq = own_rank.begin(source)
-    status = own_rank.receive(lambda m: isinstance(m, RankStatus))
+    # A status before the cell has reached its last line knows no launch.
+    status = own_rank.receive(lambda m: isinstance(m, RankStatus) and m.participants is not None)
     assert isinstance(status, RankStatus)
     assert (status.participants, status.is_launched) == ([0, 1], False)
     flag.touch()
