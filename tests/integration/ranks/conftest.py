@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -13,6 +14,7 @@ import pytest
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.launch.environment import rank_environment
+from mhnb.core.output.results import CellResult
 from mhnb.launchers import child_process
 from tests.support.leftovers import keep_for_session, wait_for_end
 from tests.support.timeouts import (
@@ -59,6 +61,37 @@ def _find_process(pid: int) -> psutil.Process | None:
         return psutil.Process(pid)
     except psutil.NoSuchProcess:
         return None
+
+
+def once_all_have_printed(callback: Callable[[], None]) -> Callable[[CellResult], None]:
+    """Make a callback for snapshots that calls a function as soon as every rank has printed something."""
+    was_called: list[bool] = []
+
+    def show(snapshot: CellResult) -> None:
+        if not was_called and all(rank.stdout for rank in snapshot):
+            was_called.append(True)
+            callback()
+
+    return show
+
+
+def interrupt_in_native_code(cluster: Cluster, folder: Path) -> CellResult:
+    """Run a cell in which rank 1 holds the interpreter for ever, and interrupt it once it does and rank 0 has ended."""
+    file = folder / "begun"
+    source = f"""
+import collections, itertools, jax, os, time
+if jax.process_index():
+    open({str(file)!r}, "w").close()
+    collections.deque(itertools.repeat(0), maxlen=0)
+while not os.path.exists({str(file)!r}): time.sleep(0.01)"""
+    was_interrupted: list[bool] = []
+
+    def show(snapshot: CellResult) -> None:
+        if not was_interrupted and snapshot[0].outcome == "ok":
+            was_interrupted.append(True)
+            cluster.interrupt()
+
+    return cluster.run(source, on_snapshot=show)
 
 
 def wait_for_exit(pids: list[int], timeout_s: float = 60.0) -> list[int]:

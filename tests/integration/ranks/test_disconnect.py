@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from mhnb.cluster.cluster import Cluster
-from mhnb.errors import CellTimeout, NotClean
+from mhnb.errors import CellInterrupted, CellTimeout, NotClean
+from tests.integration.ranks.conftest import interrupt_in_native_code
 from tests.integration.ranks.test_lockstep import SETUP
 
 Fresh = Callable[..., Cluster]
@@ -163,18 +165,15 @@ def test_collective_launched_by_one_rank_taints(
 
 
 @pytest.mark.test_all
-def test_rank_that_cannot_be_interrupted_is_killed(fresh: Fresh, default_kill_timeout: None) -> None:
+def test_rank_that_cannot_be_interrupted_is_killed(fresh: Fresh, default_kill_timeout: None, tmp_path: Path) -> None:
     """A rank whose native code holds the interpreter is killed as the last step, and a replay restores its variables."""
     cluster = fresh(2, 1)
     cluster.run("kept = 5").check()
-    code = (
-        "import collections, itertools, jax\nif jax.process_index(): collections.deque(itertools.repeat(0), maxlen=0)"
-    )
-    result = cluster.run(code, timeout_s=1)
-    assert (result.how, result.state, result[1].outcome) == ("timeout", "dead", "killed")
+    result = interrupt_in_native_code(cluster, tmp_path)
+    assert (result.how, result.state, result[1].outcome) == ("interrupted", "dead", "killed")
     assert result[1].error is not None
     assert "did not stop after the interrupt and was killed" in result[1].error.evalue
-    with pytest.raises(CellTimeout):
+    with pytest.raises(CellInterrupted):
         result.check()
     restarted = cluster.restart(replay=True)
     assert {rank.text for rank in restarted.run("kept")} == {"5"}

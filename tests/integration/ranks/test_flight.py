@@ -17,7 +17,7 @@ from mhnb.cluster.cluster import Cluster
 from mhnb.core.flight import RECORD, RING_START, FlightEvent, FlightReport
 from mhnb.core.output.results import CellResult
 from mhnb.system.run_dir import make_run_dir as make_real_run_dir
-from tests.integration.ranks.conftest import wait_for_exit
+from tests.integration.ranks.conftest import once_all_have_printed, wait_for_exit
 from tests.support.source import ROOT
 
 SETUP = """
@@ -175,9 +175,10 @@ def test_refused_arrays_are_a_difference(own: Cluster) -> None:
 @pytest.mark.test_all
 def test_interrupt_is_recorded(own: Cluster) -> None:
     """An interrupt that a rank's code received is an event of the cell."""
-    result = own.run("import time\nwhile True: time.sleep(0.01)", timeout_s=2)
+    code = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)"
+    result = own.run(code, on_snapshot=once_all_have_printed(own.interrupt))
     events = events_of(own.flight(), 1, result)
-    assert [(event.kind, event.line) for event in events][-2:] == [("interrupt", 2), ("end", None)]
+    assert [(event.kind, event.line) for event in events][-2:] == [("interrupt", 3), ("end", None)]
     assert events[-1].program == "interrupted"
 
 

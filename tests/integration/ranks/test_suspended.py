@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from mhnb.cluster.cluster import Cluster
-from mhnb.core.output.results import CellResult
 from mhnb.system.processes import is_stopped
 from mhnb.system.waiting import wait_until
+from tests.integration.ranks.conftest import interrupt_in_native_code, once_all_have_printed
 
 Fresh = Callable[..., Cluster]
 
@@ -44,18 +44,6 @@ def collect_notifications(cluster: Cluster) -> queue.SimpleQueue[str]:
     return notifications
 
 
-def once_all_have_printed(callback: Callable[[], None]) -> Callable[[CellResult], None]:
-    """Call a function as soon as every rank has printed something."""
-    was_called: list[bool] = []
-
-    def show(snapshot: CellResult) -> None:
-        if not was_called and all(rank.stdout for rank in snapshot):
-            was_called.append(True)
-            callback()
-
-    return show
-
-
 def test_interrupt_works_without_the_supervisor(suspended: tuple[Cluster, queue.SimpleQueue[str]]) -> None:
     """An interrupt works while the supervisor is suspended.
 
@@ -76,14 +64,12 @@ def test_interrupt_works_without_the_supervisor(suspended: tuple[Cluster, queue.
 def test_stuck_rank_is_killed_without_the_supervisor(
     suspended: tuple[Cluster, queue.SimpleQueue[str]],
     default_kill_timeout: None,
+    tmp_path: Path,
 ) -> None:
     """A rank that no signal reaches is killed after the usual time, and is named as the one that did not end."""
     cluster, _ = suspended
-    code = (
-        "import collections, itertools, jax\nif jax.process_index(): collections.deque(itertools.repeat(0), maxlen=0)"
-    )
-    result = cluster.run(code, timeout_s=1)
-    assert (result.how, result.state, result[0].outcome, result[1].outcome) == ("timeout", "dead", "ok", "killed")
+    result = interrupt_in_native_code(cluster, tmp_path)
+    assert (result.how, result.state, result[0].outcome, result[1].outcome) == ("interrupted", "dead", "ok", "killed")
     assert result[1].error is not None
     assert "rank 1 did not stop after the interrupt" in result[1].error.evalue
 
