@@ -26,7 +26,6 @@ from mhnb.compiler import (
     shared_compiler,
 )
 from mhnb.core.program_replies import CompiledFit, CompileReply, ExportedCall, FitRequest
-from mhnb.core.ranks import pluralize
 from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import InvalidRequest
 from mhnb.sharding.fit import Candidate, Fit, Search, divide_devices, estimate_step
@@ -35,7 +34,6 @@ from mhnb.sharding.mesh import format_axes, parse_axes
 from mhnb.sharding.report import Program, make_report, program_from_wire, program_to_wire
 from mhnb.system.private_files import make_private_folder, write_private
 from mhnb.system.run_dir import state_home
-from mhnb.view.html import format_seconds
 from mhnb.view.progress import ProgressLine
 
 _CACHE_NBYTES = 200 * 2**20
@@ -190,26 +188,26 @@ def parse_axis_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def collect(found: Iterator[Candidate], machine: Machine, count: int) -> Search:
+def collect(found: Iterator[Candidate], machine: Machine, count: int, line: ProgressLine | None) -> Search:
     """Collect a search's candidates, with progress; Ctrl-C keeps those found.
 
     Args:
         found: the candidates.
         machine: for which they are.
         count: how many there will be.
+        line: where the progress is shown; None for nowhere.
     """
     candidates: list[Candidate] = []
-    line, began = ProgressLine(), time.monotonic()
+    began = time.monotonic()
     try:
         for done in range(count):
-            line.update(f"fit · {machine.text} · mesh {done + 1} of {count}", done / count)
+            if line is not None:
+                line.update(f"fit · {machine.text} · mesh {done + 1} of {count}", done / count)
             candidates.append(next(found))
     except KeyboardInterrupt:
         if not candidates:
             raise
-    seconds = time.monotonic() - began
-    line.finish(f"fit · {machine.text} · {pluralize(len(candidates), 'mesh')} in {format_seconds(seconds)}")
-    return Search(tuple(sorted(candidates, key=lambda each: each.sort_key)), count, seconds)
+    return Search(tuple(sorted(candidates, key=lambda each: each.sort_key)), count, time.monotonic() - began)
 
 
 def count_meshes(machine: Machine, names: Sequence[str]) -> int:

@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from mhnb.sharding.mesh import parse_axes
     from mhnb.sharding.plan import parse_planned
     from mhnb.view.print_text import print_text
+    from mhnb.view.progress import ProgressLine
     from mhnb.view.reports.fit import build_fit, build_search
 
     machine, arrays = parse_machine(args.on), [parse_planned(text) for text in args.array]
@@ -70,12 +71,14 @@ def run(args: argparse.Namespace) -> int:
 
     if args.search:
         names = parse_axis_names(args.mesh)
-        found = collect(search(export, machine, names, [""]), machine, count_meshes(machine, names))
-        print(
-            json.dumps([_describe_candidate(each) for each in found.candidates], indent=2)
-            if args.json
-            else print_text(build_search(args.program, found, machine))
-        )
+        candidates, count = search(export, machine, names, [""]), count_meshes(machine, names)
+        if args.json:
+            found = collect(candidates, machine, count, None)
+            print(json.dumps([_describe_candidate(each) for each in found.candidates], indent=2))
+        else:
+            line = ProgressLine()
+            found = collect(candidates, machine, count, line)
+            line.finish_with(build_search(args.program, found, machine))
         return 0 if found.best else 1
     axes = check_mesh(machine, parse_axes(args.mesh))
     fit = compile_exported(export(axes, ""), machine, axes)

@@ -36,6 +36,7 @@ from mhnb.view.html import RankLocations, new_uid
 from mhnb.view.live.explorer import Explorer
 from mhnb.view.live.screen import Screen, detect_screen, show_document
 from mhnb.view.print_text import print_text
+from mhnb.view.progress import ProgressLine
 from mhnb.view.reports.collectives import build_collectives
 from mhnb.view.reports.fit import build_fit, build_search
 from mhnb.view.reports.layout import build_layout
@@ -275,7 +276,8 @@ def _fit(session: Session, args: argparse.Namespace) -> None:
         return
     names = parse_axis_names(unquote(args.mesh))
     found = search(export, machine, names, rules)
-    show_document(build_search(call, collect(found, machine, count_meshes(machine, names) * len(rules)), machine))
+    line, count = ProgressLine(), count_meshes(machine, names) * len(rules)
+    line.finish_with(build_search(call, collect(found, machine, count, line), machine))
 
 
 def _fit_flags(parser: argparse.ArgumentParser) -> None:

@@ -125,6 +125,10 @@ class ProgressLine(_ReplaceableDisplay):
         """Replace the line by the outcome, which may have several lines."""
         self._show_outcome(text)
 
+    def finish_with(self, document: Document) -> None:
+        """Replace the line by a report."""
+        self._show(document)
+
 
 _FIRST_TRANSFER_LINE_S = 0.5
 _TRANSFER_LINE_INTERVAL_S = 0.2

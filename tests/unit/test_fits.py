@@ -201,3 +201,26 @@ def test_shell_prints_json() -> None:
     found = json.loads(done.stdout)
     assert found["memory"]["arguments"] == 64 * 32 * 4 // 2 + 32 * 16 * 4 // 2
     assert (found["fits"], found["operations"], found["collectives"]) == (True, 2 * 64 * 32 * 16 // 4, [])
+
+
+def test_shell_prints_a_search_as_json() -> None:
+    """Nothing but JSON is on stdout; the exit status says whether anything fits."""
+    command = [
+        sys.executable,
+        "-m",
+        "mhnb",
+        "fit",
+        "lambda x: x.sum()",
+        "--on",
+        "cpu:2x2",
+        "--mesh",
+        "a, b",
+        "--search",
+        "--json",
+    ]
+    done = subprocess.run(
+        [*command, "--array", "x f32[6,64] P('a', 'b')"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert [(each["mesh"], each["fits"]) for each in found if each["refusal"]] == [({"a": 4, "b": 1}, False)]
+    assert sorted((each["mesh"]["a"], each["fits"]) for each in found) == [(1, True), (2, True), (4, False)]

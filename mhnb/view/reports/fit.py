@@ -167,15 +167,15 @@ def build_search(call: str, search: Search, machine: Machine) -> Document:
     """Build the table of a search's meshes, the best one first."""
     rows = [_search_cells(each, machine) for each in search.candidates]
     done, left_out = len(search.candidates), sum(not each.is_compiled for each in search.candidates)
-    words = []
+    words = [f"{pluralize(done, 'mesh')} in {format_seconds(search.seconds)}"]
     if left_out:
         words.append(f"{left_out} not compiled, because the arguments alone do not fit")
     if done < search.count:
-        words.append(f"interrupted after {done} of {pluralize(search.count, 'mesh')}")
+        words.append(f"interrupted: {search.count - done} of {search.count} were not tried")
     parts: list[Part] = [
         Line(f"fit · {call} · {machine.text}", "heading"),
         Line(machine.format_summary(), "quiet"),
-        *([Line(" · ".join(words), "quiet")] if words else []),
+        Line(" · ".join(words), "quiet"),
         without_empty_columns(_SEARCH_HEADER, rows, _OPTIONAL),
         *_build_points(search),
     ]

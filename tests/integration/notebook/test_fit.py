@@ -77,7 +77,7 @@ def test_search_compares_every_mesh(ready: Session) -> None:
     """`--search` compiles for each way to divide the devices; one that a shape does not allow says so."""
     ready.run("%%mhjax\nodd = jax.device_put(jnp.ones((6, 64)), NamedSharding(mesh, P('data', 'model')))")
     out = ready.run('%mhjax fit jnp.sum(odd) --on cpu:2x2 --mesh "data, model" --search').out
-    assert "fit · cpu:2x2 · 3 meshes in" in out
+    assert re.search(r"^3 meshes in ", out, re.MULTILINE)
     assert re.search(r"^data 1, model 4 +\d+ B", out, re.MULTILINE)
     assert re.search(r"^data 4, model 1 .*4 does not divide 6", out, re.MULTILINE)
     assert "jax.make_mesh(" in out

@@ -80,6 +80,16 @@ float(value)""",
 for i in range(3):
     print(f"step {i} loss {0.5 / (i + 1) + (0.1 if rank == 2 else 0):.3f}")""",
     "panel": "%mhjax show",
+    "fit set-up": """%%mhjax
+shapes = {"up": (8192, 28672), "down": (28672, 8192)}
+layer = {name: jax.ShapeDtypeStruct(shape, jnp.bfloat16) for name, shape in shapes.items()}
+tokens = jax.ShapeDtypeStruct((65536, 8192), jnp.bfloat16)
+rules = {"up": P("data", "model"), "down": P("model", "data"), "tokens": P("data")}
+def loss(layer, tokens):
+    up, down = (jax.sharding.reshard(layer[name], spec) for name, spec in (("up", P(None, "model")), ("down", P("model"))))
+    return jnp.einsum("th,hd->td", jax.nn.relu(tokens @ up), down, out_sharding=P("data")).astype(jnp.float32).mean()
+train = jax.jit(jax.grad(loss))""",
+    "fit": '%mhjax fit train(layer, tokens) --on h100:8x8 --mesh "data, model" --specs rules --search',
     "hang": """%%mhjax
 for i in range(3 if rank == 2 else 4):
     total(x * i)
@@ -93,6 +103,7 @@ NAMES = list(CELLS)
 PICTURES = (
     "collectives",
     "first-cell",
+    "fit",
     "hang",
     "layout",
     "memory",
@@ -108,7 +119,7 @@ SHORTEN_PATHS = """(cell, [own, usual]) => {
     while (walker.nextNode()) walker.currentNode.data = walker.currentNode.data.replace(own, usual)
 }"""
 """As on the pages: the tests keep the state of clusters in a folder of their own."""
-HEIGHTS = {"plan": 1400}
+HEIGHTS = {"fit": 1200, "plan": 1400}
 """Of the window, for an output that is higher than most."""
 SHOWN = {"hang": ".mhnb-hang", "panel": ".mhnb-panel .mhnb-button"}
 """What is in the output before the picture is taken, of cells whose output comes late."""
@@ -158,7 +169,10 @@ def _run(page: LabPage, name: str) -> None:
         page.wait_idle()
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.requires_part("compilers") if name == "fit" else ()) for name in PICTURES],
+)
 def test_picture_of_a_cell(taken: Taken, name: str) -> None:
     """The picture shows a cell with its output, and is small enough for a page."""
     from PIL import Image
@@ -178,6 +192,7 @@ def test_picture_of_a_cell(taken: Taken, name: str) -> None:
         ("first-cell", ["Array(28."]),
         ("hang", ["waiting", "ranks 0-1,3", "missing", "rank 2"]),
         ("layout", ["rows 0:2", "host3"]),
+        pytest.param("fit", ["data 64, model 1", "of peak", "the best"], marks=pytest.mark.requires_part("compilers")),
         ("collectives", ["all-reduce"]),
         ("memory", ["cache", "only on rank 2", "params"]),
         ("metrics", ["loss", "rank 2 0.517"]),
