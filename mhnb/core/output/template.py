@@ -128,7 +128,9 @@ def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
 
 
 def find_bar_positions(skeleton: Skeleton, numbers: Sequence[str]) -> set[int]:
-    r"""Return the positions of numbers in progress bars, from the percentage to the end of the line.
+    r"""Return the positions of numbers in progress bars.
+
+    A bar goes from its percentage to the end of the line.
 
     >>> find_bar_positions(*split_numbers("epoch 3:  40%|████      | 4/10\nloss 0.5"))
     {1, 2, 3, 4}
