@@ -19,7 +19,7 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Outcome, Phase
 
-PROTOCOL_VERSION = 28
+PROTOCOL_VERSION = 29
 """Raise it with every change of what is sent, because long-lived processes may meet newer ones."""
 
 Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]

@@ -27,7 +27,7 @@ from mhnb.core.messages import (
 from mhnb.core.output.events import Stream
 from mhnb.errors import UnknownMessage
 
-FORMAT = (28, "2dfadda3e72b15ce")
+FORMAT = (29, "0aa33867e083f117")
 ENCODED = b'{"kind":"SkipCell","generation":1,"seq":2}'
 
 

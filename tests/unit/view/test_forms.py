@@ -15,7 +15,7 @@ OTHER_FORM = {
     # Bars of characters are a picture, or a bar, in HTML.
     "a start", "stragglers", "trace", "metrics of all cells",
     # Whole lines are in a table or in tiles, and the text is in a fold.
-    "the summary of a start", "memory", "plan", "layout", "layout by slices", "mesh", "resharding",
+    "the summary of a start", "status", "memory", "plan", "layout", "layout by slices", "mesh", "resharding",
     # A table with a title in its header, which HTML has above it.
     "collectives", "no collective",
 }  # fmt: skip
