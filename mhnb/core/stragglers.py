@@ -336,7 +336,8 @@ def _measure_ranks(arrivals: _Arrivals, spans_s: Mapping[int, float], error_s: f
             counts[rank] += 1
         last = max(each, key=lambda rank: (each[rank], -rank))
         others = [arrived for rank, arrived in each.items() if rank != last]
-        waits[last].append(each[last] - sum(others) / len(others))
+        # Many equal times have a mean that rounding can put after them.
+        waits[last].append(max(0.0, each[last] - sum(others) / len(others)))
         late_counts[last] += each[last] - max(others) >= _LATE_S + error_s
     rows = [
         RankDelays(

@@ -81,6 +81,16 @@ def test_last_rank_and_the_wait_for_it_are_measured() -> None:
     assert second.waited_s == pytest.approx(0.005)
 
 
+def test_no_wait_is_below_zero() -> None:
+    """Ranks that come at the same time wait 0 s, whatever the rounding of their mean."""
+    together = {rank: 40_105.1 for rank in range(64)}
+    stragglers = measure_stragglers(
+        arrive([together]), dict.fromkeys(together, "clock"), dict.fromkeys(together, "host")
+    )
+    assert stragglers is not None
+    assert [row.waited_s for row in stragglers.ranks if row.waited_s < 0] == []
+
+
 @pytest.mark.parametrize("seed", range(50))
 @pytest.mark.parametrize("noise_ms", [0.5, 2.0, 6.0])
 def test_rank_that_is_50_ms_late_is_named(seed: int, noise_ms: float) -> None:
