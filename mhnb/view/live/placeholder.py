@@ -240,7 +240,7 @@ def format_first_placeholder(
 
 def _wrap_placeholder(html: str, note: str, name: str) -> str:
     # The widget above it no longer exists where this is read.
-    return hide_missing_widget(f'{html}<div style="{QUIET_STYLE}">{escape(note, quote=False)}</div>', uid=name)
+    return hide_missing_widget(f"{html}{_draw_note(note)}", uid=name)
 
 
 def format_widget_text(snapshot: CellResult, *, locations: RankLocations | None = None) -> str:
@@ -257,7 +257,12 @@ def add_unsaved_note(html: str, result: CellResult) -> str:
         "the notebook file has only the output from while the cell ran; to save all of it, "
         f"run {_format_panel_command(result)} in a separate cell"
     )
-    return f'{html}<div style="{QUIET_STYLE}">{escape(note, quote=False)}</div>'
+    return f"{html}{_draw_note(note)}"
+
+
+def _draw_note(note: str) -> str:
+    # The class gives it the size of the view above, whose style sheet counts here, too.
+    return f'<div class="mhnb"><div style="{QUIET_STYLE}">{escape(note, quote=False)}</div></div>'
 
 
 def _format_panel_command(result: CellResult) -> str:
