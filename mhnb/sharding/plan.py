@@ -225,9 +225,7 @@ def make_plan(hosts: int, devices_per_host: int, axes: Mapping[str, int], arrays
     except InvalidRequest as error:
         return Plan(hosts, devices_per_host, None, refusal=Refusal(str(error)))
     if required > available:
-        reason = (
-            f"the mesh needs {required} devices, but {hosts} hosts × {devices_per_host} devices are only {available}"
-        )
+        reason = f"the mesh needs {required} devices, but {hosts} × {devices_per_host} (hosts × devices per host) are only {available}"
         jax_message = f"Number of devices {available} must be >= the product of mesh_shape {tuple(axes.values())}"
         return Plan(hosts, devices_per_host, None, refusal=Refusal(reason, jax_message))
     return Plan(hosts, devices_per_host, mesh, tuple((array.name, _lay_out(array, mesh)) for array in arrays))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mhnb.core.ranks import pluralize
 from mhnb.errors import InvalidRequest
 from mhnb.sharding.explorer import (
     PROGRAMS,
@@ -247,4 +248,4 @@ def _format_choice(choice: DimChoice, size: int) -> str:
     names = ", ".join(choice.axes) or "whole"
     if choice.refusal:
         return f"{names}: {choice.refusal}"
-    return f"{names}: {choice.parts} parts of {size // choice.parts}" if choice.axes else names
+    return f"{names}: {pluralize(choice.parts, 'part')} of {size // choice.parts}" if choice.axes else names

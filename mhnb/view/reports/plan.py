@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from mhnb.core.ranks import pluralize
 from mhnb.sharding.boxes import format_box
 from mhnb.sharding.explorer import format_plan_code
 from mhnb.sharding.layout import format_dtype_and_shape, format_nbytes
@@ -63,7 +64,7 @@ _BAR_CHARS = 24
 def format_plan_title(plan: Plan) -> str:
     """Format the hosts, the devices and the mesh in one line."""
     device_count = plan.hosts * plan.devices_per_host
-    heading = f"plan · {plan.hosts} hosts × {plan.devices_per_host} devices"
+    heading = f"plan · {pluralize(plan.hosts, 'host')} × {pluralize(plan.devices_per_host, 'device')}"
     if plan.mesh is None:
         return heading
     return f"{heading} · mesh ({format_axes(plan.mesh.axes)}) on {len(plan.mesh.devices)} of {device_count}"

@@ -77,7 +77,8 @@ def test_refusals_are_beside_their_fields() -> None:
     """A mesh, an array and a program that are refused have the reason at their field, which refers to it."""
     small = form(PlanInput(hosts=1))
     assert 'aria-describedby="u-axes-reason"' in small
-    assert "the mesh needs 8 devices, but 1 hosts × 2 devices are only 2" in small
+    assert "the mesh needs 8 devices, but 1 × 2 (hosts × devices per host) are only 2" in small
+    assert "plan · 1 host × 2 devices" in small
     array = form(PlanInput(arrays=(PlannedArray("x", (6,), "P('data')"),)))
     assert (
         'id="u-array.0.dim0" data-field="array.0.dim0" aria-invalid="true" aria-describedby="u-array.0.spec-reason"'
