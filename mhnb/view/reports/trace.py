@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median_low
 from typing import Final
 
 from mhnb.core.ranks import pluralize
@@ -108,7 +109,11 @@ def _collective_cells(row: CollectiveTimes) -> tuple[str, ...]:
 
 
 def _pick_rows(report: TraceReport) -> list[RankTimes]:
-    return [row for row in report.ranks if row.states][:_SHOWN_RANKS]
+    """Return the ranks that are drawn; of many, those that are least like the others."""
+    rows = [row for row in report.ranks if row.states]
+    usual = {state: median_low(row.seconds(state) for row in rows) for state in STATES} if rows else {}
+    rows.sort(key=lambda row: -sum(abs(row.seconds(state) - seconds) for state, seconds in usual.items()))
+    return sorted(rows[:_SHOWN_RANKS], key=lambda row: row.rank)
 
 
 def _format_bars(report: TraceReport) -> list[str]:

@@ -83,7 +83,7 @@ def test_last_rank_and_the_wait_for_it_are_measured() -> None:
 
 def test_no_wait_is_below_zero() -> None:
     """Ranks that come at the same time wait 0 s, whatever the rounding of their mean."""
-    together = {rank: 40_105.1 for rank in range(64)}
+    together = dict.fromkeys(range(64), 40105.1)
     stragglers = measure_stragglers(
         arrive([together]), dict.fromkeys(together, "clock"), dict.fromkeys(together, "host")
     )

@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from msgspec import structs
 
 from mhnb.core.trace import STATES, CollectiveTimes, RankTimes, TraceReport
 from mhnb.view.drawings.timeline import FILLS
@@ -104,7 +105,7 @@ def test_trace_that_could_not_be_written_says_why() -> None:
 
 
 def test_many_ranks_and_collectives_are_summed_up() -> None:
-    """The picture has the first ranks, and the table the longest collectives and a row for the others."""
+    """The picture has 32 ranks, and the table the longest collectives and a row for the others."""
     collectives = tuple(CollectiveTimes(f"all-reduce f32[{n}]", "", 2, 0.1, 0.01, "") for n in range(30))
     report = TraceReport(3, "In [7]", "", "", tuple(map(row, range(64))), collectives, 2.0)
     html, text = print_html(build_trace(report)), print_text(build_trace(report))
@@ -112,6 +113,14 @@ def test_many_ranks_and_collectives_are_summed_up() -> None:
     assert "32 other ranks are in the table and in the timeline" in html
     assert re.search(r"22 other collectives +44 +2.2 s   0.22 s", text)
     assert len(re.findall(r"(?m)^ +\d+  1.0 s", text)) == 64
+
+
+def test_a_rank_that_is_unlike_the_others_is_drawn() -> None:
+    """Of 64 ranks 32 are drawn, among them the one that computed longer."""
+    ranks = (*map(row, range(60)), structs.replace(row(60), compute_s=1.2, waiting_s=0.1), *map(row, range(61, 64)))
+    text = print_text(build_trace(TraceReport(3, "In [7]", "", "", ranks, (), 2.0)))
+    assert re.search(r"(?m)^rank +60\b", text)
+    assert not re.search(r"(?m)^rank +61\b", text)
 
 
 @pytest.mark.parametrize("has_xprof", [True, False])
