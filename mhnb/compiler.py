@@ -46,13 +46,15 @@ _MODULES = {"tpu": ("libtpu",), "cuda": ("jax_cuda12_plugin", "jax_cuda13_plugin
 
 
 class CompileClient:
-    """Client of the process that compiles for one platform; not thread-safe."""
+    """Client of the process that compiles for one platform; threads take turns."""
 
     def __init__(self, platform: str = "cpu", *, timeout_s: float | None = None) -> None:
         self._platform = platform
         self._timeout_s = _TIMEOUT_S if timeout_s is None and platform == "cpu" else timeout_s
         self._process: subprocess.Popen[str] | None = None
         self._replies: SimpleQueue[str] = SimpleQueue()
+        self._turn = threading.Lock()
+        """Replies have the order of the requests, so that a second request must wait."""
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +132,10 @@ class CompileClient:
         )
 
     def _request(self, request: CompileRequest | FitRequest) -> CompileReply:
+        with self._turn:
+            return self._exchange(request)
+
+    def _exchange(self, request: CompileRequest | FitRequest) -> CompileReply:
         process = self._process or self._start()
         assert process.stdin is not None
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -181,3 +182,18 @@ def test_plan_of_1024_devices_is_drawn(compiler: CompileClient) -> None:
 def test_invalid_plan_shows_its_reason(plan_input: PlanInput, reason: str) -> None:
     """The reason for invalid input is shown, in JAX's words if it has any, without a compile request."""
     assert reason in print_text(draw_plan(plan_input))
+
+
+def test_threads_take_turns(compiler: CompileClient) -> None:
+    """Threads that share a helper each get their own answer."""
+
+    def move(rows: int) -> int:
+        (row,) = compiler.compile_reshard(
+            make_layouts(f"x f32[{rows},8] P('data')")[0], make_layouts(f"x f32[{rows},8] P()")[0]
+        ).rows
+        return row.nbytes_per_device
+
+    compiler.compile_reshard(*make_layouts("x f32[8] P('data')", "x f32[8] P()"))
+    sizes = [4 * 2**power for power in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(move, sizes)) == [rows // 4 * 8 * 4 for rows in sizes]
