@@ -10,6 +10,7 @@ A mesh that a closure holds, or that was given to `jax.jit`, cannot be replaced 
 from __future__ import annotations
 
 import ast
+import ctypes
 import inspect
 import re
 import threading
@@ -94,7 +95,12 @@ def describe_export(
         except (Exception, SystemExit) as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the reply
             return describe_failure(error, known, was_traced=was_traced)
 
-    return run_apart(trace)
+    own = _find_meshes(namespace)
+    try:
+        return run_apart(trace)
+    finally:
+        # After Ctrl-C, the thread may still be in code that no exception reaches.
+        namespace.update(own)
 
 
 _Result = TypeVar("_Result")
@@ -103,7 +109,8 @@ _Result = TypeVar("_Result")
 def run_apart(function: Callable[[], _Result]) -> _Result:
     """Call a function in its own thread, without the user's mesh.
 
-    Inside `jax.set_mesh`, JAX refuses an abstract mesh of another size.
+    Inside `jax.set_mesh`, JAX refuses an abstract mesh of another size. Ctrl-C ends the function, too: what it traced of a planned
+    mesh must not go on beside the next cell.
     """
     done: Future[_Result] = Future()
 
@@ -113,8 +120,20 @@ def run_apart(function: Callable[[], _Result]) -> _Result:
         except BaseException as error:  # noqa: BLE001 - it is raised in the caller's thread
             done.set_exception(error)
 
-    threading.Thread(target=run, name="mhnb-fit", daemon=True).start()
-    return done.result()
+    thread = threading.Thread(target=run, name="mhnb-fit", daemon=True)
+    thread.start()
+    try:
+        return done.result()
+    except KeyboardInterrupt:
+        if not done.done() and thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)
+            )
+        raise
+
+
+def _find_meshes(namespace: Mapping[str, Any]) -> dict[str, Mesh | NamedSharding]:
+    return {name: value for name, value in namespace.items() if isinstance(value, Mesh | NamedSharding)}
 
 
 def _find_rules(name: str, namespace: Mapping[str, Any]) -> Rules:
@@ -267,16 +286,19 @@ class _Export:
     @contextmanager
     def _mesh_replaced(self) -> Iterator[None]:
         """Let the namespace's own meshes and shardings be of the planned mesh."""
-        before = {name: value for name, value in self._namespace.items() if isinstance(value, Mesh | NamedSharding)}
+        before, planned = _find_meshes(self._namespace), {}
         for name, value in before.items():
             mesh = value if isinstance(value, Mesh) else value.mesh
             if set(mesh.axis_names) <= set(self._target.axes):
-                planned = self._mesh if isinstance(value, Mesh) else NamedSharding(self._mesh, value.spec)
-                self._namespace[name] = planned
+                planned[name] = self._mesh if isinstance(value, Mesh) else NamedSharding(self._mesh, value.spec)
+        self._namespace.update(planned)
         try:
             yield
         finally:
-            self._namespace.update(before)
+            # After Ctrl-C, a cell may have run meanwhile, and assigned another value.
+            for name, value in planned.items():
+                if self._namespace.get(name) is value:
+                    self._namespace[name] = before[name]
 
 
 def _parameter_names(f: Any) -> list[str]:

@@ -5,7 +5,10 @@ The compilers of TPUs and GPUs are not used here; tests/unit/test_fits.py has th
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -118,3 +121,29 @@ def test_a_missing_compiler_is_said_with_its_install_line(ready: Session) -> Non
     assert re.search(r"-m pip install --no-deps --target '.*compilers/cuda-[\d.]+' 'jax-cuda12-plugin==", out)
     assert "all-gather" in out
     assert not re.search(r"^step ", out, re.MULTILINE)
+
+
+def test_ctrl_c_while_tracing_leaves_the_own_mesh(ready: Session, tmp_path: Path) -> None:
+    """After Ctrl-C, the mesh is today's at once, and a mesh that a later cell makes stays."""
+    pipe = tmp_path / "tracing"
+    os.mkfifo(pipe)
+    ready.run(f"""%%mhjax
+import pathlib, threading
+go_on = threading.Event()
+def waits(x):
+    pathlib.Path({str(pipe)!r}).write_text('tracing')
+    go_on.wait()
+    return x""")
+
+    def interrupt() -> None:
+        pipe.read_text()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    interrupted = ready.try_('%mhjax fit waits(x) --on cpu:4x4 --mesh "data 8, model 2"')
+    assert isinstance(interrupted.error, KeyboardInterrupt)
+    assert "'data': 2" in ready.run("%%mhjax --ranks 0\nprint(dict(mesh.shape))").out
+    ready.run("%%mhjax\nmesh = jax.make_mesh((4,), ('data',))")
+    tracing = "[each for each in threading.enumerate() if each.name == 'mhnb-fit']"
+    out = ready.run(f"%%mhjax\ngo_on.set()\nfor each in {tracing}: each.join()\nprint(dict(mesh.shape))").out
+    assert "{'data': 4}" in out
