@@ -246,6 +246,19 @@ _CANDIDATE = re.compile(
     r"[ )](?:all-|collective-|ragged-|reduce-scatter|send|recv)[\w\-]*\(|\b(?:replica_groups|source_target_pairs)="
 )
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_TRANSFER = re.compile(r"_xla_megascale_transfer_type=\"?(\w+)")
+"""TPU: between slices, the hosts transfer the data. The program of one slice has only a send and a recv."""
+_TRANSFER_OPS = {
+    "ALL_GATHER": "all-gather",
+    "ALL_REDUCE": "all-reduce",
+    "ALL_TO_ALL": "all-to-all",
+    "ONE_TO_ONE": "collective-permute",
+    "REDUCE_SCATTER": "reduce-scatter",
+}
+_TRANSFER_TARGET = re.compile(r'_xla_megascale_target=(?:"\{([\d,:]+)\}x\{([\d,:]+)\}"|\{((?:\{[\d,>-]+\},?)+)\})')
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="[^"]*"')
+_SLICE_STRIDE = 100_000
+"""Device 3 of the second slice is 200003."""
 _SEND_PAIRS = re.compile(r'_xla_send_recv_source_target_pairs="?(\{[{}\d, ]*\})')
 
 
@@ -290,11 +303,13 @@ class HloCollective:
         return self.op in _PAIRED
 
 
-def parse_collectives(text: str) -> tuple[HloCollective, ...]:
+def parse_collectives(text: str, device_ids: Sequence[int] = ()) -> tuple[HloCollective, ...]:
     r"""Parse the collectives of a compiled program, in text order.
 
     Args:
         text: result of `jax.jit(f).lower(...).compile().as_text()`: one program after partitioning.
+        device_ids: JAX's id of each device, by position in the device assignment; without it, transfers between slices of TPUs
+            are left out.
 
     Raises:
         HloError: it is not the text of a compiled program.
@@ -306,14 +321,15 @@ def parse_collectives(text: str) -> tuple[HloCollective, ...]:
     (((0, 1),), 32)
     """
     module = parse_module(text)
+    slices = _Slices(device_ids) if module.replicas * module.partitions < len(device_ids) else None
     return tuple(
-        _parse_collective(module, computation, instruction)
+        _parse_collective(module, computation, instruction, slices)
         for computation in module.computations.values()
-        for instruction in _iter_communicating(computation)
+        for instruction in _iter_communicating(computation, with_slices=slices is not None)
     )
 
 
-def _iter_communicating(computation: Computation) -> Iterator[Instruction]:
+def _iter_communicating(computation: Computation, *, with_slices: bool) -> Iterator[Instruction]:
     """Yield the instructions that are collectives, or the start operations of collectives."""
     for name, text in computation.texts.items():
         if _CANDIDATE.search(text) is None:
@@ -321,7 +337,8 @@ def _iter_communicating(computation: Computation) -> Iterator[Instruction]:
         instruction = computation.read(name)
         opcode = instruction.opcode
         if opcode.removesuffix("-start") in OPS:
-            if not _is_overlap_continuation(computation, text) and "is_host_transfer=true" not in text:
+            is_to_host = "is_host_transfer=true" in text and not (with_slices and _TRANSFER.search(text))
+            if not _is_overlap_continuation(computation, text) and not is_to_host:
                 yield instruction
         elif opcode not in _END_OPS and (_SUSPECTED_COLLECTIVE.match(opcode) or _has_groups(instruction)):
             raise UnknownForm(
@@ -342,7 +359,74 @@ def _is_overlap_continuation(computation: Computation, text: str) -> bool:
     return '"async_collective_fusion_config":' in text and not computation.starts_overlap
 
 
-def _parse_collective(module: HloModule, computation: Computation, instruction: Instruction) -> HloCollective:
+class _Slices:
+    """Positions of the devices of several TPU slices, whose programs are one text."""
+
+    def __init__(self, device_ids: Sequence[int]) -> None:
+        self._positions = {device: position for position, device in enumerate(device_ids)}
+        members: dict[int, list[int]] = {}
+        for position, device in enumerate(device_ids):
+            members.setdefault(device // _SLICE_STRIDE, []).append(position)
+        self._members = tuple(members.values())
+
+    def repeat(self, groups: Groups) -> Groups:
+        """Return the groups or pairs of one slice as those of each."""
+        return tuple(tuple(map(slice_.__getitem__, group)) for slice_ in self._members for group in groups)
+
+    def read_target(self, instruction: Instruction) -> Groups:
+        """Return the groups or pairs of a transfer between slices."""
+        found = _TRANSFER_TARGET.search(instruction.rest)
+        if found is None:
+            raise UnknownForm(f"{instruction.name} transfers between slices without known groups", form="send")
+        if found[3] is None:
+            slices, devices = _read_range(found[1]), _read_range(found[2])
+            groups = [[one * _SLICE_STRIDE + device for one in slices] for device in devices]
+        else:
+            groups = [[*map(int, re.findall(r"\d+", group))] for group in found[3].split("},")]
+        return tuple(tuple(map(self._positions.__getitem__, group)) for group in groups)
+
+
+def _read_range(text: str) -> list[int]:
+    """Read `1,2` or `0:7`, whose end is included."""
+    ends = [[*map(int, part.split(":"))] for part in text.split(",")]
+    return [number for each in ends for number in range(each[0], each[-1] + 1)]
+
+
+def _parse_transfer(
+    module: HloModule, computation: Computation, instruction: Instruction, slices: _Slices
+) -> HloCollective:
+    """Parse a collective between slices from its send, and its result from the recv."""
+    kind = _TRANSFER.search(instruction.rest)
+    op = _TRANSFER_OPS.get(kind[1]) if kind else None
+    if op is None:
+        raise UnknownForm(
+            f"{instruction.name} transfers between slices in an unknown way: {kind and kind[1]}", form="send"
+        )
+    target, rendezvous = slices.read_target(instruction), _RENDEZVOUS.search(instruction.rest)
+    operands = results = tuple(_iter_operands("send", computation, instruction))
+    for name, text in computation.texts.items():
+        if rendezvous and rendezvous[0] in text and " recv(" in text:
+            results = tuple(flatten(computation.read(name).tree()))[:1]
+    pairs = tuple((source, to) for source, to in target) if op in _PAIRED else ()
+    groups = _connected_groups(pairs) if pairs else target
+    metadata = instruction.rest.partition("metadata={")[2]
+    return HloCollective(
+        op,
+        instruction.name,
+        operands,
+        results,
+        groups,
+        pairs,
+        *module.trip_count_of(computation.name),
+        is_async=True,
+        op_name=_read_op_name(metadata),
+        source=module.source_of(metadata),
+    )
+
+
+def _parse_collective(
+    module: HloModule, computation: Computation, instruction: Instruction, slices: _Slices | None
+) -> HloCollective:
     op, rest = instruction.opcode.removesuffix("-start"), instruction.rest
     if not module.is_called(computation.name):
         # Its caller names it in an unknown way. Omitting it would make the count wrong.
@@ -350,9 +434,13 @@ def _parse_collective(module: HloModule, computation: Computation, instruction: 
             f"cannot find the caller of HLO computation {computation.name!r}, which contains {instruction.name}",
             form=computation.name,
         )
+    if slices and "is_host_transfer=true" in rest:
+        return _parse_transfer(module, computation, instruction, slices)
     pairs = _read_pairs(op, instruction) if op in _PAIRED else ()
+    groups = () if op in _PAIRED else _read_groups(module, instruction)
+    if slices:
+        pairs, groups = tuple((a, b) for a, b in slices.repeat(pairs)), slices.repeat(groups)
     metadata = rest.partition("metadata={")[2]
-    op_name = _OP_NAME.search(metadata)
     starts = instruction.opcode.endswith("-start") or op == "send"
     operands = tuple(_iter_operands(op, computation, instruction))
     results = operands if op == "send" else tuple(flatten(_parse_result(op, instruction, starts=starts)))
@@ -361,14 +449,19 @@ def _parse_collective(module: HloModule, computation: Computation, instruction: 
         instruction.name,
         results if op == "collective-permute" else operands,
         results,
-        _connected_groups(pairs) if op in _PAIRED else _read_groups(module, instruction),
+        _connected_groups(pairs) if op in _PAIRED else groups,
         pairs,
         *module.trip_count_of(computation.name),
         is_async=starts or computation.name in module.async_computations or computation.starts_overlap,
-        op_name=op_name[1].replace('\\"', '"') if op_name else "",
+        op_name=_read_op_name(metadata),
         source=module.source_of(metadata),
         is_widened=is_widened(computation, instruction),
     )
+
+
+def _read_op_name(metadata: str) -> str:
+    found = _OP_NAME.search(metadata)
+    return found[1].replace('\\"', '"') if found else ""
 
 
 def _iter_operands(op: str, computation: Computation, instruction: Instruction) -> Iterator[HloShape]:

@@ -150,6 +150,26 @@ def test_what_does_not_fit_is_said_in_bytes() -> None:
         fit(lambda x: x @ x, jax.ShapeDtypeStruct((65536, 65536), jnp.float32), on="v5e:1x1", mesh="x 1")
 
 
+@pytest.mark.requires_part("compilers")
+def test_slices_communicate_over_their_hosts() -> None:
+    """A sum over an axis of 4 slices, 2 x 4 chips each: 3 of 4 parts leave each slice, and take that time on its network."""
+    array = jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16)
+    found = fit(
+        lambda x, w: jax.lax.with_sharding_constraint(x @ w, P()),
+        array,
+        array,
+        on="v5e:2x4*4",
+        mesh="data 4, model 8",
+        specs={"x": P(None, "data"), "w": P("data")},
+    )
+    (row,) = found.collectives.rows
+    nbytes = 2 * 1024 * 1024
+    assert (row.op, row.axes, row.nbytes_per_device) == ("all-reduce", ("data",), nbytes)
+    assert row.nbytes_across_hosts == nbytes * 3 // 4
+    assert found.step is not None
+    assert found.step.communication == pytest.approx(2 * nbytes * 3 / 4 / found.machine.chip.network)
+
+
 def test_without_a_compiler_the_install_line_names_versions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The line installs into a folder that JAX does not search, with the versions that fit the installed JAX."""
     monkeypatch.setattr(compiler, "user_data_path", lambda _: tmp_path)

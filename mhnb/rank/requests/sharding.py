@@ -155,7 +155,7 @@ def describe_program(compiled: Any, stablehlo: str, shardings: Any, *, text: str
     """
     name, devices = read_name_and_devices(compiled)
     meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(shardings, devices))))
-    found = parse_collectives(text or compiled.as_text())
+    found = parse_collectives(text or compiled.as_text(), [device.id for device in devices])
     program = Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).with_explanations(stablehlo)
     # If no line of the user's code is between a JAX operation and this file, the operation belongs to the call itself.
     return replace_source(program, __file__, lambda _: SourceLine(CALL_FILE, 1))

@@ -349,3 +349,47 @@ def test_recorded_texts_name_their_jax_version() -> None:
     """The name of each recorded text contains a JAX version."""
     for path in [*FOLDER.rglob("*.hlo"), *FOLDER.rglob("*.mlir")]:
         assert re.fullmatch(r"\w+\.(cpu|gpu|tpu|xla)\.jax-\d+\.\d+\.[\d.]+\.(hlo|mlir)", Path(path).name)
+
+
+TRANSFER = """HloModule f, num_partitions=2
+
+ENTRY %m (p: bf16[8]) -> bf16[16] {{
+  %p = bf16[8]{{0}} parameter(0)
+  %t = token[] after-all()
+  %s = (bf16[8]{{0}}, u32[], token[]) send(%p, %t), channel_id=2, is_host_transfer=true, frontend_attributes={{{attributes}}}
+  %r = (bf16[16]{{0}}, u32[], token[]) recv(%t), channel_id=1, is_host_transfer=true, frontend_attributes={{{attributes}}}
+  %sd = token[] send-done(%s), channel_id=2, is_host_transfer=true
+  %rd = (bf16[16]{{0}}, token[]) recv-done(%r), channel_id=1, is_host_transfer=true
+  %q = bf16[8]{{0}} all-reduce(%p), channel_id=3, replica_groups={{{{0,1}}}}, to_apply=%add
+  ROOT %v = bf16[16]{{0}} get-tuple-element(%rd), index=0
+}}
+"""
+# Two slices of two chips, on a mesh whose second axis is over the slices.
+ACROSS = (100001, 200001, 100000, 200000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "op", "groups"),
+    [
+        ("ALL_GATHER", '"{1,2}x{0:1}"', "all-gather", {(2, 3), (0, 1)}),
+        ("ALL_REDUCE", "{{100001,200001},{100000,200000}}", "all-reduce", {(0, 1), (2, 3)}),
+        ("ONE_TO_ONE", "{{100001->200000},{200000->100001}}", "collective-permute", {(0, 3)}),
+    ],
+)
+def test_transfers_between_slices_are_collectives(
+    kind: str, target: str, op: str, groups: set[tuple[int, int]]
+) -> None:
+    """XLA for TPU compiles one slice; what hosts transfer to other slices is a send whose groups name devices by their id."""
+    attributes = (
+        f'_xla_host_transfer_rendezvous="g_0",_xla_megascale_target={target},_xla_megascale_transfer_type="{kind}"'
+    )
+    found, inside = parse_collectives(TRANSFER.format(attributes=attributes), ACROSS)
+    assert (found.op, found.nbytes, found.results[0].dims, set(found.groups)) == (op, 16, (16,), groups)
+    assert set(inside.groups) == {(0, 2), (1, 3)}
+
+
+def test_an_unknown_transfer_between_slices_is_refused() -> None:
+    """mhnb does not guess what a transfer does."""
+    attributes = '_xla_megascale_target="{1,2}x{0:1}",_xla_megascale_transfer_type="SOME"'
+    with pytest.raises(UnknownForm, match="SOME"):
+        parse_collectives(TRANSFER.format(attributes=attributes), ACROSS)
