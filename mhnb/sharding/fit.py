@@ -25,7 +25,6 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
-from mhnb.sharding.boxes import parse_dtype
 from mhnb.sharding.hlo_collectives import HloCollective
 from mhnb.sharding.hlo_cost import Cost
 from mhnb.sharding.hlo_groups import Groups
@@ -41,12 +40,8 @@ class PlannedArgument(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     spec: str
-    shard_shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one device."""
-        return prod(self.shard_shape) * parse_dtype(self.dtype).itemsize
+    nbytes: int
+    """Of one device."""
 
 
 class CompiledMemory(NamedTuple):

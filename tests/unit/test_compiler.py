@@ -188,12 +188,10 @@ def test_threads_take_turns(compiler: CompileClient) -> None:
     """Threads that share a helper each get their own answer."""
 
     def move(rows: int) -> int:
-        (row,) = compiler.compile_reshard(
-            make_layouts(f"x f32[{rows},8] P('data')")[0], make_layouts(f"x f32[{rows},8] P()")[0]
-        ).rows
+        before, after = make_layouts(f"x f32[{rows},8] P('data')", f"x f32[{rows},8] P()")
+        (row,) = compiler.compile_reshard(before, after).rows
         return row.nbytes_per_device
 
-    compiler.compile_reshard(*make_layouts("x f32[8] P('data')", "x f32[8] P()"))
     sizes = [4 * 2**power for power in range(8)]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(move, sizes)) == [rows // 4 * 8 * 4 for rows in sizes]

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -94,6 +96,35 @@ def test_figures_are_those_of_a_compilation_by_hand(machine: str, platform: str)
     assert (planned.step is None) == (platform == "cpu")
 
 
+class Weights(NamedTuple):
+    """A class that the helper process does not know, as states of optimizers."""
+
+    w: Any
+    key: jax.Array
+
+
+def test_arguments_are_of_any_class_and_type() -> None:
+    """Classes of the user, keys, NumPy's 64 bits and packed types: the bytes of the arguments are the compiler's."""
+
+    def step(state: Weights, x: jax.Array, q: jax.Array) -> Weights:
+        key, own = jax.random.split(state.key)
+        return Weights(state.w + jax.random.normal(own, state.w.shape) * x.sum() + q.astype(jnp.float32)[:, None], key)
+
+    state = Weights(jax.ShapeDtypeStruct((64, 8), jnp.float32), jax.random.key(0))
+    small = jax.ShapeDtypeStruct((64,), jnp.int4)
+    found = fit(
+        jax.jit(step, donate_argnums=0), state, np.zeros((8,)), small, on="cpu:2x2", mesh="x 4", specs={"w": P("x")}
+    )
+    types = {each.name: (each.dtype, each.nbytes) for each in found.arguments}
+    assert types == {
+        "state.w": ("float32", 64 * 8 * 4 // 4),
+        "state.key": ("key<fry>", 8),
+        "x": ("float32", 8 * 4),
+        "q": ("int4", 32),
+    }
+    assert found.memory.arguments == sum(each.nbytes for each in found.arguments)
+
+
 def test_the_same_question_is_not_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer is kept, for its owner alone; another mesh is another question."""
     first = plan_step("cpu:4x2")
@@ -166,8 +197,10 @@ def test_slices_communicate_over_their_hosts() -> None:
     nbytes = 2 * 1024 * 1024
     assert (row.op, row.axes, row.nbytes_per_device) == ("all-reduce", ("data",), nbytes)
     assert row.nbytes_across_hosts == nbytes * 3 // 4
+    network = found.machine.chip.network
     assert found.step is not None
-    assert found.step.communication == pytest.approx(2 * nbytes * 3 / 4 / found.machine.chip.network)
+    assert network is not None
+    assert found.step.communication == pytest.approx(2 * nbytes * 3 / 4 / network)
 
 
 def test_without_a_compiler_the_install_line_names_versions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,14 +17,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from math import prod
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 from jax import export
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
-from jax.tree_util import keystr
+from jax.tree_util import keystr, tree_structure
 from msgspec import structs
 
 from mhnb.adapters.variables import check_tree
@@ -234,12 +236,11 @@ class _Export:
                 f"\n  Fix: --specs NAME, with NAME = {{{words!r}: P(...)}}"
             ) from error
         placed = NamedSharding(self._mesh, PartitionSpec(*(entry or None for entry in parsed.dims)))
-        self._planned.append(
-            PlannedArgument(name, str(leaf.dtype), leaf.shape, format_spec(parsed), placed.shard_shape(leaf.shape))
-        )
-        return jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=placed, weak_type=getattr(leaf, "weak_type", False)
-        )
+        # A program without 64 bits takes NumPy's arrays with 32.
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
+        nbytes = _count_nbytes(dtype, placed.shard_shape(leaf.shape))
+        self._planned.append(PlannedArgument(name, str(dtype), leaf.shape, format_spec(parsed), nbytes))
+        return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=placed, weak_type=getattr(leaf, "weak_type", False))
 
     def _name(self, path: tuple[Any, ...]) -> tuple[str, str]:
         """Return an argument's name in Python, and as a path for rules."""
@@ -258,6 +259,8 @@ class _Export:
                 if _takes_mesh(f):
                     f = f(self._mesh)
                 return stage_call(f, self._args, self._kwargs, partial(self._export, is_plain=is_plain_function(f)))
+            except InvalidRequest:
+                raise
             except (AssertionError, NotImplementedError, ValueError) as error:
                 text = str(error)
                 if "the platform for the specified backend" in text:
@@ -274,9 +277,15 @@ class _Export:
             raise InvalidRequest(
                 f"the call is a program of {exported.nr_devices} devices, not of the mesh's {self._mesh.size}\n{_MESH_ADVICE}"
             )
+        # The compiler needs no names: classes of the user, such as states of optimizers, are unknown where it runs.
+        flat = replace(
+            exported,
+            in_tree=tree_structure(((0,) * len(exported.in_avals), {})),
+            out_tree=tree_structure((0,) * len(exported.out_avals)),
+        )
         return ExportedCall(
             exported.fun_name,
-            bytes(exported.serialize()),
+            bytes(flat.serialize()),
             tuple(self._planned),
             tuple(at for at, info in enumerate(infos) if info.donated),
             tuple(kind.name for kind in self._mesh.axis_types),
@@ -286,7 +295,8 @@ class _Export:
     @contextmanager
     def _mesh_replaced(self) -> Iterator[None]:
         """Let the namespace's own meshes and shardings be of the planned mesh."""
-        before, planned = _find_meshes(self._namespace), {}
+        before: dict[str, Any] = {**_find_meshes(self._namespace)}
+        planned: dict[str, Any] = {}
         for name, value in before.items():
             mesh = value if isinstance(value, Mesh) else value.mesh
             if set(mesh.axis_names) <= set(self._target.axes):
@@ -299,6 +309,13 @@ class _Export:
             for name, value in planned.items():
                 if self._namespace.get(name) is value:
                     self._namespace[name] = before[name]
+
+
+def _count_nbytes(dtype: Any, shape: Sequence[int]) -> int:
+    """Count the bytes of an array; accelerators pack types that are smaller than a byte."""
+    small = re.fullmatch(r"u?int([24])|float(4)_\w+", str(dtype))
+    bits = int(small[1] or small[2]) if small else 8 * dtype.itemsize
+    return -(-prod(shape) * bits // 8)
 
 
 def _parameter_names(f: Any) -> list[str]:

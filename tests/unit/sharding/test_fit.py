@@ -11,7 +11,6 @@ from mhnb.sharding.fit import (
     Candidate,
     CompiledMemory,
     Links,
-    PlannedArgument,
     StepTime,
     divide_devices,
     estimate_step,
@@ -112,7 +111,6 @@ def test_no_figures_no_estimate() -> None:
 def test_memory_counts_donated_outputs_once() -> None:
     """What takes the place of an argument needs no memory of its own."""
     assert CompiledMemory(arguments=10, outputs=8, aliased=7, temporaries=5, code=1).nbytes == 17
-    assert PlannedArgument("w", "bfloat16", (8, 8), "P('x')", (2, 8)).nbytes == 32
 
 
 def test_devices_are_divided_in_every_order() -> None:
