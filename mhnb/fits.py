@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from importlib.metadata import version
@@ -18,6 +19,7 @@ from typing import Any
 
 from msgspec import structs
 
+import mhnb
 from mhnb.compiler import (
     MAX_DEVICES,
     compiler_folder,
@@ -27,7 +29,7 @@ from mhnb.compiler import (
 )
 from mhnb.core.program_replies import CompiledFit, CompileReply, ExportedCall, FitRequest
 from mhnb.core.typed_json import decode_json, encode_json
-from mhnb.errors import InvalidRequest
+from mhnb.errors import CallFailed, InvalidRequest
 from mhnb.sharding.fit import Candidate, Fit, Search, divide_devices, estimate_step
 from mhnb.sharding.machines import Machine, parse_machine
 from mhnb.sharding.mesh import format_axes, parse_axes
@@ -167,7 +169,8 @@ def search(
                     yield replace(candidate, needed=needed, is_compiled=False)
                     continue
                 yield replace(candidate, fit=compile_exported(call, machine, axes))
-            except InvalidRequest as error:
+            except (CallFailed, InvalidRequest) as error:
+                # The function may refuse a mesh, too.
                 yield replace(candidate, needed=error.parts.get("needed"), refusal=str(error).partition("\n")[0])
 
 
@@ -221,18 +224,22 @@ def count_meshes(machine: Machine, names: Sequence[str]) -> int:
 def _compile_or_recall(request: FitRequest) -> tuple[Program, CompiledFit]:
     """Return the compiler's answer, from the disk if it was asked before."""
     packages = sorted(path.name for path in compiler_folder(request.platform).glob("*.dist-info"))
-    asked = "\n".join([version("jaxlib"), *packages, encode_json(request)])
+    # Another mhnb may count differently.
+    asked = "\n".join([mhnb.__version__, version("jaxlib"), *packages, encode_json(request)])
     file = state_home(os.environ) / "fit" / f"{blake2b(asked.encode(), digest_size=16).hexdigest()}.json"
+    # A disk that is full, or cannot be written, costs the next compilation, but not this answer.
     try:
         reply = decode_json(file.read_bytes(), CompileReply)
-        file.touch()
+        with suppress(OSError):
+            file.touch()
     except (OSError, ValueError):
-        # It is not there, or another version of mhnb wrote it.
+        # It is not there, or damaged.
         program, compiled = shared_compiler(request.platform).compile_fit(request)
         reply = CompileReply(program_to_wire(program), compiled)
-        make_private_folder(file.parent)
-        write_private(file, encode_json(reply))
-        _prune(file.parent)
+        with suppress(OSError):
+            make_private_folder(file.parent)
+            write_private(file, encode_json(reply))
+            _prune(file.parent)
     assert reply.program is not None
     assert reply.fit is not None
     return program_from_wire(reply.program), reply.fit

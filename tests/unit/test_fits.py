@@ -145,6 +145,12 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again() -> None:
     assert len(kept.read_text()) > 1
 
 
+def test_an_answer_that_cannot_be_kept_counts(tmp_path: Path) -> None:
+    """A home that cannot be written costs the next compilation, not this answer."""
+    (tmp_path / "fit").touch()
+    assert plan_step("cpu:4x2").memory.arguments
+
+
 def test_old_answers_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit, the answers that were not asked for the longest are removed."""
     monkeypatch.setattr(fits, "_CACHE_NBYTES", 1)

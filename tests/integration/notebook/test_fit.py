@@ -147,3 +147,15 @@ def waits(x):
     tracing = "[each for each in threading.enumerate() if each.name == 'mhnb-fit']"
     out = ready.run(f"%%mhjax\ngo_on.set()\nfor each in {tracing}: each.join()\nprint(dict(mesh.shape))").out
     assert "{'data': 4}" in out
+
+
+def test_a_mesh_that_the_function_refuses_does_not_end_a_search(ready: Session) -> None:
+    """The table gives the function's reason; the other meshes are tried."""
+    ready.run("""%%mhjax
+y = jnp.ones((64, 32))
+def heads(y):
+    assert jax.sharding.get_abstract_mesh().shape['model'] <= 2, 'too few heads'
+    return y * 2""")
+    out = ready.run('%mhjax fit heads(y) --on cpu:2x2 --mesh "data, model" --search').out
+    assert re.search(r"^data 2, model 2 +[\d.]+ KiB", out, re.MULTILINE)
+    assert re.search(r"^data 1, model 4 .*too few heads", out, re.MULTILINE)
