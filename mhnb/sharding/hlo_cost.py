@@ -199,7 +199,9 @@ class _Counter:
         if contracted is None:
             raise _unknown(instruction, "lhs_contracting_dims")
         dims = [int(dim) for dim in contracted[1].replace('"', "").split(",") if dim]
-        return Cost({lhs.dtype: 2 * _result(instruction).size * prod(lhs.dims[dim] for dim in dims)})
+        # A product of complex numbers is four products.
+        each = 8 if lhs.dtype in ("c64", "c128") else 2
+        return Cost({lhs.dtype: each * _result(instruction).size * prod(lhs.dims[dim] for dim in dims)})
 
     def _convolve(self, computation: Computation, instruction: Instruction, kind: str) -> Cost:
         first, second = (self._operand(computation, instruction, index) for index in range(2))

@@ -288,3 +288,10 @@ def test_unknown_forms_are_refused(line: str) -> None:
     """A product without its dimensions, or a fusion without its computation, is an error."""
     with pytest.raises(UnknownForm):
         count_cost(entry("%x = f32[8,8] parameter(0)", f"ROOT %y = f32[8,8] {line}"))
+
+
+def test_complex_products_are_four_real_ones() -> None:
+    """Peaks of chips count real products."""
+    text = "HloModule f\n\nENTRY %m (p: c64[8,4]) -> c64[8,8] {\n  %p = c64[8,4]{1,0} parameter(0)\n"
+    text += "  ROOT %r = c64[8,8]{1,0} dot(%p, %p), lhs_contracting_dims={1}, rhs_contracting_dims={1}\n}\n"
+    assert count_cost(text).flops == 4 * 2 * 8 * 8 * 4
