@@ -90,7 +90,11 @@ def compile_exported(call: ExportedCall, machine: Machine, axes: Mapping[str, in
     """
     platform = find_platform(machine)
     is_own = platform == machine.chip.platform
-    if not is_own and machine.device_count > MAX_DEVICES:
+    if platform == "cpu" and machine.device_count > MAX_DEVICES:
+        if is_own:
+            raise InvalidRequest(
+                f"{machine.text} has {machine.device_count} devices; expected at most {MAX_DEVICES} CPU devices"
+            )
         raise InvalidRequest(
             f"the compiler of {machine.chip.label} is not installed, and without it {machine.device_count} devices are"
             f" too many: at most {MAX_DEVICES}\n  Fix: {format_install_line(machine.chip.platform)}"

@@ -115,7 +115,9 @@ def handle_fit(request: FitRequest) -> CompileReply:
         args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
         return exported.call(*args, **kwargs)
 
-    lowered = jax.jit(run, donate_argnums=call.donated).lower(*leaves)
+    # Without arguments, only the results say which devices there are.
+    results: dict[str, Any] = {} if leaves else {"out_shardings": tuple(exported.out_shardings_jax(mesh))}
+    lowered = jax.jit(run, donate_argnums=call.donated, **results).lower(*leaves)
     compiled = lowered.compile()
     seconds = time.perf_counter() - began
     text, stablehlo = str(compiled.as_text()), lowered.as_text(debug_info=True)

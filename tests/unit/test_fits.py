@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from mhnb import compiler, fits
@@ -233,12 +234,34 @@ def test_where_uv_made_the_environment_uv_installs(monkeypatch: pytest.MonkeyPat
         ({"on": "cpu:2x2", "mesh": "x 8"}, "expected sizes whose product is 4"),
         ({"on": "cpu:2x2", "mesh": "x 4", "specs": {".*": P("y")}}, "unknown axis 'y'; the mesh has 'x'"),
         ({"on": "cpu:2x2", "mesh": "x 4", "specs": {".*": P(None, "x")}}, "4 does not divide"),
+        ({"on": "cpu:2x2", "mesh": "x 4", "specs": {"(": P("x")}}, r"'\(' is not a regular expression: missing \)"),
+        ({"on": "cpu:64x64", "mesh": "x 4096"}, "4096 devices; expected at most 2048"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, object], says: str) -> None:
     """Each error names what was given and what was expected."""
     with pytest.raises(InvalidRequest, match=says):
         fit(jnp.sin, jax.ShapeDtypeStruct((8, 6), jnp.float32), **arguments)  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_a_call_without_arrays_is_laid_out_by_its_results() -> None:
+    """What makes a state needs no arguments; if nothing lays its results out, the error shows how."""
+
+    def make() -> jax.Array:
+        return jnp.zeros((64, 8))
+
+    found = fit(lambda mesh: jax.jit(make, out_shardings=NamedSharding(mesh, P("x"))), on="cpu:2x2", mesh="x 4")
+    assert found.memory.outputs == 64 * 8 * 4 // 4
+    with pytest.raises(InvalidRequest, match="no arrays as arguments") as refused:
+        fit(make, on="cpu:2x2", mesh="x 4")
+    assert "devices that are here" not in str(refused.value)
+
+
+def test_arrays_of_a_host_are_refused() -> None:
+    """They need none of the device's memory, which is what is planned."""
+    on_host = NamedSharding(jax.sharding.AbstractMesh((4,), ("x",)), P("x"), memory_kind="pinned_host")
+    with pytest.raises(InvalidRequest, match="pinned_host"):
+        fit(jnp.sin, jax.ShapeDtypeStruct((8, 6), jnp.float32, sharding=on_host), on="cpu:2x2", mesh="x 4")
 
 
 def test_shell_prints_json() -> None:

@@ -223,7 +223,12 @@ class _Export:
             return leaf
         name, words = self._name(path)
         sharding = getattr(leaf, "sharding", None)
-        spec = next((spec for pattern, spec in self._target.rules.items() if re.search(pattern, words)), None)
+        if getattr(sharding, "memory_kind", None) == "pinned_host":
+            raise InvalidRequest(
+                f"{name} is in the memory of a host (pinned_host), but only the memory of devices can be planned"
+                "\n  Fix: pass it as jax.ShapeDtypeStruct without a memory kind"
+            )
+        spec = next((spec for pattern, spec in self._target.rules.items() if _matches(pattern, words)), None)
         if spec is None:
             spec = sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
         parsed = parse_spec(spec)
@@ -233,7 +238,7 @@ class _Export:
             mesh = format_axes(self._shape.axes)
             raise InvalidRequest(
                 f"{name} {format_array(leaf.shape, str(leaf.dtype))} with {parsed} does not fit the mesh ({mesh}): {error}"
-                f"\n  Fix: --specs NAME, with NAME = {{{words!r}: P(...)}}"
+                f"\n  Fix: --specs NAME, with NAME = {{{re.escape(words)!r}: P(...)}}"
             ) from error
         placed = NamedSharding(self._mesh, PartitionSpec(*(entry or None for entry in parsed.dims)))
         # A program without 64 bits takes NumPy's arrays with 32.
@@ -273,6 +278,11 @@ class _Export:
         traced = jitted.trace(*args, **kwargs)
         infos = jax.tree_util.tree_leaves(traced.args_info)
         exported = export.export(jitted, platforms=[self._target.platform])(*args, **kwargs)
+        if exported.nr_devices == 1 < self._mesh.size and not exported.in_avals:
+            raise InvalidRequest(
+                "the call has no arrays as arguments, and nothing lays its results out over the mesh"
+                "\n  Fix: (lambda mesh: jax.jit(make, out_shardings=NamedSharding(mesh, P('data'))))()"
+            )
         if exported.nr_devices != self._mesh.size:
             raise InvalidRequest(
                 f"the call is a program of {exported.nr_devices} devices, not of the mesh's {self._mesh.size}\n{_MESH_ADVICE}"
@@ -309,6 +319,13 @@ class _Export:
             for name, value in planned.items():
                 if self._namespace.get(name) is value:
                     self._namespace[name] = before[name]
+
+
+def _matches(pattern: str, words: str) -> bool:
+    try:
+        return re.search(pattern, words) is not None
+    except re.error as error:
+        raise InvalidRequest(f"specs: {pattern!r} is not a regular expression: {error}") from error
 
 
 def _count_nbytes(dtype: Any, shape: Sequence[int]) -> int:
