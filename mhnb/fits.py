@@ -19,7 +19,6 @@ from typing import Any
 
 from msgspec import structs
 
-import mhnb
 from mhnb.compiler import (
     MAX_DEVICES,
     compiler_folder,
@@ -229,7 +228,7 @@ def _compile_or_recall(request: FitRequest) -> tuple[Program, CompiledFit]:
     """Return the compiler's answer, from the disk if it was asked before."""
     packages = sorted(path.name for path in compiler_folder(request.platform).glob("*.dist-info"))
     # Another mhnb may count differently.
-    asked = "\n".join([mhnb.__version__, version("jaxlib"), *packages, encode_json(request)])
+    asked = "\n".join([version("mhnb"), version("jaxlib"), *packages, encode_json(request)])
     file = state_home(os.environ) / "fit" / f"{blake2b(asked.encode(), digest_size=16).hexdigest()}.json"
     # A disk that is full, or cannot be written, costs the next compilation, but not this answer.
     try:

@@ -27,7 +27,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from mhnb.core.program_replies import CompiledFit, CompileReply, CompileRequest, FitRequest
 from mhnb.core.typed_json import decode_json, encode_json
-from mhnb.rank.requests.sharding import describe_program, lower_program, replace_source
+from mhnb.rank.requests import fit
+from mhnb.rank.requests.sharding import CALL_FILE, describe_program, lower_program, replace_source
 from mhnb.sharding.fit import CompiledMemory
 from mhnb.sharding.hlo_cost import count_cost
 from mhnb.sharding.hlo_text import SourceLine
@@ -115,13 +116,15 @@ def handle_fit(request: FitRequest) -> CompileReply:
         args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
         return exported.call(*args, **kwargs)
 
-    # Without arguments, only the results say which devices there are.
-    results: dict[str, Any] = {} if leaves else {"out_shardings": tuple(exported.out_shardings_jax(mesh))}
-    lowered = jax.jit(run, donate_argnums=call.donated, **results).lower(*leaves)
+    # Without arguments, or if none is used, only the context says which devices there are.
+    with jax.set_mesh(mesh):
+        lowered = jax.jit(run, donate_argnums=call.donated).lower(*leaves)
     compiled = lowered.compile()
     seconds = time.perf_counter() - began
     text, stablehlo = str(compiled.as_text()), lowered.as_text(debug_info=True)
     program = describe_program(compiled, stablehlo, (leaves, compiled.input_shardings), text=text)
+    # An operation of JAX that the user's call names has no other line.
+    program = replace_source(program, fit.__file__, lambda _: SourceLine(CALL_FILE, 1))
     stats: Any = compiled.memory_analysis()
     memory = CompiledMemory(
         stats.argument_size_in_bytes,

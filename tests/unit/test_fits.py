@@ -252,9 +252,28 @@ def test_a_call_without_arrays_is_laid_out_by_its_results() -> None:
 
     found = fit(lambda mesh: jax.jit(make, out_shardings=NamedSharding(mesh, P("x"))), on="cpu:2x2", mesh="x 4")
     assert found.memory.outputs == 64 * 8 * 4 // 4
-    with pytest.raises(InvalidRequest, match="no arrays as arguments") as refused:
+    explicit = jax.sharding.AbstractMesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    array = jax.ShapeDtypeStruct((64, 8), jnp.float32, sharding=NamedSharding(explicit, P("x")))
+    unused = fit(jax.grad(jnp.sum), array, on="cpu:2x2", mesh="x 4")
+    assert unused.memory.outputs == 64 * 8 * 4 // 4
+    with pytest.raises(InvalidRequest, match="nothing in the call is laid out") as refused:
         fit(make, on="cpu:2x2", mesh="x 4")
     assert "devices that are here" not in str(refused.value)
+
+
+@pytest.mark.parametrize("mesh", ["data 1, model 1", "data 8, model 1"])
+def test_a_mesh_of_a_closure_is_refused(mesh: str) -> None:
+    """The compiler would take it for the planned mesh if both have as many devices."""
+    own = NamedSharding(jax.make_mesh((1,), ("own",), axis_types=(jax.sharding.AxisType.Auto,)), P("own"))
+    machine = "cpu:1x1" if mesh.startswith("data 1") else "cpu:2x4"
+    with pytest.raises(InvalidRequest, match="mhnb cannot replace it"):
+        fit(lambda x: jax.lax.with_sharding_constraint(x, own), jnp.ones((64, 8)), on=machine, mesh=mesh)
+
+
+def test_an_operation_of_jax_has_the_line_of_the_call() -> None:
+    """Not one of mhnb's own files."""
+    found = fit(jnp.sum, jax.ShapeDtypeStruct((64, 8), jnp.float32), on="cpu:2x2", mesh="x 4", specs={"a": P("x")})
+    assert str(found.collectives.rows[0].source) == "this call, line 1"
 
 
 def test_arrays_of_a_host_are_refused() -> None:

@@ -38,6 +38,7 @@ from mhnb.rank.execution.streams import capture_thread_output
 from mhnb.rank.guard.programs import forbid_launches
 from mhnb.rank.requests.sharding import TRACED_TYPES, describe_failure, evaluate_call, is_plain_function, stage_call
 from mhnb.sharding.fit import PlannedArgument
+from mhnb.sharding.hlo_collectives import parse_meshes
 from mhnb.sharding.mesh import MeshShape, format_axes
 from mhnb.sharding.spec import check_spec, format_spec, parse_spec
 
@@ -270,7 +271,7 @@ class _Export:
                 text = str(error)
                 if "the platform for the specified backend" in text:
                     raise InvalidRequest(f"{_CALLBACK_ADVICE}") from error
-                if "mesh" in text or "_device_assignment" in text:
+                if "mesh" in text.lower() or "_device_assignment" in text:
                     raise InvalidRequest(f"{text}\n{_MESH_ADVICE}") from error
                 raise
 
@@ -278,15 +279,7 @@ class _Export:
         traced = jitted.trace(*args, **kwargs)
         infos = jax.tree_util.tree_leaves(traced.args_info)
         exported = export.export(jitted, platforms=[self._target.platform])(*args, **kwargs)
-        if exported.nr_devices == 1 < self._mesh.size and not exported.in_avals:
-            raise InvalidRequest(
-                "the call has no arrays as arguments, and nothing lays its results out over the mesh"
-                "\n  Fix: (lambda mesh: jax.jit(make, out_shardings=NamedSharding(mesh, P('data'))))()"
-            )
-        if exported.nr_devices != self._mesh.size:
-            raise InvalidRequest(
-                f"the call is a program of {exported.nr_devices} devices, not of the mesh's {self._mesh.size}\n{_MESH_ADVICE}"
-            )
+        self._check_meshes(exported)
         # The compiler needs no names: classes of the user, such as states of optimizers, are unknown where it runs.
         flat = replace(
             exported,
@@ -301,6 +294,21 @@ class _Export:
             tuple(kind.name for kind in self._mesh.axis_types),
             is_plain,
         )
+
+    def _check_meshes(self, exported: export.Exported) -> None:
+        """Refuse a program of another mesh; of as many devices, the compiler would take it for the planned one."""
+        own = (self._mesh.axis_names, self._mesh.axis_sizes)
+        others = [mesh for mesh in parse_meshes(exported.mlir_module()) if (mesh.names, mesh.sizes) != own]
+        if exported.nr_devices == 1 < self._mesh.size and not others:
+            raise InvalidRequest(
+                "nothing in the call is laid out over the mesh: no argument that it uses, and no result"
+                "\n  Fix: (lambda mesh: jax.jit(make, out_shardings=NamedSharding(mesh, P('data'))))()"
+            )
+        if others or exported.nr_devices != self._mesh.size:
+            found = format_axes(tuple(zip(others[0].names, others[0].sizes, strict=True))) if others else "another one"
+            raise InvalidRequest(
+                f"the call uses the mesh ({found}), not only ({format_axes(self._shape.axes)})\n{_MESH_ADVICE}"
+            )
 
     @contextmanager
     def _mesh_replaced(self) -> Iterator[None]:
@@ -329,7 +337,7 @@ def _matches(pattern: str, words: str) -> bool:
 
 
 def _count_nbytes(dtype: Any, shape: Sequence[int]) -> int:
-    """Count the bytes of an array; accelerators pack types that are smaller than a byte."""
+    """Count an array's bytes; accelerators pack types below a byte."""
     small = re.fullmatch(r"u?int([24])|float(4)_\w+", str(dtype))
     bits = int(small[1] or small[2]) if small else 8 * dtype.itemsize
     return -(-prod(shape) * bits // 8)
