@@ -360,7 +360,7 @@ def _is_overlap_continuation(computation: Computation, text: str) -> bool:
 
 
 class _Slices:
-    """Positions of the devices of several TPU slices, whose programs are one text."""
+    """Positions of the devices of several TPU slices, by slice."""
 
     def __init__(self, device_ids: Sequence[int]) -> None:
         self._positions = {device: position for position, device in enumerate(device_ids)}
@@ -395,7 +395,7 @@ def _read_range(text: str) -> list[int]:
 def _parse_transfer(
     module: HloModule, computation: Computation, instruction: Instruction, slices: _Slices
 ) -> HloCollective:
-    """Parse a collective between slices from its send, and its result from the recv."""
+    """Parse a collective between slices: its send, with the recv's result."""
     kind = _TRANSFER.search(instruction.rest)
     op = _TRANSFER_OPS.get(kind[1]) if kind else None
     if op is None:

@@ -296,7 +296,10 @@ class _Export:
         )
 
     def _check_meshes(self, exported: export.Exported) -> None:
-        """Refuse a program of another mesh; of as many devices, the compiler would take it for the planned one."""
+        """Refuse a program of another mesh than the planned one.
+
+        If it has as many devices, the compiler would take it for the planned one.
+        """
         own = (self._mesh.axis_names, self._mesh.axis_sizes)
         others = [mesh for mesh in parse_meshes(exported.mlir_module()) if (mesh.names, mesh.sizes) != own]
         if exported.nr_devices == 1 < self._mesh.size and not others:
