@@ -109,7 +109,7 @@ def _collective_cells(row: CollectiveTimes) -> tuple[str, ...]:
 
 
 def _pick_rows(report: TraceReport) -> list[RankTimes]:
-    """Return the ranks that are drawn; of many, those that are least like the others."""
+    """Return the ranks to draw: of many, those least like the others."""
     rows = [row for row in report.ranks if row.states]
     usual = {state: median_low(row.seconds(state) for row in rows) for state in STATES} if rows else {}
     rows.sort(key=lambda row: -sum(abs(row.seconds(state) - seconds) for state, seconds in usual.items()))
