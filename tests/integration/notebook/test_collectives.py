@@ -81,7 +81,7 @@ def test_failed_cell_still_reports_launches(ready: Session) -> None:
         ("total", "collectives: expected a call such as step(params, batch), got 'total'"),
         ("total(batch", "was never closed"),
         ("totl(batch)", "did you mean total?"),
-        ("total(bach)", "did you mean batch?"),
+        ("total(bach)", "did you mean batch"),
         ("total(batch + 1)", "assign it to a variable"),
         ("batch(total)", "is not a function but"),
         ("--because total(batch)", "--because"),
