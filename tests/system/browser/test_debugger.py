@@ -139,7 +139,7 @@ def test_user_types_into_the_box(debugged: Debugged) -> None:
     assert re.search(r"rank 1 \(stopped 1; waiting 0\) > +p me, 'of rank one'\n", debugged.shown(_STOPS))
     debugged.answer("q")
     debugged.wait_for_view("interrupted")
-    assert _STOPPED not in debugged.shown(_STOPS)
+    wait_until(lambda: _STOPPED not in debugged.shown(_STOPS), "the live view is replaced by the result")
 
 
 @pytest.mark.sample(1)
