@@ -41,7 +41,7 @@ _TYPED = re.compile(r"^ranks? [\d,-]+ \([^)\n]+\) > (?P<line>.*)$", re.MULTILINE
 
 _VARIABLE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
-    (re.compile(r"\b\d+(?:\.\d+)?(?: ?(?:µs|ms|s|min|h))\b"), "TIME"),
+    (re.compile(r"\b(?:\d+ min )?\d+(?:\.\d+)?(?: ?(?:µs|ms|s|min|h))\b"), "TIME"),
     (re.compile(r"\b\d\d:\d\d(?::\d\d)?\b"), "TIME"),
     (re.compile(r"\bpid \d+"), "pid N"),
     (re.compile(r"\bjax \d+(?:\.\d+)+"), "jax VERSION"),

@@ -122,6 +122,7 @@ def test_which_blocks_run() -> None:
     ("shown", "actual", "same"),
     [
         ("ready in 1.2 s", "ready in 340 ms", True),
+        ("7 meshes in 1 min 34 s", "7 meshes in 41 s", True),
         ("rank 0  pid 7    ok", "rank 0  pid 12345  ok", True),
         ("log ~/.local/state/mhnb/default.1.1/log", "log /tmp/a/mhnb_home/default.22.1/log", True),
         ("first\n...\nlast", "first\na\nb\nlast\n", True),
