@@ -64,6 +64,10 @@ def fit(
     """
     from mhnb.rank.requests.fit import Target, export_call, run_apart
 
+    if not isinstance(mesh, str | Mapping):
+        raise InvalidRequest(
+            f"mesh is {type(mesh).__name__}; expected axes such as 'data 16, model 4', or their sizes by name"
+        )
     machine = parse_machine(on)
     axes = check_mesh(machine, parse_axes(mesh) if isinstance(mesh, str) else mesh)
     target = Target(axes, find_platform(machine), specs or {})

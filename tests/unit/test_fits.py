@@ -232,6 +232,8 @@ def test_where_uv_made_the_environment_uv_installs(monkeypatch: pytest.MonkeyPat
     [
         ({"on": "v5p:4x4", "mesh": "x 16"}, "has 2 sizes, but a v5p slice has 3"),
         ({"on": "cpu:2x2", "mesh": "x 8"}, "expected sizes whose product is 4"),
+        ({"on": "cpu:2x2", "mesh": jax.sharding.AbstractMesh((4,), ("x",))}, "mesh is AbstractMesh; expected axes"),
+        ({"on": "cpu:2x2", "mesh": "x 4", "specs": {".*": "P(unreduced={'x'})"}}, "only arrays without partial sums"),
         ({"on": "cpu:2x2", "mesh": "x 4", "specs": {".*": P("y")}}, "unknown axis 'y'; the mesh has 'x'"),
         ({"on": "cpu:2x2", "mesh": "x 4", "specs": {".*": P(None, "x")}}, "4 does not divide"),
         ({"on": "cpu:2x2", "mesh": "x 4", "specs": {"(": P("x")}}, r"'\(' is not a regular expression: missing \)"),

@@ -233,6 +233,11 @@ class _Export:
         if spec is None:
             spec = sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
         parsed = parse_spec(spec)
+        if parsed.unreduced or parsed.reduced:
+            raise InvalidRequest(
+                f"{name} with {parsed}: only arrays without partial sums can be planned"
+                "\n  Fix: pass the reduced array, or give it another spec"
+            )
         try:
             check_spec(parsed, self._shape, leaf.shape)
         except ShardingError as error:
