@@ -18,7 +18,10 @@ _ROOT_HINT = """mhnb lab: JupyterLab does not start for root without --allow-roo
 def add_lab_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `mhnb lab`."""
     parser.add_argument(
-        "--lesson", default="00", metavar="NUMBER", help="lesson to open first, for example 03 (default: 00, the tour)"
+        "--lesson",
+        default="00",
+        metavar="LESSON",
+        help="lesson to open first, by number or name, for example 03 or deadlock (default: 00, the tour)",
     )
     parser.add_argument(
         "--folder",
@@ -29,14 +32,18 @@ def add_lab_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_lab(args: argparse.Namespace) -> int:
     """Run JupyterLab and return its exit status."""
-    from mhnb.system.resources import copy_notebooks, find_lesson
+    from mhnb.system.resources import copy_notebooks, find_lesson, find_old_copies
     from mhnb.system.run_dir import expand_user
 
     if find_spec("jupyterlab") is None:
         print("mhnb lab: JupyterLab is not installed\n  Fix: pip install 'mhnb[lab]'", file=sys.stderr)
         return 2
-    lesson = find_lesson(args.lesson, copy_notebooks(expand_user(args.folder, "--folder")))
+    file = find_lesson(args.lesson)
+    folder = copy_notebooks(expand_user(args.folder, "--folder"))
+    lesson = folder / file
     command = [sys.executable, "-m", "jupyter", "lab", str(lesson), *args.rest]
+    if old := find_old_copies(folder):
+        print(f"the course has new numbers; your copies with the former ones are kept: {', '.join(old)}")
     print(
         f"opening {lesson} in JupyterLab; the other lessons are in the same folder; Ctrl-C ends JupyterLab", flush=True
     )

@@ -69,17 +69,37 @@ def copy_notebooks(folder: Path) -> Path:
     return folder
 
 
-def find_lesson(number: str, folder: Path) -> Path:
-    """Return the notebook with this number, such as `03` or `3`.
+def find_lesson(name: str) -> str:
+    """Return the notebook by number or name, as `09` or `deadlock`.
 
     Raises:
-        InvalidRequest: unknown lesson; the message lists existing ones.
+        InvalidRequest: unknown lesson; the message lists those that exist.
     """
-    found = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
-    for path in found:
-        if path.name[:2] == number.zfill(2):
-            return path
-    raise InvalidRequest(f"--lesson: {format_unknown('lesson', number, [path.name[:2] for path in found])}")
+    files = _lesson_files()
+    for file in files:
+        if name in (file[:2], file[:2].removeprefix("0"), _lesson_name(file)):
+            return file
+    known = [each for file in files for each in (file[:2], _lesson_name(file))]
+    raise InvalidRequest(f"--lesson: {format_unknown('lesson', name, known)}")
+
+
+def find_old_copies(folder: Path) -> list[str]:
+    """Return notebooks of an earlier edition, whose lessons have other numbers now."""
+    files = _lesson_files()
+    names = {_lesson_name(file) for file in files}
+    found = sorted(path.name for path in folder.glob(_LESSON_FILES))
+    return [file for file in found if file not in files and _lesson_name(file) in names]
+
+
+_LESSON_FILES = "[0-9][0-9]_*.ipynb"
+
+
+def _lesson_files() -> list[str]:
+    return sorted(path.name for path in notebooks_dir().glob(_LESSON_FILES))
+
+
+def _lesson_name(file: str) -> str:
+    return file[3:].removesuffix(".ipynb")
 
 
 def _find(folder: str, package: Path) -> Path:

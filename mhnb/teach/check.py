@@ -23,7 +23,7 @@ from mhnb.core.ranks import pluralize
 from mhnb.errors import InvalidRequest, NotYet
 from mhnb.sharding.boxes import box_of_index, format_box
 from mhnb.sharding.report import Collective
-from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer, find_task
+from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer, find_task, lesson_of
 from mhnb.teach.progress import AnswerRecord, read_lesson_state, title_of, try_write_record
 from mhnb.view.document import Document
 from mhnb.view.live.screen import hide_traceback, show_document
@@ -182,7 +182,7 @@ def check(name: str, *answer: Any) -> None:
     except WrongAnswer as differs:
         _store(name, process, answer, feedback=str(differs), is_correct=False)
         difference = Difference(
-            title_of(name), differs.yours, differs.expected, differs.note, differs.hint or exercise.hint
+            title_of(exercise), differs.yours, differs.expected, differs.note, differs.hint or exercise.hints[0]
         )
         raise _show_not_yet(exercise, process, difference) from None
     _store(name, process, answer, feedback=feedback, is_correct=True)
@@ -199,7 +199,7 @@ def _show_not_yet(exercise: Exercise, process: ProcessInfo, difference: Differen
 
 
 def _show_right(exercise: Exercise, process: ProcessInfo, feedback: str, shown: Sequence[str]) -> None:
-    title = title_of(exercise.name)
+    title = title_of(exercise)
     if process.rank is None:
         _show_with_bar(exercise, build_right(title, feedback, shown))
     else:
@@ -207,7 +207,7 @@ def _show_right(exercise: Exercise, process: ProcessInfo, feedback: str, shown: 
 
 
 def _show_with_bar(exercise: Exercise, card: Document) -> None:
-    show_document([*card, *build_bar(read_lesson_state(exercise.lesson, after=exercise.name))])
+    show_document([*card, *build_bar(read_lesson_state(lesson_of(exercise), after=exercise))])
 
 
 def _publish(answer: Answer, text: str) -> None:
@@ -285,7 +285,7 @@ def _grade(exercise: Exercise, process: ProcessInfo, answer: tuple[Any, ...]) ->
 
 def _show_raised(exercise: Exercise, process: ProcessInfo, error_name: str) -> None:
     """Show that the learner's code raised; the error is shown separately."""
-    answer = Answer(title_of(exercise.name), is_right=False)
+    answer = Answer(title_of(exercise), is_right=False)
     text = format_raised(answer.title, error_name)
     if process.rank is None:
         _show_with_bar(exercise, build_answer(answer, text))

@@ -1,16 +1,17 @@
-"""Exercises and predictions as types, with a registry by name.
+"""Lessons, exercises and predictions as types, with a registry of the course.
 
 They are plain values, and functions of plain values. They use no more of a rank than its number, and do not depend on where
-answers are stored. Each module of exercises is listed in the registry once.
+answers are stored. Each lesson is a module of `mhnb.teach.exercises`, and its module is listed in the registry once.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from mhnb.core.arguments import format_unknown
 from mhnb.errors import InvalidRequest
@@ -53,15 +54,16 @@ class Exercise:
     """A task whose answer is code or a value on the ranks."""
 
     name: str
-    lesson: str
-    """The lesson number at the start of its file name, such as `02`."""
+    heading: str
+    """The heading above its cell in the notebook, after `Exercise: `."""
     prompt: str
     """One sentence."""
     grade: Grader
+    difficulty: Literal["easy", "medium", "hard"]
+    hints: tuple[str, ...]
+    """Where to look, each more helpful than the one before. Feedback shows the first if it has no hint of its own."""
     side: Literal["ranks", "notebook", "both"] = "ranks"
     """The processes in which `check` may be called."""
-    hint: str = ""
-    """Where to look, if the feedback on an answer has no hint of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,44 @@ class Prediction:
     """A question that the learner answers before the ranks run the code."""
 
     name: str
-    lesson: str
     prompt: str
     choices: tuple[Any, ...]
     """The choices, including the correct one, which equals the value that the ranks return."""
     explanation: str
     """The explanation that `reveal` shows."""
+
+
+Task: TypeAlias = Exercise | Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A notebook of the course, and what it asks."""
+
+    file: str
+    """As `03_meshes.ipynb`."""
+    title: str
+    tasks: tuple[Task, ...]
+    """In the order of the notebook."""
+
+    @property
+    def number(self) -> str:
+        """The number at the start of the file's name, such as `03`."""
+        return self.file[:2]
+
+    @property
+    def name(self) -> str:
+        """The file's name without its number, such as `meshes`."""
+        return self.file[3:].removesuffix(".ipynb")
+
+    @property
+    def exercises(self) -> tuple[Exercise, ...]:
+        """The exercises, in the order of the notebook."""
+        return tuple(task for task in self.tasks if isinstance(task, Exercise))
+
+    def number_of(self, exercise: Exercise) -> str:
+        """Return an exercise's number, as `03.1`."""
+        return f"{self.number}.{self.exercises.index(exercise) + 1}"
 
 
 def is_correct_guess(guess: Any, truth: Any) -> bool:
@@ -92,31 +126,70 @@ def _to_lists(value: Any) -> Any:
     return [_to_lists(each) for each in value] if isinstance(value, tuple | list) else value
 
 
-# -- registry of exercises and predictions
+# -- registry of the course
 
 
-MODULES = ("exercises_spmd", "exercises_arrays", "exercises_collectives", "exercises_training")
-"""The modules with the exercises. Each has a tuple `TASKS`."""
+MODULES = (
+    "many_pythons",
+    "devices",
+    "meshes",
+    "explicit",
+    "arrays",
+    "order",
+    "deadlock",
+    "loading",
+    "collectives",
+    "by_hand",
+    "training",
+    "death",
+    "srun",
+)
+"""The modules of `mhnb.teach.exercises`, in the order of the course. Each has a `LESSON`."""
 
 
 @cache
-def tasks() -> dict[str, Exercise | Prediction]:
+def lessons() -> Mapping[str, Lesson]:
+    """Return the lessons by number."""
+    modules = (importlib.import_module(f"mhnb.teach.exercises.{name}") for name in MODULES)
+    return {module.LESSON.number: module.LESSON for module in modules}
+
+
+def find_lesson(name: str) -> Lesson:
+    """Return a lesson by number or name, as `09` or `deadlock`.
+
+    Raises:
+        InvalidRequest: the lesson does not exist; the message lists those that do.
+    """
+    for lesson in lessons().values():
+        if name in (lesson.number, lesson.name):
+            return lesson
+    raise InvalidRequest(format_unknown("lesson", str(name), [*lessons(), *MODULES]))
+
+
+@cache
+def tasks() -> Mapping[str, Task]:
     """Return all exercises and predictions by name, in lesson order.
 
     Raises:
         ValueError: two tasks have the same name.
     """
-    found: dict[str, Exercise | Prediction] = {}
-    for task in sorted(_load_tasks(), key=lambda task: task.lesson):
+    found: dict[str, Task] = {}
+    for task in (task for lesson in lessons().values() for task in lesson.tasks):
         if task.name in found:
             raise ValueError(f"two tasks are named {task.name!r}; each task needs its own name")
         found[task.name] = task
     return found
 
 
-def _load_tasks() -> Iterator[Exercise | Prediction]:
-    for module in MODULES:
-        yield from importlib.import_module(f"mhnb.teach.{module}").TASKS
+def lesson_of(task: Task) -> Lesson:
+    """Return the lesson that a task belongs to."""
+    return next(lesson for lesson in lessons().values() if task in lesson.tasks)
+
+
+def read_solution(exercise: Exercise) -> str:
+    """Return the right answer, as the source of its cell."""
+    path = Path(__file__).with_name("solutions") / f"{exercise.name}.ipy"
+    return path.read_text(encoding="utf-8").rstrip("\n")
 
 
 RENAMED = {"mended_step": "fixed_step"}
@@ -137,7 +210,7 @@ def task_names(kind: type[Exercise] | type[Prediction]) -> list[str]:
     return [name for name, task in tasks().items() if isinstance(task, kind)]
 
 
-def find_task(name: str, kind: type[Exercise] | type[Prediction]) -> Exercise | Prediction:
+def find_task(name: str, kind: type[Exercise] | type[Prediction]) -> Task:
     """Return the task of a given name and kind.
 
     Raises:

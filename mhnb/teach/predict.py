@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from mhnb.errors import InvalidRequest
 from mhnb.teach.check import current_process
-from mhnb.teach.exercise import Prediction, find_task, is_correct_guess
+from mhnb.teach.exercise import Prediction, find_task, is_correct_guess, lesson_of
 from mhnb.teach.progress import AnswerRecord, read_lesson_state, read_records, try_write_record
 from mhnb.view.document import CardTone, Document
 from mhnb.view.live.screen import print_both, show_document
@@ -23,7 +23,7 @@ StoreGuess = Callable[[Prediction, Any], Document]
 
 
 def _add_bar(prediction: Prediction, card: Document) -> Document:
-    return [*card, *build_bar(read_lesson_state(prediction.lesson))]
+    return [*card, *build_bar(read_lesson_state(lesson_of(prediction)))]
 
 
 def format_question(prediction: Prediction) -> str:

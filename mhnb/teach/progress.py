@@ -19,8 +19,18 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import InvalidRequest
 from mhnb.system.private_files import make_private_folder, read_private, write_private
 from mhnb.system.run_dir import make_home, state_home
-from mhnb.teach.exercise import RENAMED, Exercise, Prediction, current_name, tasks
-from mhnb.teach.lessons import LESSONS
+from mhnb.teach.exercise import (
+    MODULES,
+    RENAMED,
+    Exercise,
+    Lesson,
+    Prediction,
+    current_name,
+    find_lesson,
+    lesson_of,
+    lessons,
+    tasks,
+)
 from mhnb.view.live.screen import show_document
 from mhnb.view.reports.lesson import LessonState, TaskLine, TaskState, build_bar, build_progress
 
@@ -108,37 +118,37 @@ def forget_records(name: str, environment: Mapping[str, str] = os.environ) -> No
 # -- how far a lesson is
 
 
-def title_of(exercise: str) -> str:
+def title_of(exercise: Exercise) -> str:
     """Return the number and the name of an exercise, as `03.1 columns_apart`."""
-    return f"{LESSONS[tasks()[exercise].lesson].number_of(exercise)} {exercise}"
+    return f"{lesson_of(exercise).number_of(exercise)} {exercise.name}"
 
 
-def read_lesson_state(lesson: str, *, after: str = "", environment: Mapping[str, str] = os.environ) -> LessonState:
+def read_lesson_state(
+    lesson: Lesson, *, after: Exercise | None = None, environment: Mapping[str, str] = os.environ
+) -> LessonState:
     """Return how far a lesson is.
 
     Args:
-        lesson: as `03`.
+        lesson: one of the course.
         after: the exercise that was just answered; the search for the next one begins behind it.
         environment: its MHNB_HOME chooses where answers are stored, its JPY_SESSION_NAME is the notebook's file.
     """
-    chosen = [task for task in tasks().values() if task.lesson == lesson]
-    records = {task.name: read_records(task.name, environment) for task in chosen}
+    records = {task.name: read_records(task.name, environment) for task in lesson.tasks}
     exercises = tuple(
         TaskLine(task.name, _state_of(records[task.name]), summarise_records(records[task.name]))
-        for task in chosen
-        if isinstance(task, Exercise)
+        for task in lesson.exercises
     )
     predictions = tuple(
-        _describe_prediction(task.name, records[task.name]) for task in chosen if isinstance(task, Prediction)
+        _describe_prediction(task.name, records[task.name]) for task in lesson.tasks if isinstance(task, Prediction)
     )
-    following = _find_next(exercises, after)
+    following = _find_next(lesson, exercises, after)
     return LessonState(
-        lesson,
-        LESSONS[lesson].title,
+        lesson.number,
+        lesson.title,
         exercises,
         predictions,
-        next_title=_format_next(lesson, following) if following else "",
-        next_link=_link_to(lesson, following, environment) if following else "",
+        next_title=f"{lesson.number_of(following)} {following.heading}" if following else "",
+        next_link=_link_to(following, environment) if following else "",
     )
 
 
@@ -157,39 +167,36 @@ def _describe_prediction(name: str, records: Sequence[AnswerRecord]) -> TaskLine
     return TaskLine(name, "done" if records[0].right else "missed", records[0].said)
 
 
-def _find_next(exercises: Sequence[TaskLine], after: str) -> str:
-    """Return the next unfinished exercise after `after`, wrapping around; otherwise empty."""
-    names = [line.name for line in exercises]
-    begin = names.index(after) + 1 if after in names else 0
-    left = [line.name for line in (*exercises[begin:], *exercises[:begin]) if line.state != "done"]
-    return left[0] if left else ""
+def _find_next(lesson: Lesson, lines: Sequence[TaskLine], after: Exercise | None) -> Exercise | None:
+    """Return the next unfinished exercise behind `after`; None without one."""
+    begin = lesson.exercises.index(after) + 1 if after else 0
+    left = [exercise for exercise, line in zip(lesson.exercises, lines, strict=True) if line.state != "done"]
+    return next((each for each in left if lesson.exercises.index(each) >= begin), left[0] if left else None)
 
 
-def _format_next(lesson: str, exercise: str) -> str:
-    return f"{LESSONS[lesson].number_of(exercise)} {LESSONS[lesson].headings[exercise]}"
-
-
-def _link_to(lesson: str, exercise: str, environment: Mapping[str, str]) -> str:
+def _link_to(exercise: Exercise, environment: Mapping[str, str]) -> str:
     """Return the heading's link; empty if the saved notebook lacks it."""
     path = Path(environment.get("JPY_SESSION_NAME", ""))
     try:
         notebook = path.read_text(encoding="utf-8") if path.is_absolute() else ""
     except (OSError, UnicodeDecodeError):
         return ""
-    heading = f"## Exercise: {LESSONS[lesson].headings[exercise]}"
-    return LESSONS[lesson].anchor_of(exercise) if heading in notebook else ""
+    heading = f"Exercise: {exercise.heading}"
+    # JupyterLab and nbconvert make the same anchor.
+    return f"#{heading.replace(' ', '-')}" if f"## {heading}" in notebook else ""
 
 
-def show_bar_for(exercise: str, environment: Mapping[str, str] = os.environ) -> None:
+def show_bar_for(name: str, environment: Mapping[str, str] = os.environ) -> None:
     """Show the lesson's bar below a cell, if ranks answered the exercise.
 
     Args:
-        exercise: what the ranks name; it need not exist.
+        name: what the ranks name; it need not exist.
         environment: its MHNB_HOME chooses where answers are stored.
     """
+    exercise = tasks().get(name)
     # Without records the ranks are on hosts that share no folder with the notebook, and the bar would be wrong.
-    if exercise in tasks() and read_records(exercise, environment):
-        show_document(build_bar(read_lesson_state(tasks()[exercise].lesson, after=exercise, environment=environment)))
+    if isinstance(exercise, Exercise) and read_records(name, environment):
+        show_document(build_bar(read_lesson_state(lesson_of(exercise), after=exercise, environment=environment)))
 
 
 # -- `progress`, `recall` and `reset`
@@ -240,22 +247,14 @@ def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.e
     """Show your progress by lesson, exercise and prediction.
 
     Args:
-        lesson: lesson number, such as `02`; None for all lessons.
+        lesson: number or name of a lesson, such as `02` or `devices`; None for all lessons.
         environment: its MHNB_HOME chooses where answers are stored.
 
     Raises:
-        InvalidRequest: no lesson with this number has exercises.
+        InvalidRequest: the lesson does not exist.
     """
-    states = [read_lesson_state(number, environment=environment) for number in _choose_lessons(lesson)]
-    show_document(build_progress(states))
-
-
-def _choose_lessons(lesson: str | None) -> list[str]:
-    known = sorted({task.lesson for task in tasks().values()})
-    chosen = [number for number in known if lesson in (None, number)]
-    if not chosen:
-        raise InvalidRequest(format_unknown("lesson", str(lesson), known))
-    return chosen
+    chosen = lessons().values() if lesson is None else [find_lesson(lesson)]
+    show_document(build_progress([read_lesson_state(each, environment=environment) for each in chosen]))
 
 
 def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
@@ -280,7 +279,7 @@ def reset(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
     """Delete your answers to an exercise, a prediction or a whole lesson.
 
     Args:
-        name: as `count_all`, or a lesson number, as `02`.
+        name: as `count_all`, or a lesson's number or name, as `02` or `devices`.
         environment: its MHNB_HOME chooses where answers are stored.
 
     Raises:
@@ -288,9 +287,12 @@ def reset(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
         OSError: the state folder is not writable.
     """
     name = current_name(name)
-    chosen = [task.name for task in tasks().values() if name in (task.name, task.lesson)]
+    named = [lesson for lesson in lessons().values() if name in (lesson.number, lesson.name)]
+    chosen = [task.name for lesson in named for task in lesson.tasks] or [each for each in tasks() if each == name]
     if not chosen:
-        raise InvalidRequest(format_unknown("exercise, prediction or lesson", str(name), [*tasks(), *LESSONS]))
+        raise InvalidRequest(
+            format_unknown("exercise, prediction or lesson", str(name), [*tasks(), *lessons(), *MODULES])
+        )
     for each in chosen:
         forget_records(each, environment)
     print(f"answers deleted · {', '.join(chosen)}")

@@ -16,6 +16,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+from mhnb.teach.exercise import Exercise, find_task, read_solution
 from tests.integration.lessons import answers
 from tests.support.source import ROOT
 
@@ -31,6 +32,7 @@ __all__ = [
     "expected_outputs",
     "lessons",
     "read_lesson",
+    "right_answer",
     "run_lesson",
 ]
 
@@ -42,9 +44,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answers to one exercise, each the complete source of its cell."""
+    """Wrong answers to one exercise, each the complete source of its cell. The right one is in the package."""
 
-    right: str
     wrong: Sequence[tuple[str, str]]
     """Pairs of a source and the words that the feedback must contain, to check that the reason is right."""
     setup: str = ""
@@ -82,6 +83,11 @@ class Lesson:
     def number(self) -> str:
         """The two digits at the start of the file's name."""
         return self.path.name[:2]
+
+    @property
+    def name(self) -> str:
+        """The file's name without number and suffix."""
+        return self.path.stem[3:]
 
     @property
     def code(self) -> tuple[Cell, ...]:
@@ -129,8 +135,15 @@ def expected_outputs() -> dict[tuple[str, str], Sequence[str]]:
     return {key: words for module in _answer_modules() for key, words in module.SAID.items()}
 
 
+def right_answer(exercise: str) -> str:
+    """Return the cell that `mhnb.teach.solution` shows."""
+    task = find_task(exercise, Exercise)
+    assert isinstance(task, Exercise)
+    return read_solution(task)
+
+
 EqualOutputs = tuple[str, str, tuple[str, ...]]
-"""A lesson's number, a pattern with one group for whole lines, and the cells in which it must find the same text."""
+"""A lesson's name, a pattern with one group for whole lines, and the cells in which it must find the same text."""
 
 
 def equal_outputs() -> list[EqualOutputs]:
@@ -156,7 +169,7 @@ def _answer_cells(cell: Cell, answer: Answer) -> Iterator[Cell]:
         yield Cell("code", f"setup-{cell.exercise}", answer.setup)
     for number, (source, _) in enumerate(answer.wrong):
         yield Cell("code", f"wrong{number}-{cell.exercise}", source, (RAISES,))
-    yield Cell("code", f"right-{cell.exercise}", answer.right)
+    yield Cell("code", f"right-{cell.exercise}", right_answer(str(cell.exercise)))
     yield Cell("code", f"again-{cell.exercise}", cell.source, (RAISES,))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.teach.exercise import Prediction, tasks
+from mhnb.teach.exercise import Exercise, Prediction, tasks
 from mhnb.teach.progress import title_of
 from tests.integration.lessons.book import (
     Cell,
@@ -25,13 +25,13 @@ from tests.integration.lessons.book import (
 
 _RANKS_DIFFER = re.compile(r"differs|different outputs|only ranks? ")
 """Words in the view for outputs that differ between ranks."""
-OTHER_PYTHON_LESSONS = ("02",)
+OTHER_PYTHON_LESSONS = ("devices",)
 """Lessons that also run on the other line of Python and JAX."""
 
 
 def _case(path: Path) -> object:
     return pytest.param(
-        path, id=path.stem, marks=[pytest.mark.other_python] if path.name[:2] in OTHER_PYTHON_LESSONS else []
+        path, id=path.stem, marks=[pytest.mark.other_python] if path.stem[3:] in OTHER_PYTHON_LESSONS else []
     )
 
 
@@ -63,8 +63,8 @@ def _find_missing_failures(lesson: Lesson, ran: LessonRun) -> list[str]:
 def _find_missing_output(lesson: Lesson, ran: LessonRun) -> list[str]:
     return [
         f"{cell}: {words!r} is not in\n{ran.texts.get(cell, 'nothing: there is no such cell')}"
-        for (number, cell), wanted in expected_outputs().items()
-        if number == lesson.number
+        for (name, cell), wanted in expected_outputs().items()
+        if name == lesson.name
         for words in wanted
         if words not in _collapse_spaces(ran.texts.get(cell, ""))
     ]
@@ -73,10 +73,10 @@ def _find_missing_output(lesson: Lesson, ran: LessonRun) -> list[str]:
 def _find_unequal_outputs(lesson: Lesson, ran: LessonRun, expected: Sequence[EqualOutputs]) -> list[str]:
     """Find texts that a restart, a replay or a checkpoint did not restore."""
     faults = []
-    for number, pattern, cells in expected:
+    for name, pattern, cells in expected:
         found = {cell: set(re.findall(pattern, ran.texts.get(cell, ""), re.MULTILINE)) for cell in cells}
         same = all(found.values()) and len(set().union(*found.values())) == 1
-        if number == lesson.number and not same:
+        if name == lesson.name and not same:
             faults.append(f"{', '.join(cells)}: one and the same {pattern!r} should be in each, and there is {found}")
     return faults
 
@@ -103,11 +103,17 @@ def _find_wrong_judgements(lesson: Lesson, ran: LessonRun) -> list[str]:
             if f"wrong{number}-{name}" not in ran.failed or _as_fields(words) not in _as_fields(output):
                 found.append(f"{name}: wrong answer {number} should be refused with {words!r}, and said\n{output}")
         output = ran.texts[f"right-{name}"]
-        if f"✓ {title_of(name)} · " not in output or _RANKS_DIFFER.search(output):
+        if f"✓ {_title(name)} · " not in output or _RANKS_DIFFER.search(output):
             found.append(f"{name}: the right answer was not taken on every rank:\n{output}")
-        if not any(words in ran.texts[f"ex-{name}"] for words in (f"not yet · {title_of(name)}", "OrderMismatch")):
+        if not any(words in ran.texts[f"ex-{name}"] for words in (f"not yet · {_title(name)}", "OrderMismatch")):
             found.append(f"{name}: the stub is not told apart from an answer:\n{ran.texts[f'ex-{name}']}")
     return found
+
+
+def _title(exercise: str) -> str:
+    task = tasks()[exercise]
+    assert isinstance(task, Exercise)
+    return title_of(task)
 
 
 def _find_wrong_reveals(lesson: Lesson, ran: LessonRun) -> list[str]:
@@ -130,7 +136,7 @@ def _find_wrong_reveals(lesson: Lesson, ran: LessonRun) -> list[str]:
 
 
 _MADE_UP_LESSON = Lesson(
-    Path("01_made_up.ipynb"),
+    Path("01_many_pythons.ipynb"),
     (Cell("code", "lost", "x", ("raises-exception",)), Cell("code", "ex-my_label", "...", ("raises-exception",))),
 )
 
@@ -180,7 +186,10 @@ def test_missing_failure_is_found() -> None:
 def test_unrestored_output_is_found(after: str, faults: int) -> None:
     """The checks find a number that is different, missing or ambiguous after the restart."""
     ran = LessonRun({"before": "loss 0.5", "after": after})
-    assert len(_find_unequal_outputs(_MADE_UP_LESSON, ran, [("01", r"loss ([0-9.]+)", ("before", "after"))])) == faults
+    assert (
+        len(_find_unequal_outputs(_MADE_UP_LESSON, ran, [("many_pythons", r"loss ([0-9.]+)", ("before", "after"))]))
+        == faults
+    )
 
 
 def test_missing_output_is_found() -> None:

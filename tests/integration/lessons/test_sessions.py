@@ -36,5 +36,5 @@ def test_a_lesson_shows_a_real_session(path: Path, leftovers: None, answers_home
 
 
 def test_the_debugger_is_taught() -> None:
-    """Lesson 07 has a session."""
-    assert [path.name[:2] for path in _WITH_SESSION] == ["07"]
+    """The lesson on deadlocks has a session."""
+    assert [path.stem[3:] for path in _WITH_SESSION] == ["deadlock"]

@@ -13,11 +13,12 @@ import mhnb.teach
 from mhnb.errors import InvalidRequest, NotYet
 from mhnb.sharding.report import Collective
 from mhnb.teach.check import Budget, check_budget
-from mhnb.teach.exercise import RENAMED, Exercise, Prediction, WrongAnswer, find_task, task_names, tasks
-from mhnb.teach.lessons import LESSONS
+from mhnb.teach.exercise import RENAMED, Exercise, Prediction, WrongAnswer, find_task, lesson_of, task_names, tasks
+from mhnb.teach.exercise import lessons as course
 from mhnb.teach.predict import format_question
 from mhnb.teach.progress import AnswerRecord, read_lesson_state, read_records, summarise_records, write_record
-from tests.integration.lessons.book import Cell, all_answers, lessons, read_lesson
+from tests.integration.lessons.book import Cell, all_answers, lessons, read_lesson, right_answer
+from tests.support.source import ROOT
 
 WRONG_ANSWERS = 3
 
@@ -33,10 +34,10 @@ def _store_answers(name: str, ranks: Sequence[int], **overrides: object) -> None
 
 def test_every_task_is_in_its_lesson() -> None:
     """Each exercise has its cell `ex-NAME` in the lesson it names, each prediction `predict-NAME` and `reveal-NAME`."""
-    cells = {(path.name[:2], cell.id) for path in lessons() for cell in read_lesson(path).code}
+    cells = {(path.name, cell.id) for path in lessons() for cell in read_lesson(path).code}
     for name, task in tasks().items():
         wanted = [f"ex-{name}"] if isinstance(task, Exercise) else [f"predict-{name}", f"reveal-{name}"]
-        assert [each for each in wanted if (task.lesson, each) not in cells] == []
+        assert [each for each in wanted if (lesson_of(task).file, each) not in cells] == []
 
 
 def test_every_exercise_cell_has_its_task() -> None:
@@ -53,14 +54,25 @@ def test_every_exercise_has_answers() -> None:
     assert [name for name, answer in answers.items() if not all(words for _, words in answer.wrong)] == []
 
 
-def test_every_exercise_has_a_hint() -> None:
-    """Each exercise has a hint of one or two sentences, which has no line of its right answer."""
-    answers = all_answers()
-    for name, task in tasks().items():
+def _own_lines(exercise: str, stub: str) -> list[str]:
+    """Return the lines of a right answer that make it right."""
+    lines = [line.strip() for line in right_answer(exercise).splitlines() if len(line.strip()) > 20]
+    return [line for line in lines if line not in stub and "import" not in line and "teach" not in line]
+
+
+def test_every_exercise_has_hints() -> None:
+    """Each exercise has one to three hints, which are sentences and have no line of its right answer."""
+    for task in tasks().values():
         if isinstance(task, Exercise):
-            assert task.hint.endswith((".", "?")), name
-            lines = [line.strip() for line in answers[name].right.splitlines() if len(line.strip()) > 20]
-            assert [line for line in lines if line in task.hint] == [], name
+            assert 1 <= len(task.hints) <= 3, task.name
+            assert [hint for hint in task.hints if not hint.endswith((".", "?"))] == [], task.name
+            assert [line for line in _own_lines(task.name, "") if line in " ".join(task.hints)] == [], task.name
+
+
+def test_every_solution_belongs_to_an_exercise() -> None:
+    """The package has the solution of each exercise and no other; the lessons run them."""
+    folder = ROOT / "mhnb" / "teach" / "solutions"
+    assert sorted(path.stem for path in folder.iterdir()) == sorted(task_names(Exercise))
 
 
 def test_no_lesson_shows_a_solution() -> None:
@@ -68,22 +80,23 @@ def test_no_lesson_shows_a_solution() -> None:
     cells = [cell for path in lessons() for cell in read_lesson(path).cells]
     stubs = {cell.exercise: cell.source for cell in cells if cell.exercise}
     text = "\n".join(cell.source for cell in cells)
-    for name, answer in all_answers().items():
-        lines = [line.strip() for line in answer.right.splitlines() if len(line.strip()) > 20]
-        own = [line for line in lines if line not in stubs[name] and "import" not in line and "teach" not in line]
-        assert [line for line in own if line in text] == [], name
+    for name in task_names(Exercise):
+        assert [line for line in _own_lines(name, stubs[name]) if line in text] == [], name
 
 
-def test_the_table_of_lessons_is_that_of_the_notebooks() -> None:
-    """Each lesson's title and file, and the headings of its exercises in their order, are those of its notebook."""
+def test_the_course_is_that_of_the_notebooks() -> None:
+    """Each lesson's title and file, and its tasks in their order with their headings, are those of its notebook."""
+    assert [lesson.file for lesson in course().values()] == [path.name for path in lessons()]
     for path in lessons():
         lesson = read_lesson(path)
-        known = LESSONS[lesson.number]
-        assert (known.file, f"# {known.number} · {known.title}") == (path.name, lesson.cells[0].source.splitlines()[0])
+        known = course()[lesson.number]
+        assert lesson.cells[0].source.splitlines()[0] == f"# {known.number} · {known.title}"
         above = zip(lesson.cells, lesson.cells[1:], strict=False)
         headings = {cell.exercise: text.source.splitlines()[0] for text, cell in above if cell.exercise}
-        assert list(headings.items()) == [(name, f"## Exercise: {title}") for name, title in known.headings.items()]
-        assert list(known.headings) == [name for name in task_names(Exercise) if tasks()[name].lesson == known.number]
+        wanted = {exercise.name: f"## Exercise: {exercise.heading}" for exercise in known.exercises}
+        assert list(headings.items()) == list(wanted.items())
+        posed = [cell.id.partition("-")[2] for cell in lesson.code if cell.id.startswith(("ex-", "predict-"))]
+        assert posed == [task.name for task in known.tasks]
 
 
 TRUTHS: dict[str, object] = {
@@ -124,9 +137,9 @@ def test_no_text_gives_a_prediction_away() -> None:
     """Between a prediction and its reveal, and in the note below that, no text has the right choice."""
     predictions = {name for name, task in tasks().items() if isinstance(task, Prediction)}
     assert set(TRUTHS) == predictions
-    by_lesson = {path.name[:2]: read_lesson(path).cells for path in lessons()}
+    cells = {path.name: read_lesson(path).cells for path in lessons()}
     assert [
-        text for name in sorted(predictions) for text in _find_giveaways(by_lesson[tasks()[name].lesson], name)
+        text for name in sorted(predictions) for text in _find_giveaways(cells[lesson_of(tasks()[name]).file], name)
     ] == []
 
 
@@ -248,7 +261,7 @@ def test_reset_takes_a_task_or_a_lesson(answers_home: Path) -> None:
     """A lesson's number forgets the answers to its tasks only; an unknown name is refused."""
     for name in ("my_label", "n_devices_in_mesh", "owner_of"):
         _store_answers(name, range(2))
-    mhnb.teach.reset("02")
+    mhnb.teach.reset("devices")
     assert [len(read_records(name)) for name in ("my_label", "n_devices_in_mesh", "owner_of")] == [2, 0, 0]
     with pytest.raises(
         InvalidRequest, match=r"unknown exercise, prediction or lesson 'my_lable'\. Did you mean 'my_label'"
@@ -345,6 +358,12 @@ def test_records_are_summarised_in_one_line(records: list[AnswerRecord], line: s
     assert summarise_records(records) == line
 
 
+def _exercise(name: str) -> Exercise:
+    task = tasks()[name]
+    assert isinstance(task, Exercise)
+    return task
+
+
 def test_the_state_of_a_lesson(answers_home: Path) -> None:
     """An exercise is done if every rank is right, whatever was tried in the notebook; the next one is behind the last answer."""
     _store_answers("n_devices_in_mesh", range(4))
@@ -352,7 +371,7 @@ def test_the_state_of_a_lesson(answers_home: Path) -> None:
     _store_answers("my_positions", range(4), right=False, said="is []")
     write_record("my_positions", AnswerRecord(1, 4, True, "", "42"))
     write_record("count_all", AnswerRecord(None, 1, False, "you said 2; it is 8.", "2"))
-    state = read_lesson_state("02", after="my_positions")
+    state = read_lesson_state(course()["02"], after=_exercise("my_positions"))
     assert [line.state for line in (*state.exercises, *state.predictions)] == [
         "done",
         "tried",
@@ -361,7 +380,9 @@ def test_the_state_of_a_lesson(answers_home: Path) -> None:
         "untried",
     ]
     assert (state.next_title, state.next_link) == ("02.3 whose device is it?", "")
-    assert read_lesson_state("02", after="owner_of").next_title == "02.2 your positions in the list"
+    assert (
+        read_lesson_state(course()["02"], after=_exercise("owner_of")).next_title == "02.2 your positions in the list"
+    )
 
 
 def test_the_next_exercise_is_a_link_in_its_own_notebook_only(answers_home: Path) -> None:
@@ -369,7 +390,7 @@ def test_the_next_exercise_is_a_link_in_its_own_notebook_only(answers_home: Path
     lesson = next(path for path in lessons() if path.name.startswith("02"))
     other = next(path for path in lessons() if path.name.startswith("03"))
     links = [
-        read_lesson_state("02", environment={**os.environ, "JPY_SESSION_NAME": str(path)}).next_link
+        read_lesson_state(course()["02"], environment={**os.environ, "JPY_SESSION_NAME": str(path)}).next_link
         for path in (lesson, other, answers_home / "gone.ipynb")
     ]
     assert links == ["#Exercise:-count-with-one-number", "", ""]
@@ -386,7 +407,7 @@ def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[s
     assert "n_devices_in_mesh" not in output
     mhnb.teach.progress()
     output = capsys.readouterr().out
-    assert "13  From notebook to srun" in output
+    assert "15  From notebook to srun" in output
     assert "n_devices_in_mesh" not in output
     mhnb.teach.recall("my_label")
     assert capsys.readouterr().out == "label = 'mine'\n"

@@ -1,0 +1,1 @@
+"""The exercises and predictions of the course, one module for each lesson."""

@@ -1,0 +1,98 @@
+"""Exercises of the lesson: the deadlock lab."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mhnb.teach.check import (
+    assert_equal,
+    call_answer,
+    make_mesh,
+)
+from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
+
+
+def _log_from_one(process: ProcessInfo, report: Any) -> str:
+    import jax
+
+    mesh = make_mesh((process.device_count,), ("data",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    for scale in (1, 2):
+        values = scale * np.arange(process.device_count, dtype=np.float32)
+        x = jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
+        got = call_answer(report, x, what="of a global array")
+        assert_equal(
+            got, f"sum {values.sum()}" if process.rank == 0 else None, f"report(x) with the sum {values.sum()}"
+        )
+    return "every rank computes the sum, and rank 0 returns the text"
+
+
+def _any_rank(process: ProcessInfo, any_rank: Any) -> str:
+    last = process.process_count - 1
+    for raised, wanted in (({last}, True), (set(), False), (set(range(last + 1)), True)):
+        got = call_answer(any_rank, process.rank in raised, what="of one flag")
+        where = f"set on rank {last} only" if raised == {last} else "set on every rank" if raised else "set on no rank"
+        assert_equal(bool(got), wanted, f"any_rank(flag), with the flag {where},")
+    return "all ranks return the same answer, whichever rank set the flag"
+
+
+def _pad_last(process: ProcessInfo, pad: Any) -> str:
+    rows = np.full((4 - (process.rank or 0) % 3, 3), 1.0 + (process.rank or 0), np.float32)
+    got = call_answer(pad, rows, what="of this rank's rows")
+    if not isinstance(got, tuple) or len(got) != 2:
+        raise WrongAnswer(f"pad returns a {type(got).__name__}", expected="two values: the padded rows and the mask")
+    padded, mask = (np.asarray(each) for each in got)
+    n = len(rows)
+    if padded.shape != (4, 3):
+        raise WrongAnswer(
+            f"the padded rows have shape {padded.shape}", expected=f"(4, 3) from {n} rows: the same on every rank"
+        )
+    if not np.array_equal(padded[:n], rows) or padded[n:].any():
+        raise WrongAnswer(f"the padded rows are {padded.tolist()}", expected=f"the {n} rows, then zeros")
+    assert_equal(
+        mask.astype(bool).tolist(),
+        [i < n for i in range(4)],
+        "the mask",
+        hint="It is True for rows and False for padding",
+    )
+    return "four rows on every rank, and a mask that marks the real ones"
+
+
+LESSON = Lesson(
+    "09_deadlock.ipynb",
+    "The deadlock lab",
+    (
+        Prediction(
+            "after_the_hang",
+            "A collective hangs on rank 0 and is interrupted after a few seconds. In which state is the cluster then?",
+            ("clean", "split", "tainted", "dead"),
+            "The collective was abandoned. It is still queued on rank 0, and could pair up with a later one.",
+        ),
+        Exercise(
+            "log_from_one",
+            "report from one rank",
+            "Fix report(x): it returns 'sum ...' on rank 0 and None on the other ranks, and no rank waits forever.",
+            _log_from_one,
+            "easy",
+            ("The sum is a collective: every rank calls it. Only the returned value may depend on the rank.",),
+        ),
+        Exercise(
+            "any_rank",
+            "stop together",
+            "Write any_rank(flag): it returns True on every rank if at least one rank passes True.",
+            _any_rank,
+            "medium",
+            ("Every rank needs the flags of all ranks. Then each can decide on its own.",),
+        ),
+        Exercise(
+            "pad_last",
+            "pad the last batch",
+            "Write pad(rows): it returns 4 rows on every rank, with zeros below the real ones, and a mask of 4 booleans.",
+            _pad_last,
+            "medium",
+            ("Count the missing rows first. The mask is True for each real row.",),
+        ),
+    ),
+)

@@ -1,0 +1,80 @@
+"""Exercises of the lesson: one notebook, many Pythons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mhnb.teach.check import (
+    assert_equal,
+    call_answer,
+)
+from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
+
+
+def _my_label(process: ProcessInfo, label: Any) -> str:
+    assert_equal(label, f"rank {process.rank} of {process.process_count}", "label")
+    return "each rank has its own label"
+
+
+def _log_once(process: ProcessInfo, log: Any) -> str:
+    for text in ("loss 0.5", "loss 0.25"):
+        got = call_answer(log, text, what="of one text")
+        assert_equal(
+            got,
+            text if process.rank == 0 else None,
+            f"log({text!r})",
+            hint="Rank 0 returns the text, every other rank None",
+        )
+    return "rank 0 returns the text, the others None"
+
+
+def _pull_each(process: ProcessInfo, labels: Any) -> str:
+    del process
+    if not isinstance(labels, list):
+        raise WrongAnswer(
+            f"the answer is a {type(labels).__name__}, {labels!r}", expected="a list with one label for each rank"
+        )
+    if len(labels) < 2:
+        raise WrongAnswer(f"the list has {len(labels)} labels", expected="one for each rank")
+    for rank, label in enumerate(labels):
+        assert_equal(label, f"rank {rank} of {len(labels)}", f"the label of rank {rank}")
+    return f"{len(labels)} labels, in rank order"
+
+
+LESSON = Lesson(
+    "01_many_pythons.ipynb",
+    "One notebook, many Pythons",
+    (
+        Prediction(
+            "where_it_lives",
+            "Every rank has run x = 1. Is there an x in the notebook?",
+            (True, False),
+            "A %%mhjax cell sets its variables on the ranks. The notebook is a separate process, which does not see them.",
+        ),
+        Exercise(
+            "my_label",
+            "a label for each rank",
+            "Set label to 'rank K of N' on each rank, such as 'rank 2 of 4'.",
+            _my_label,
+            "easy",
+            ("Two functions of JAX give the two numbers: `process_index` and `process_count`.",),
+        ),
+        Exercise(
+            "log_once",
+            "one rank logs",
+            "Write log(text): it returns the text on rank 0 and None on every other rank.",
+            _log_once,
+            "easy",
+            ("Only the returned value depends on the rank.",),
+        ),
+        Exercise(
+            "pull_each",
+            "gather the labels",
+            "Pull the label of every rank into the notebook, as a list.",
+            _pull_each,
+            "easy",
+            ("A flag of %mhjax pull returns each rank's own value.",),
+            side="notebook",
+        ),
+    ),
+)

@@ -1,0 +1,80 @@
+"""Exercises of the lesson: from notebook to srun."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+from mhnb.core.export import translate_cell
+from mhnb.teach.check import (
+    assert_equal,
+    call_answer,
+)
+from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
+
+
+def _can_leave(process: ProcessInfo, source: Any) -> str:
+    del process
+    if not isinstance(source, str):
+        raise WrongAnswer(f"source is a {type(source).__name__}", expected="the text of a cell")
+    translated = translate_cell(source)
+    if translated.refused:
+        raise WrongAnswer(translated.refused[0])
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(translated.text, "the exported cell", "exec"), {"_show": print})  # noqa: S102 the learner's own cell
+    assert_equal(out.getvalue(), "45\n", "its output")
+    return "plain Python, and it prints 45"
+
+
+def _from_environment(process: ProcessInfo, arguments: Any) -> str:
+    del process
+    for rank in (0, 3):
+        environ = {"MASTER_ADDR": "node7", "MASTER_PORT": "1234", "WORLD_SIZE": "4", "RANK": str(rank), "HOME": "/root"}
+        got = call_answer(arguments, environ, what="of the environment")
+        if not isinstance(got, dict):
+            raise WrongAnswer(f"arguments(environ) returns a {type(got).__name__}", expected="a dict")
+        wanted = {"coordinator_address": "node7:1234", "num_processes": 4, "process_id": rank}
+        for name, value in wanted.items():
+            assert_equal(got.get(name), value, f"{name} for RANK={rank}")
+        if extra := sorted(set(got) - set(wanted)):
+            raise WrongAnswer(f"initialize also gets {', '.join(extra)}", expected=f"only {', '.join(wanted)}")
+    assert_equal(
+        call_answer(arguments, {"HOME": "/root"}, what="of the environment"),
+        {},
+        "arguments(environ) without the four variables",
+    )
+    return "an address and two numbers; an empty dict if none of the variables is set"
+
+
+LESSON = Lesson(
+    "15_srun.ipynb",
+    "From notebook to srun",
+    (
+        Prediction(
+            "who_logs",
+            "Two plain processes run the script. How many of them print the line that begins with 'log:'?",
+            (0, 1, 2),
+            "Both run the same file, and the cell of rank 0 is inside an if.",
+        ),
+        Exercise(
+            "can_leave",
+            "a cell that can be exported",
+            "Write source, the text of a cell in plain Python that prints the sum of the numbers below 10.",
+            _can_leave,
+            "easy",
+            ("A script has no magics, and does not import mhnb.",),
+            side="notebook",
+        ),
+        Exercise(
+            "from_environment",
+            "arguments from the environment",
+            "Write arguments(environ): the arguments of initialize as a dict, from MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK.",
+            _from_environment,
+            "medium",
+            ("The address has two parts, and the other two are numbers.",),
+            side="notebook",
+        ),
+    ),
+)

@@ -1,0 +1,140 @@
+"""Exercises of the lesson: training and checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mhnb.teach.check import (
+    Budget,
+    assert_global_array,
+    assert_shards,
+    call_answer,
+    check_budget,
+)
+from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
+
+_DIM = 6
+
+
+def _mesh() -> Any:
+    import jax
+
+    return jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+
+
+def _sharded_array(values: np.ndarray, *spec: str | None) -> Any:
+    import jax
+
+    sharding = jax.sharding.NamedSharding(_mesh(), jax.sharding.PartitionSpec(*spec))
+    return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
+
+
+def _numbers(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def _fixed_step(process: ProcessInfo, step: Any) -> str:
+    import jax
+
+    n = 2 * process.device_count
+    w, x, y = _numbers(1, _DIM), _numbers(2, n, _DIM), _numbers(3, n)
+    call_answer(callable, step, what="of w, x and y")
+    arguments = _sharded_array(w), _sharded_array(x, "data"), _sharded_array(y, "data")
+    got = assert_global_array(jax.jit(step)(*arguments), w.shape, "float32", "the new w", process)
+    assert_shards(got, w - 0.1 * _gradient(w, x, y), "the new w", process)
+    return f"the same w on every device; it runs {check_budget(Budget({'all-reduce': 1}), step, *arguments)}"
+
+
+def _gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the gradient of the mean squared error of a linear model."""
+    wanted: np.ndarray = 2 * x.T @ (x @ w - y) / len(x)
+    return wanted
+
+
+def _accumulate_once(process: ProcessInfo, accumulate: Any) -> str:
+    import jax
+
+    n, parts = 2 * process.device_count, 4
+    w, xs = _numbers(4, _DIM), _numbers(5, parts, n, _DIM)
+    call_answer(callable, accumulate, what="of w and xs")
+    spec: Any = jax.sharding.PartitionSpec
+    mapped = jax.jit(
+        # Without the check, the gradient of replicated parameters stays local to each device until the learner sums it.
+        jax.shard_map(
+            lambda w, xs: accumulate(w, xs)[None],
+            mesh=_mesh(),
+            in_specs=(spec(), spec(None, "data")),
+            out_specs=spec("data"),
+            check_vma=False,
+        )
+    )
+    arguments = _sharded_array(w), _sharded_array(xs, None, "data")
+    wanted = np.mean([_gradient(w, x, np.zeros(n, np.float32)) for x in xs], axis=0)
+    got = mapped(*arguments)
+    if got.shape != (process.device_count, _DIM):
+        raise WrongAnswer(f"accumulate(w, xs) has shape {got.shape[1:]}", expected=f"{(_DIM,)}, the shape of w")
+    assert_shards(got, np.tile(wanted, (process.device_count, 1)), "accumulate(w, xs)", process)
+    budget = Budget({"all-reduce": 1}, nbytes_per_device=4 * _DIM)
+    return f"the mean over devices and batches; it runs {check_budget(budget, mapped, *arguments)}"
+
+
+def _split_params(process: ProcessInfo, spec_of: Any) -> str:
+    import jax
+
+    n, mesh = process.device_count, _mesh()
+    for shape in ((16 * n, 3), (3, 16 * n), (2, 3, n), (n,), (n - 1,), (3, 5), ()):
+        spec = call_answer(spec_of, shape, what="of a shape")
+        if not isinstance(spec, jax.sharding.PartitionSpec):
+            raise WrongAnswer(f"spec_of({shape}) is a {type(spec).__name__}", expected="a PartitionSpec: P(...)")
+        try:
+            shard_shape = jax.sharding.NamedSharding(mesh, spec).shard_shape(shape)
+        except (ValueError, IndexError, KeyError) as error:
+            raise WrongAnswer(f"spec_of({shape}) is {spec}, which does not fit: {str(error).splitlines()[0]}") from None
+        can_split = any(size % n == 0 for size in shape)
+        most = int(np.prod(shape)) * 4 // (n if can_split else 1)
+        nbytes = int(np.prod(shard_shape)) * 4
+        if nbytes > most:
+            raise WrongAnswer(
+                f"with spec_of({shape}), {spec}, a device holds {nbytes} bytes", expected=f"at most {most}"
+            )
+    return f"1/{n} on each device if a dim can be sharded, otherwise replicated"
+
+
+LESSON = Lesson(
+    "13_training.ipynb",
+    "Training and checkpoints",
+    (
+        Prediction(
+            "rows_that_differ",
+            "Each of 4 processes draws 16 rows from jax.random.key(0). How many different rows does the batch of 64 have?",
+            (64, 16, 4, 1),
+            "The same key gives the same numbers in every process, so four processes did the work of one.",
+        ),
+        Exercise(
+            "fixed_step",
+            "the handbook's step, fixed",
+            "Correct fixed_step(w, x, y): it returns w minus 0.1 times the gradient of the mean squared error, with one all-reduce.",
+            _fixed_step,
+            "medium",
+            ("Under jit the batch is global: its mean is over all devices.",),
+        ),
+        Exercise(
+            "accumulate_once",
+            "accumulate, then send once",
+            "Write accumulate(w, xs) for shard_map: the mean gradient over devices and batches, with one all-reduce.",
+            _accumulate_once,
+            "hard",
+            ("Add up on the device, and reduce once, after the loop.",),
+        ),
+        Exercise(
+            "split_params",
+            "no device holds it all",
+            "Write spec_of(shape): the PartitionSpec over the axis data that gives each device as few bytes as possible.",
+            _split_params,
+            "medium",
+            ("Look for a dim that the number of devices divides.",),
+        ),
+    ),
+)

@@ -1,0 +1,69 @@
+"""Answers of the lesson deadlock."""
+
+from tests.integration.lessons.book import Answer
+
+_REPORT = "%%mhjax\ndef report(x):\n{}\nmhnb.teach.check('log_from_one', report)"
+_ANY = "%%mhjax\ndef any_rank(flag):\n    return {}\nmhnb.teach.check('any_rank', any_rank)"
+_FLAGS = "multihost_utils.process_allgather(np.array(flag))"
+_PAD = """%%mhjax
+def pad(rows):
+    extra = {extra}
+    padded = np.concatenate([rows, np.zeros((extra, 3), np.float32)])
+    return {give}
+
+mhnb.teach.check('pad_last', pad)"""
+_MASK = "padded, np.arange(len(padded)) < len(rows)"
+
+ANSWERS = {
+    "log_from_one": Answer(
+        [
+            (
+                _REPORT.format("    if jax.process_index() == 0:\n        return f'sum {total(x)}'"),
+                "finished the cell without reaching it",
+            ),
+            (_REPORT.format("    return f'sum {float(total(x))}'"), "not yet · 09.1 log_from_one on ranks 1-3"),
+            (
+                _REPORT.format(
+                    "    local = sum(float(s.data.sum()) for s in x.addressable_shards)\n"
+                    "    return f'sum {local}' if jax.process_index() == 0 else None"
+                ),
+                "is 'sum 1.0', expected 'sum 28.0'",
+            ),
+        ],
+    ),
+    "any_rank": Answer(
+        [
+            (_ANY.format("flag"), "with the flag set on rank 3 only, is False, expected True"),
+            (_ANY.format(f"bool({_FLAGS}.all())"), "not yet · 09.2 any_rank on ranks 0-3"),
+            (_ANY.format("True"), "with the flag set on no rank, is True, expected False"),
+            (_ANY.format(f"bool({_FLAGS}.any()) if flag else False"), "raised an error before reaching it"),
+        ],
+    ),
+    "pad_last": Answer(
+        [
+            (_PAD.format(extra="0", give=_MASK), "the padded rows have shape (3, 3), expected (4, 3) from 3 rows"),
+            (
+                _PAD.format(extra="4 - len(rows)", give="padded, np.ones(4, bool)"),
+                "It is True for rows and False for padding",
+            ),
+            (_PAD.format(extra="4 - len(rows)", give="padded"), "expected two values: the padded rows and the mask"),
+            (_PAD.format(extra="4 - len(rows)", give="padded[::-1], np.arange(4) < len(rows)"), "rows, then zeros"),
+        ],
+    ),
+}
+
+SAID = {
+    ("deadlock", "setup"): ["total 28.0"],
+    ("deadlock", "one"): ["OrderMismatch", "rank 0", "ranks 1-3", "finished the cell without reaching it"],
+    # Whether the interrupt finds rank 0 in Python or in C differs by machine, and so does the text before these words.
+    ("deadlock", "hang"): ["tainted", "a collective", "ranks 0-3"],
+    ("deadlock", "reveal-after_the_hang"): ["it is 'tainted'"],
+    ("deadlock", "refused"): ["NotClean", "was not run"],
+    ("deadlock", "card"): ["ranks 0-1,3 in", "missing · rank 2 in sleep, line 2", "rank 0 in the end: total 28.0"],
+    ("deadlock", "shard"): ["rank 2", "[4.]"],
+    ("deadlock", "subset"): ["OrderMismatch", "this cell runs only on rank 0"],
+    ("deadlock", "hidden"): ["OrderMismatch"],
+    ("deadlock", "right"): ["total 28.0", "rank 0"],
+    ("deadlock", "claims"): ["cpu · gloo"],
+    ("deadlock", "replay"): ["left out · In [5]: stopped by its --timeout"],
+}

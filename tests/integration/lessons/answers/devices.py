@@ -1,0 +1,50 @@
+"""Answers of the lesson devices."""
+
+from tests.integration.lessons.book import Answer
+
+_COUNT = (
+    "%%mhjax\ndef n_devices_in_mesh(dummy):\n    return {}\nmhnb.teach.check('n_devices_in_mesh', n_devices_in_mesh)"
+)
+_PLACES = "%%mhjax\npositions = {}\nmhnb.teach.check('my_positions', positions)"
+_OWNER = "%%mhjax\ndef owner(position):\n    return {}\nmhnb.teach.check('owner_of', owner)"
+
+ANSWERS = {
+    "n_devices_in_mesh": Answer(
+        [
+            (_COUNT.format("jax.device_count()"), "returns int, expected a float32 scalar"),
+            (_COUNT.format("jnp.int32(jax.device_count())"), "returns int32[], expected a float32 scalar"),
+            (_COUNT.format("jnp.float32([jax.device_count()])"), "returns float32[1], expected a float32 scalar"),
+            (_COUNT.format("jnp.float32(jax.process_count())"), "returns 4.0, expected 8.0"),
+            (
+                _COUNT.format("jnp.float32(8)").replace("%%mhjax", "import jax.numpy as jnp"),
+                "returns 8.0, expected 1.0",
+            ),
+        ],
+    ),
+    "my_positions": Answer(
+        [
+            (_PLACES.format("[device.id for device in jax.local_devices()]"), "A device's id is not its position"),
+            (_PLACES.format("jax.local_devices()"), "expected integers"),
+            (_PLACES.format("[0, 1]"), "positions is [0, 1], expected [6, 7]"),
+            (_PLACES.format("[jax.process_index(), jax.process_index() + 4]"), "positions is [3, 7], expected [6, 7]"),
+        ],
+    ),
+    "owner_of": Answer(
+        [
+            (_OWNER.format("jax.process_index()"), "owner(2) is ‹rank›, expected 1"),
+            (_OWNER.format("position % 4"), "owner(1) is 1, expected 0"),
+            (_OWNER.format("jax.devices()[position].id"), "owner(1) is 1, expected 0"),
+            (_OWNER.format("position / 2"), "(float, not int)"),
+        ],
+    ),
+}
+
+SAID = {
+    ("devices", "arguments"): ["coordinator_address = None", "initialization_timeout = 300"],
+    ("devices", "pasted"): ["nothing to do; ignored: coordinator_address='127.0.0.1:1'"],
+    ("devices", "twice"): ["with num_processes=4, and this call has num_processes=8"],
+    ("devices", "alone"): ["coordinator_address should be defined"],
+    ("devices", "initialize"): ["initialized: True", *(f"process {rank} of 4" for rank in range(4))],
+    ("devices", "count"): ["ranks 0-3", "8 devices, 2 of them here"],
+    ("devices", "list"): ["[0, 0, 1, 1, 2, 2, 3, 3]", "[2, 2]"],
+}

@@ -1,0 +1,53 @@
+"""Answers of the lesson explicit."""
+
+from tests.integration.lessons.book import Answer
+
+_ADD = "%%mhjax\ndef add(x, y):\n    return {}\nmhnb.teach.check('add_typed', add)"
+_DOT = "%%mhjax\ndef dot(u, v):\n    return {}\nmhnb.teach.check('dot_typed', dot)"
+
+ANSWERS = {
+    "add_typed": Answer(
+        [
+            (
+                _ADD.format("reshard(x, P('hosts', None)) + reshard(y, P('hosts', None))"),
+                "expected rows sharded over hosts",
+            ),
+            (
+                _ADD.format("reshard(reshard(x, P()) + reshard(y, P()), P('hosts', 'inside'))"),
+                "all-gather, expected none",
+            ),
+            (_ADD.format("reshard(x, P('inside', 'hosts')) + reshard(y, P('hosts', 'inside'))"), "ShardingTypeError"),
+            (_ADD.format("reshard(x + x, P('hosts', 'inside'))"), "the result on device"),
+        ],
+    ),
+    "dot_typed": Answer(
+        [
+            (_DOT.format("u @ v"), "ShardingTypeError"),
+            (_DOT.format("jnp.dot(u, v, out_sharding=P('hosts', None))"), "expected rows sharded over hosts"),
+            (
+                _DOT.format("jnp.dot(reshard(u, P('hosts', None)), reshard(v, P(None, 'inside')))"),
+                "expected",
+            ),
+            (
+                _DOT.format("jnp.dot(reshard(u, P()), reshard(v, P()), out_sharding=P('hosts', 'inside'))"),
+                "all-gather, expected none",
+            ),
+        ],
+    ),
+}
+
+SAID = {
+    ("explicit", "setup"): ["Explicit", "Explicit"],
+    ("explicit", "types"): ["float32[8@hosts,1] and float32[1,6@inside]"],
+    ("explicit", "reveal-type_of_sum"): ["it is 'float32[8@hosts,6@inside]'"],
+    ("explicit", "trace"): ["while tracing: float32[8@hosts]", "after: float32[8@hosts]"],
+    ("explicit", "trace-collectives"): ["[('all-reduce', ('inside',))]"],
+    ("explicit", "clash"): ["ShardingTypeError"],
+    ("explicit", "auto"): ["hosts"],
+    ("explicit", "contract"): ["ShardingTypeError", "ambiguous"],
+    ("explicit", "out"): ["float32[8@hosts,6]", "float32[8@hosts,6@inside]"],
+    ("explicit", "index"): ["float32[4@inside]"],
+    ("explicit", "within"): ["float32[8@hosts,8@inside]"],
+    ("explicit", "jit"): ["(8, 8) float32[8@hosts,8]"],
+    ("explicit", "reshard"): ["float32[8@hosts,8]", "[('all-to-all', 48)]"],
+}
