@@ -36,7 +36,8 @@ def gather(source: Path, *, executed: bool) -> None:
     shutil.copy(NOTEBOOKS / "README.md", lessons / "README.md")
     shutil.copy(ROOT / "CHANGELOG.md", source / "changelog.md")
     if (NOTEBOOKS / "img").is_dir():
-        shutil.copytree(NOTEBOOKS / "img", lessons / "img", dirs_exist_ok=True)
+        # Its README is for readers of the folder; as a page it would be in no table of contents.
+        shutil.copytree(NOTEBOOKS / "img", lessons / "img", ignore=shutil.ignore_patterns("*.md"), dirs_exist_ok=True)
 
 
 def build(source: Path, output: Path) -> int:

@@ -58,14 +58,16 @@ def list_profiles(*, package: Path = _PACKAGE) -> list[str]:
 
 
 def copy_notebooks(folder: Path) -> Path:
-    """Copy the notebooks and their table into a folder; return it.
+    """Copy the notebooks, their figures and their table into a folder; return it.
 
-    A notebook that is already there is not overwritten, because it contains the user's own changes.
+    A file that is already there is not overwritten, because a notebook contains the user's own changes.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for source in sorted([*notebooks_dir().glob("*.ipynb"), *notebooks_dir().glob("*.md")]):
-        if not (folder / source.name).exists():
-            shutil.copyfile(source, folder / source.name)
+    (folder / "img").mkdir(parents=True, exist_ok=True)
+    sources = [path for pattern in ("*.ipynb", "*.md", "img/*") for path in sorted(notebooks_dir().glob(pattern))]
+    for source in sources:
+        target = folder / source.relative_to(notebooks_dir())
+        if not target.exists():
+            shutil.copyfile(source, target)
     return folder
 
 

@@ -39,7 +39,11 @@ def test_wheel_contains_every_file(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     code = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py")}
     beside = {f"mhnb/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "profiles").rglob("*.py")}
-    beside |= {f"mhnb/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "notebooks").rglob("*.ipynb")}
+    beside |= {
+        f"mhnb/{path.relative_to(ROOT).as_posix()}"
+        for pattern in ("*.ipynb", "*.svg")
+        for path in (ROOT / "notebooks").rglob(pattern)
+    }
     beside |= {f"mhnb/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "docs").rglob("*.md")}
     assert code | beside | {"mhnb/py.typed"} <= names
     assert not [name for name in names if name.startswith("tests/")]
@@ -70,14 +74,16 @@ def test_missing_resources_are_named(tmp_path: Path) -> None:
 
 
 def test_copied_notebooks_keep_the_users_changes(tmp_path: Path) -> None:
-    """A second copy adds missing files and does not change files that the user has changed."""
+    """A copy has every notebook and figure; a second one adds what is missing and keeps what the user has changed."""
     folder = copy_notebooks(tmp_path / "mine")
-    first, *_ = sorted(folder.glob("*.ipynb"))
-    first.write_text("changed")
+    changed, deleted = min(folder.glob("*.ipynb")), next((folder / "img").iterdir())
+    changed.write_text("changed")
+    deleted.unlink()
     assert copy_notebooks(tmp_path / "mine") == folder
-    assert first.read_text() == "changed"
-    wanted = [*notebooks_dir().glob("*.ipynb"), notebooks_dir() / "README.md"]
-    assert {path.name for path in folder.iterdir()} == {path.name for path in wanted}
+    assert changed.read_text() == "changed"
+    patterns = ("*.ipynb", "README.md", "img/*")
+    wanted = {path.relative_to(notebooks_dir()) for pattern in patterns for path in notebooks_dir().glob(pattern)}
+    assert {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} == wanted
 
 
 def test_unknown_profile_lists_existing_profiles() -> None:
