@@ -30,6 +30,30 @@ def add_lab_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_progress_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `mhnb progress`."""
+    parser.add_argument("lesson", metavar="LESSON", nargs="?", help="a lesson by number or name (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON; the reference lists its keys")
+
+
+PROGRESS_DETAILS = """\
+Answers are those of this user, in the folder of MHNB_HOME.
+With --json, a list of objects, one for each lesson, with these keys:
+  lesson, title         lesson is its number, such as 03
+  exercises             for each: name, difficulty, done, tries, status
+  predictions           for each: name, made, right; right is null until it is revealed"""
+
+
+def run_progress(args: argparse.Namespace) -> int:
+    """Print how far the lessons are."""
+    # The exercises use NumPy, which takes a while to import.
+    from mhnb.teach import progress
+
+    if (text := progress(args.lesson, as_json=args.json)) is not None:
+        print(text)
+    return 0
+
+
 def run_lab(args: argparse.Namespace) -> int:
     """Run JupyterLab and return its exit status."""
     from mhnb.system.resources import copy_notebooks, find_lesson, find_old_copies

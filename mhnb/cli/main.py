@@ -207,10 +207,18 @@ COMMANDS: Mapping[str, Command] = order_by_group(
             lab.add_lab_arguments,
             details="Every other option goes to JupyterLab: mhnb lab --no-browser --port 9999.\n`jupyter lab --help` lists those options.",
             settings={
-                "usage": "mhnb lab [-h] [--lesson NUMBER] [--folder FOLDER] [OPTION OF JUPYTERLAB ...]",
+                "usage": "mhnb lab [-h] [--lesson LESSON] [--folder FOLDER] [OPTION OF JUPYTERLAB ...]",
                 # Otherwise argparse would take a JupyterLab option for one of ours if its prefix matches.
                 "allow_abbrev": False,
             },
+        ),
+        Command(
+            "progress",
+            lab.run_progress,
+            "Show how far you are in the lessons: exercises done, tries, predictions.",
+            "lessons",
+            lab.add_progress_arguments,
+            details=lab.PROGRESS_DETAILS,
         ),
         Command(
             "help",

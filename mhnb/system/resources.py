@@ -58,7 +58,7 @@ def list_profiles(*, package: Path = _PACKAGE) -> list[str]:
 
 
 def copy_notebooks(folder: Path) -> Path:
-    """Copy the notebooks, their figures and their table into a folder; return it.
+    """Copy the notebooks with figures and table into a folder; return it.
 
     A file that is already there is not overwritten, because a notebook contains the user's own changes.
     """

@@ -181,9 +181,8 @@ def check(name: str, *answer: Any) -> None:
         feedback = _grade(exercise, process, answer)
     except WrongAnswer as differs:
         _store(name, process, answer, feedback=str(differs), is_correct=False)
-        difference = Difference(
-            title_of(exercise), differs.yours, differs.expected, differs.note, differs.hint or exercise.hints[0]
-        )
+        note = ". ".join(filter(None, (differs.note, differs.hint)))
+        difference = Difference(title_of(exercise), differs.yours, differs.expected, note, exercise.hints[0])
         raise _show_not_yet(exercise, process, difference) from None
     _store(name, process, answer, feedback=feedback, is_correct=True)
     _show_right(exercise, process, feedback, list(_format_shown(exercise, answer)))

@@ -29,7 +29,7 @@ def _add_bar(prediction: Prediction, card: Document) -> Document:
 def format_question(prediction: Prediction) -> str:
     """Format the question, its choices, and the call to type.
 
-    >>> print(format_question(Prediction("n", "02", "How many?", (2, 8), "")))
+    >>> print(format_question(Prediction("n", "How many?", (2, 8), "")))
     How many?
       2
       8
@@ -96,7 +96,7 @@ def _show_buttons(shell: Any, prediction: Prediction, guess: AnswerRecord | None
     question = print_both(_question_card(prediction, guess))
     said = guess.answer if guess is not None else None
     buttons = [
-        widgets.Button(description=repr(choice), icon="check" if repr(choice) == said else "")
+        widgets.Button(description=str(choice), icon="check" if repr(choice) == said else "")
         for choice in prediction.choices
     ]
     label = prediction.prompt if said is None else f"{prediction.prompt} You said {said}; click to change it."

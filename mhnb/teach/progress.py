@@ -7,9 +7,11 @@ a cell are in the notebook as well.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -35,7 +37,7 @@ from mhnb.view.live.screen import show_document
 from mhnb.view.reports.lesson import LessonState, TaskLine, TaskState, build_bar, build_progress
 
 
-class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The last answer in one process, and its feedback."""
 
     rank: int | None
@@ -47,6 +49,8 @@ class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The feedback."""
     answer: str
     """Source or repr of the answer."""
+    tries: int = 1
+    """How often this process has answered."""
 
 
 def _folder(name: str, environment: Mapping[str, str]) -> Path:
@@ -61,7 +65,7 @@ def _stored_paths(name: str, environment: Mapping[str, str]) -> list[Path]:
 
 
 def write_record(name: str, record: AnswerRecord, environment: Mapping[str, str] = os.environ) -> None:
-    """Store the last answer of this process, replacing the previous one.
+    """Store and count the last answer of this process, replacing the previous.
 
     Raises:
         OSError: the disk is full, or the state folder is not writable.
@@ -70,8 +74,19 @@ def write_record(name: str, record: AnswerRecord, environment: Mapping[str, str]
     for each in (make_home(environment) / "lessons", folder):
         make_private_folder(each)
     path = folder / ("notebook.json" if record.rank is None else f"rank{record.rank}.json")
+    earlier = _read_record(path)
+    tries = earlier.tries + 1 if earlier else 1
     # Written atomically, because the notebook may read while a rank writes.
-    write_private(path, encode_json(record))
+    write_private(path, encode_json(msgspec.structs.replace(record, tries=tries)))
+
+
+def _read_record(path: Path) -> AnswerRecord | None:
+    """Return a stored answer, or None if it cannot be read."""
+    try:
+        return decode_json(read_private(path), AnswerRecord)
+    except (OSError, ValueError):
+        # The file was just replaced, was truncated by a full disk, or belongs to another user: treat it as unanswered.
+        return None
 
 
 def try_write_record(name: str, record: AnswerRecord) -> str:
@@ -88,20 +103,19 @@ def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list
 
     Records of an earlier attempt with another number of ranks are skipped, because those ranks have not answered since.
     """
-    found = []
-    for path in _stored_paths(name, environment):
-        try:
-            found.append((path.stat().st_mtime_ns, decode_json(read_private(path), AnswerRecord)))
-        except (OSError, ValueError):
-            # The file was just replaced, was truncated by a full disk, or belongs to another user: treat it as
-            # unanswered.
-            continue
-    if not found:
-        return []
-    ranked = [each for each in found if each[1].rank is not None]
-    count = max(ranked, key=lambda each: each[0])[1].process_count if ranked else 0
-    latest = [record for _, record in found if record.rank is None or record.process_count == count]
+    # By time, before the files are read: one that is written meanwhile counts next time.
+    paths = sorted(_stored_paths(name, environment), key=_read_mtime)
+    found = [record for record in map(_read_record, paths) if record is not None]
+    counts = [record.process_count for record in found if record.rank is not None]
+    latest = [record for record in found if record.rank is None or record.process_count == counts[-1]]
     return sorted(latest, key=lambda record: -1 if record.rank is None else record.rank)
+
+
+def _read_mtime(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:  # it was just deleted
+        return 0
 
 
 def forget_records(name: str, environment: Mapping[str, str] = os.environ) -> None:
@@ -135,7 +149,13 @@ def read_lesson_state(
     """
     records = {task.name: read_records(task.name, environment) for task in lesson.tasks}
     exercises = tuple(
-        TaskLine(task.name, _state_of(records[task.name]), summarise_records(records[task.name]))
+        TaskLine(
+            task.name,
+            _state_of(records[task.name]),
+            summarise_records(records[task.name]),
+            task.difficulty,
+            count_tries(records[task.name]),
+        )
         for task in lesson.exercises
     )
     predictions = tuple(
@@ -159,6 +179,16 @@ def _state_of(records: Sequence[AnswerRecord]) -> TaskState:
     counted = [record for record in records if record.rank is not None] or records
     is_done = all(record.right for record in counted) and not _describe_missing(counted)
     return "done" if is_done else "tried"
+
+
+def count_tries(records: Sequence[AnswerRecord]) -> int:
+    """Count checks of an answer; one on all ranks counts once.
+
+    >>> count_tries([AnswerRecord(None, 1, False, "", "", 2), AnswerRecord(0, 2, True, "", "", 3)])
+    5
+    """
+    apart = ([each.tries for each in records if (each.rank is None) is alone] for alone in (True, False))
+    return sum(max(tries, default=0) for tries in apart)
 
 
 def _describe_prediction(name: str, records: Sequence[AnswerRecord]) -> TaskLine:
@@ -243,18 +273,45 @@ def _describe_missing(records: Sequence[AnswerRecord]) -> str:
     return _format_ranks(missing) if missing else ""
 
 
-def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.environ) -> None:
+def progress(
+    lesson: str | None = None, *, as_json: bool = False, environment: Mapping[str, str] = os.environ
+) -> str | None:
     """Show your progress by lesson, exercise and prediction.
 
     Args:
         lesson: number or name of a lesson, such as `02` or `devices`; None for all lessons.
+        as_json: return what `mhnb progress --json` prints, and show nothing.
         environment: its MHNB_HOME chooses where answers are stored.
 
     Raises:
         InvalidRequest: the lesson does not exist.
     """
     chosen = lessons().values() if lesson is None else [find_lesson(lesson)]
-    show_document(build_progress([read_lesson_state(each, environment=environment) for each in chosen]))
+    states = [read_lesson_state(each, environment=environment) for each in chosen]
+    if as_json:
+        return json.dumps([_describe_lesson(state) for state in states], indent=2, ensure_ascii=False)
+    show_document(build_progress(states))
+    return None
+
+
+def _describe_lesson(state: LessonState) -> dict[str, Any]:
+    """Return a lesson with the keys of `mhnb progress --json`."""
+    exercises = [
+        {
+            "name": task.name,
+            "difficulty": task.difficulty,
+            "done": task.state == "done",
+            "tries": task.tries,
+            "status": task.status,
+        }
+        for task in state.exercises
+    ]
+    rights = {"done": True, "missed": False}
+    predictions = [
+        {"name": task.name, "made": task.state != "untried", "right": rights.get(task.state)}
+        for task in state.predictions
+    ]
+    return {"lesson": state.lesson, "title": state.title, "exercises": exercises, "predictions": predictions}
 
 
 def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
@@ -275,19 +332,25 @@ def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
         print(f"# {of}\n{answer}" if len(answers) > 1 else answer)
 
 
-def reset(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
-    """Delete your answers to an exercise, a prediction or a whole lesson.
+def reset(name: str = "", *, all: bool = False, environment: Mapping[str, str] = os.environ) -> None:  # noqa: A002  # reads well in a call
+    """Delete your answers to a task, a lesson or all lessons.
 
     Args:
         name: as `count_all`, or a lesson's number or name, as `02` or `devices`.
+        all: delete all answers; then without a name.
         environment: its MHNB_HOME chooses where answers are stored.
 
     Raises:
-        InvalidRequest: the task or lesson does not exist.
+        InvalidRequest: the task or lesson does not exist, or it is not clear what to delete.
         OSError: the state folder is not writable.
     """
+    if all is bool(name):
+        raise InvalidRequest(
+            "reset expects the name of an exercise, a prediction or a lesson, or all=True"
+            "\n  Fix: mhnb.teach.reset(all=True) deletes all your answers"
+        )
     name = current_name(name)
-    named = [lesson for lesson in lessons().values() if name in (lesson.number, lesson.name)]
+    named = [lesson for lesson in lessons().values() if all or name in (lesson.number, lesson.name)]
     chosen = [task.name for lesson in named for task in lesson.tasks] or [each for each in tasks() if each == name]
     if not chosen:
         raise InvalidRequest(
@@ -295,4 +358,4 @@ def reset(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
         )
     for each in chosen:
         forget_records(each, environment)
-    print(f"answers deleted · {', '.join(chosen)}")
+    print(f"answers deleted · {'all lessons' if all else ', '.join(chosen)}")

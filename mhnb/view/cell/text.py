@@ -42,7 +42,7 @@ from mhnb.view.html import RankLocations, join_words
 from mhnb.view.mime import output_to_text
 from mhnb.view.print_text import print_lines
 from mhnb.view.reports.hang import build_past_hang
-from mhnb.view.reports.lesson import format_difference, parse_difference
+from mhnb.view.reports.lesson import format_difference, format_hint_call, parse_difference
 from mhnb.view.reports.memory import build_shortage
 from mhnb.view.reports.metrics import format_card_lines
 
@@ -223,7 +223,7 @@ def _format_not_yet(cell_summary: CellSummary, painter: _Colorizer) -> Iterator[
     if rest := failures[_MAX_ROWS:]:
         ranks = [rank for failure in rest for rank in failure.ranks]
         yield f"  … and {pluralize(len(rest), 'more answer')} on {describe_many_ranks(ranks)}"
-    yield from (f"  hint  {hint}" for hint in dict.fromkeys(d.hint for d in differences if d.hint))
+    yield from (f"  hint  {format_hint_call(title)}" for title in dict.fromkeys(d.title for d in differences if d.hint))
     yield from _format_waiting(cell_summary, painter)
 
 

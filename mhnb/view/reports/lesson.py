@@ -9,7 +9,7 @@ Colour is never the only cue: a right answer has a tick, one that is not right y
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from mhnb.core.output.answers import Answer
@@ -80,6 +80,15 @@ def parse_difference(text: str) -> Difference:
     return Difference(first.removeprefix("not yet · "), *("\n".join(fields[label]) for label in _LABELS))
 
 
+def format_hint_call(title: str) -> str:
+    """Format the call that shows an exercise's hints.
+
+    >>> format_hint_call("03.1 columns_apart")
+    'mhnb.teach.hint("columns_apart")'
+    """
+    return f'mhnb.teach.hint("{title.partition(" ")[2]}")'
+
+
 def format_right(title: str, feedback: str, shown: Sequence[str] = ()) -> str:
     """Format a right answer as text: its feedback, and what was shown.
 
@@ -136,9 +145,14 @@ def build_not_yet(rows: Sequence[DifferenceRow], note: str = "") -> Document:
         more = Line(f"{len(rest)} more: {rest[0].where} to {rest[-1].where}")
         parts.append(Fold(more, [_build_rows(rest)], is_high=True))
     if hints := list(dict.fromkeys(row.difference.hint for row in rows if row.difference.hint)):
-        parts.append(Fold(Line("hint"), [Line("\n".join(hints))], is_high=True))
-    texts = [text for row in rows for text in (row.where, format_difference(row.difference)) if text]
-    return [Card("not yet", parts, "\n".join(texts))]
+        call = f"More hints: {format_hint_call(rows[0].difference.title)}"
+        parts.append(Fold(Line("hint"), [Line("\n".join([*hints, call]))], is_high=True))
+    # Text cannot be folded, so it shows how to get a hint.
+    asked = [replace(row.difference, hint=format_hint_call(row.difference.title)) for row in rows]
+    texts = [
+        text for row, difference in zip(rows, asked, strict=True) for text in (row.where, format_difference(difference))
+    ]
+    return [Card("not yet", parts, "\n".join(filter(None, texts)))]
 
 
 def _build_rows(rows: Sequence[DifferenceRow]) -> Fields:
@@ -209,6 +223,10 @@ class TaskLine:
     state: TaskState
     status: str
     """As `right on ranks 0-3`."""
+    difficulty: str = ""
+    """Of an exercise: easy, medium or hard."""
+    tries: int = 0
+    """Of an exercise: how often it was checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +304,7 @@ def build_progress(states: Sequence[LessonState]) -> Document:
     is_only = len(states) == 1
     begun = [state for state in states if state.is_begun or is_only]
     others = [state for state in states if state not in begun]
-    tasks = [(state.lesson, task.name, task.status) for state in begun for task in state.tasks]
+    tasks = [(state.lesson, task.name, task.difficulty, task.status) for state in begun for task in state.tasks]
     done, total = sum(state.done for state in states), sum(len(state.exercises) for state in states)
     heading = [] if is_only else [Line(f"{done} of {pluralize(total, 'exercise')} done", "heading")]
     gap = [Line("")] if tasks else []
@@ -320,4 +338,5 @@ def _list_words(state: LessonState) -> Sequence[str]:
 
 
 def _build_tasks(state: LessonState) -> Fields:
-    return Fields([(f"{_SIGNS[task.state]} {task.name}", task.status) for task in state.tasks], look="code")
+    rows = [(f"{_SIGNS[task.state]} {task.name}", task.difficulty, task.status) for task in state.tasks]
+    return Fields(rows, look="code")

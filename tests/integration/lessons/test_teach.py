@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import mhnb.teach
+from mhnb.cli.main import main
 from mhnb.errors import InvalidRequest, NotYet
 from mhnb.sharding.report import Collective
+from mhnb.teach import hints as teach_hints
 from mhnb.teach.check import Budget, check_budget
 from mhnb.teach.exercise import RENAMED, Exercise, Prediction, WrongAnswer, find_task, lesson_of, task_names, tasks
 from mhnb.teach.exercise import lessons as course
@@ -269,6 +273,42 @@ def test_reset_takes_a_task_or_a_lesson(answers_home: Path) -> None:
         mhnb.teach.reset("my_lable")
 
 
+def test_reset_of_all_lessons(answers_home: Path) -> None:
+    """All answers are forgotten on request only; without a name the error says how to."""
+    _store_answers("my_label", range(2))
+    _store_answers("owner_of", range(2))
+    with pytest.raises(InvalidRequest, match=r"or all=True\n  Fix: mhnb\.teach\.reset\(all=True\)"):
+        mhnb.teach.reset()
+    with pytest.raises(InvalidRequest, match="or all=True"):
+        mhnb.teach.reset("my_label", all=True)
+    assert len(read_records("my_label")) == 2
+    mhnb.teach.reset(all=True)
+    assert [path for path in answers_home.rglob("*") if path.is_file()] == []
+
+
+def test_hints_come_one_by_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call shows one more hint, and the last one says how to see a solution."""
+    exercise = replace(_exercise("owner_of"), hints=("Look.", "Look closer."))
+    monkeypatch.setattr(teach_hints, "find_task", lambda *_: exercise)
+    monkeypatch.setattr(teach_hints, "title_of", lambda _: "02.3 owner_of")
+    for _ in range(3):
+        mhnb.teach.hint("owner_of")
+    first, second, third = capsys.readouterr().out.split("02.3 owner_of · ")[1:]
+    assert first == "easy · hint 1 of 2\n  1. Look.\nRun it again for 1 more hint.\n"
+    assert second.startswith(
+        "easy · hint 2 of 2\n  1. Look.\n  2. Look closer.\nThese are all the hints; mhnb.teach.solution("
+    )
+    assert third == second
+
+
+def test_a_solution_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    """A solution is printed as the whole cell, with the magic on its first line; a prediction has none."""
+    mhnb.teach.solution("my_label")
+    assert capsys.readouterr().out.startswith("%%mhjax\nlabel = ")
+    with pytest.raises(InvalidRequest, match="a prediction, not an exercise"):
+        mhnb.teach.solution("count_all")
+
+
 def test_a_guess_must_be_a_choice(answers_home: Path) -> None:
     """A guess that is not one of the choices is refused, and the error lists them."""
     with pytest.raises(InvalidRequest, match="expected one of 2, 4, 8; got 'many'"):
@@ -401,8 +441,8 @@ def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[s
     _store_answers("my_label", range(4), answer="label = 'mine'")
     mhnb.teach.progress("01")
     output = capsys.readouterr().out
-    assert "my_label        right on ranks 0-3" in output
-    assert "pull_each       not tried" in output
+    assert "my_label        easy  right on ranks 0-3" in output
+    assert "pull_each       easy  not tried" in output
     assert "01  One notebook, many Pythons  ●○○  1 of 3  0 of 1 made  next 01.2 one rank logs" in output
     assert "n_devices_in_mesh" not in output
     mhnb.teach.progress()
@@ -415,6 +455,32 @@ def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[s
         mhnb.teach.recall("log_once")
     with pytest.raises(InvalidRequest, match="unknown lesson '99'; expected 01"):
         mhnb.teach.progress("99")
+
+
+def test_progress_as_json(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A teacher gets what is done, how often it was tried on ranks and in the notebook, and the predictions."""
+    for right in (False, True):
+        _store_answers("n_devices_in_mesh", range(4), right=right, said="8.0")
+    write_record("n_devices_in_mesh", AnswerRecord(None, 1, False, "gives 8.0", "42"))
+    mhnb.teach.predict("count_all", 2)
+    mhnb.teach.reveal("count_all", 8)
+    capsys.readouterr()
+    (lesson,) = json.loads(mhnb.teach.progress("devices", as_json=True) or "")
+    assert capsys.readouterr().out == ""
+    assert (lesson["lesson"], lesson["title"]) == ("02", "Local and global devices")
+    count, positions, _ = lesson["exercises"]
+    assert (count["name"], count["difficulty"], count["done"], count["tries"]) == ("n_devices_in_mesh", "easy", True, 3)
+    assert (positions["done"], positions["tries"], positions["status"]) == (False, 0, "not tried")
+    assert lesson["predictions"] == [
+        {"name": "count_all", "made": True, "right": False},
+        {"name": "count_local", "made": False, "right": None},
+    ]
+    assert main(["progress", "02", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [lesson]
+    assert main(["progress"]) == 0
+    assert "n_devices_in_mesh  easy  not yet in this notebook" in capsys.readouterr().out
+    assert main(["progress", "deadlok"]) == 1
+    assert "Did you mean 'deadlock'" in capsys.readouterr().err
 
 
 # -- a budget

@@ -223,7 +223,7 @@ mhnb flight: argument --json: ~nosuchuser/x: this machine knows no home folder f
         ("lsit", "mhnb: unknown command 'lsit'. Did you mean 'list'?\n  Help: mhnb help\n"),
         (
             "reapp",
-            "mhnb: unknown command 'reapp'; expected start, list, restart, stop, run, or another of 23\n  Help: mhnb help\n",
+            "mhnb: unknown command 'reapp'; expected start, list, restart, stop, run, or another of 24\n  Help: mhnb help\n",
         ),
         ("docter --hosts a", "mhnb: unknown command 'docter'. Did you mean 'doctor'?\n  Help: mhnb help\n"),
         ("export", "mhnb export: the following arguments are required: NOTEBOOK\n  Help: mhnb help export\n"),

@@ -257,6 +257,9 @@ def test_answer_is_read_and_written_as_before(tmp_path: Path) -> None:
     written = [(folder / name).read_bytes() for name in ("notebook.json", "rank0.json")]
     assert written == [(STORED / f"answer_{name}.json").read_bytes() for name in ("notebook", "rank0")]
     assert read_records("made", environment) == records
+    write_record("made", records[1], environment)
+    assert [record.tries for record in read_records("made", environment)] == [1, 2]
+    (folder / "rank0.json").write_bytes(written[1])
     (folder / "rank1.json").write_text(json.dumps(json.loads(written[1]) | {"rank": 1, "newer": 1}))
     assert read_records("made", environment) == records
 
