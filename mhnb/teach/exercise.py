@@ -133,6 +133,7 @@ MODULES = (
     "many_pythons",
     "devices",
     "meshes",
+    "slices",
     "explicit",
     "arrays",
     "order",

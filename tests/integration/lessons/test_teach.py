@@ -111,6 +111,8 @@ TRUTHS: dict[str, object] = {
     "shard_both": (2, 3),
     "shard_swapped": (4, 6),
     "row_holders": 2,
+    "hybrid_shape": (4, 2),
+    "hybrid_row": 2,
     "addressable": False,
     "after_the_hang": "tainted",
     "rows_times_whole": 0,
