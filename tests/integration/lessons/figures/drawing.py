@@ -108,7 +108,7 @@ class Cell:
     origins: tuple[int, ...] = ()
     """One colour each. More than one for a value that was added up; none for a cell without a value."""
     is_new: bool = False
-    """Whether it has just arrived."""
+    """Whether it has just arrived, which a dark frame shows."""
 
 
 class Drawing:
@@ -198,9 +198,14 @@ class Drawing:
 
     def cells(self, x: float, y: float, rows: Sequence[Sequence[Cell]], *, cell: Box = CELL) -> Box:
         """Draw a grid of values, and return the box that it takes."""
-        for row, values in enumerate(rows):
-            for column, value in enumerate(values):
-                self._cell(Box(x + column * cell.width, y + row * cell.height, cell.width, cell.height), value)
+        placed = [
+            (Box(x + column * cell.width, y + row * cell.height, cell.width, cell.height), value)
+            for row, values in enumerate(rows)
+            for column, value in enumerate(values)
+        ]
+        # The dark frame of a new value is above those of its neighbours.
+        for box, value in sorted(placed, key=lambda pair: pair[1].is_new):
+            self._cell(box, value)
         return Box(x, y, cell.width * max(map(len, rows)), cell.height * len(rows))
 
     def _cell(self, box: Box, cell: Cell) -> None:
@@ -211,12 +216,13 @@ class Drawing:
             self.box(stripe, fill=mix(color_of(origin), 0.3), radius=0)
             self.box(Box(stripe.x, box.bottom - 5, width, 5), fill=color_of(origin), radius=0)
         frame = self._add("rect", x=box.x, y=box.y, width=box.width, height=box.height, fill="none")
-        frame.set("stroke", INK if cell.is_new else LINE if not cell.origins else PAPER)
-        if cell.origins:
+        frame.set("stroke", INK if cell.is_new else PAPER if cell.origins else LINE)
+        if cell.is_new or cell.origins:
             frame.set("stroke-width", "2")
         else:
             frame.set("stroke-dasharray", "3 3")
-        self.text(box.x + box.width / 2, box.y + box.height / 2 - 2, cell.words, anchor="middle")
+        if cell.words:
+            self.text(box.x + box.width / 2, box.y + box.height / 2 - 2, cell.words, anchor="middle")
 
     def device(self, box: Box, words: str = "", *, number: int | None = None) -> None:
         """Draw a device's memory: a frame, with the device's name to the left of it in the device's colour."""
