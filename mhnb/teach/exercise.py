@@ -134,6 +134,7 @@ MODULES = (
     "devices",
     "meshes",
     "slices",
+    "pictures",
     "explicit",
     "arrays",
     "order",

@@ -113,6 +113,8 @@ TRUTHS: dict[str, object] = {
     "row_holders": 2,
     "hybrid_shape": (4, 2),
     "hybrid_row": 2,
+    "scattered_sums": (60, 64, 68, 72),
+    "no_sender": (0, 0, 0, 0),
     "addressable": False,
     "after_the_hang": "tainted",
     "rows_times_whole": 0,
