@@ -96,7 +96,9 @@ def _show_buttons(shell: Any, prediction: Prediction, guess: AnswerRecord | None
     question = print_both(_question_card(prediction, guess))
     said = guess.answer if guess is not None else None
     buttons = [
-        widgets.Button(description=str(choice), icon="check" if repr(choice) == said else "")
+        widgets.Button(
+            description=str(choice), icon="check" if repr(choice) == said else "", layout=widgets.Layout(width="auto")
+        )
         for choice in prediction.choices
     ]
     label = prediction.prompt if said is None else f"{prediction.prompt} You said {said}; click to change it."
