@@ -34,9 +34,7 @@ def _variance_in_one(process: ProcessInfo, variance: Any) -> str:
     call_answer(callable, variance, what="of a global array")
     got, wanted = float(jax.jit(variance)(x)), float(values.var())
     if not np.isclose(got, wanted, rtol=1e-4):
-        raise WrongAnswer(
-            f"variance(x) is {got:.6g}", expected=f"{wanted:.6g}, the mean of the squares minus the square of the mean"
-        )
+        raise WrongAnswer(f"variance(x) is {got:.6g}", expected=f"{wanted:.6g}, the variance of all elements")
     return f"right; it runs {check_budget(Budget({'all-reduce': 1}, nbytes_per_device=8), variance, x)}"
 
 
@@ -90,7 +88,11 @@ LESSON = Lesson(
             "Fix variance(x): the variance of all elements, with one all-reduce of at most 8 bytes per device.",
             _variance_in_one,
             "medium",
-            ("One all-reduce can carry two sums that do not depend on each other.",),
+            (
+                "One all-reduce can carry two sums that do not depend on each other.",
+                "The squares of the differences need the mean first. Look for two sums that need only x.",
+                "Expand the square in the mean of (x - m)², and see which two means are left.",
+            ),
         ),
         Exercise(
             "stay_inside",
@@ -98,7 +100,11 @@ LESSON = Lesson(
             "Choose x_spec and w_spec for x @ w: at most 16 KiB of each per device, and nothing sent to another host.",
             _stay_inside,
             "hard",
-            ("Which dim does the product sum over, and which mesh axis crosses hosts?",),
+            (
+                "Which dim does the product sum over, and which mesh axis crosses hosts?",
+                "An axis may cross hosts without a message if it shards a dim that is not summed over, such as the rows of x.",
+                "16 KiB is an eighth of x, so x needs both axes. It is half of w, so one axis is enough there.",
+            ),
         ),
     ),
 )
