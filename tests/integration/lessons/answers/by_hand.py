@@ -18,7 +18,10 @@ _SHARE = "%%mhjax\ndef share(partial):\n    return {}\nmhnb.teach.check('own_sha
 ANSWERS = {
     "centered": Answer(
         [
-            (_CENTERED.format("piece - piece.mean()"), "centered(piece) on device"),
+            (
+                _CENTERED.format("piece - piece.mean()"),
+                "each device subtracts the mean of its own piece, expected the mean of the whole array, 325.5",
+            ),
             (_CENTERED.format("piece - lax.psum(piece.sum(), 'i') / piece.size"), "centered(piece) on device"),
             (_CENTERED.format("piece - lax.all_gather(piece, 'i').mean()"), "1 all-gather, expected none"),
             (
@@ -32,6 +35,10 @@ ANSWERS = {
             (
                 _RING.format(steps=7, ring=_FORWARD, give="found.ravel()"),
                 "gather(piece) on device",
+            ),
+            (
+                _RING.format(steps=0, ring=_FORWARD, give="jnp.concatenate([piece] * 8)"),
+                "each device has its own piece 8 times, expected the pieces of all devices",
             ),
             (_RING.format(steps=6, ring=_FORWARD, give="found.ravel()"), "has shape (21,) per device, expected (24,)"),
             (
@@ -50,6 +57,10 @@ ANSWERS = {
     ),
     "own_share": Answer(
         [
+            (
+                _SHARE.format("lax.psum(partial, 'i')"),
+                "every device has the whole sum, 16 numbers, expected its own part, 2 numbers",
+            ),
             (_SHARE.format("partial.reshape(8, -1).sum(axis=0)"), "share(partial) on device"),
             (_SHARE.format("lax.psum_scatter(partial.reshape(8, -1), 'i')[::-1]"), "share(partial) on device"),
             (
@@ -76,7 +87,8 @@ SAID = {
     ("by_hand", "swap"): ["[0.0, 8.0, 16.0, 24.0, 32.0, 40.0, 48.0, 56.0]"],
     ("by_hand", "swap-collectives"): ["all-to-all"],
     ("by_hand", "unbound"): ["NameError", "nbound axis name"],
-    ("by_hand", "halves-collectives"): ["reduce-scatter", "all-gather"],
+    ("by_hand", "unchecked"): ["P()", "[1.0, 5.0]", "[25.0, 29.0]"],
+    ("by_hand", "halves-collectives"): ["all-reduce f32[1024]", "reduce-scatter f32[128]", "all-gather f32[1024]"],
     ("by_hand", "inside"): ["[[0.0, 10.0], [20.0, 30.0]]"],
     ("by_hand", "varying"): ["ValueError", "out_specs"],
 }
