@@ -107,8 +107,11 @@ def _find_moved_shard(x: Any, expected: Any) -> tuple[str, str] | None:
     return None
 
 
-def assert_shards(x: Any, expected: np.ndarray, what: str, process: ProcessInfo) -> None:
-    """Check that this process's shards hold the expected values."""
+def assert_shards(x: Any, expected: np.ndarray, what: str, process: ProcessInfo, *, note: str = "") -> None:
+    """Check that this process's shards hold the expected values.
+
+    A wrong value's feedback has the note.
+    """
     for ordinal, shard in enumerate(_local_shards(x)):
         expected_shard = expected[shard.index]
         got = np.asarray(shard.data)
@@ -122,6 +125,7 @@ def assert_shards(x: Any, expected: np.ndarray, what: str, process: ProcessInfo)
             raise WrongAnswer(
                 f"{what} on device {process.rank}:{ordinal} holds {got[at]} at {_format_index(index)}",
                 expected=f"{expected_shard[at]}",
+                note=note,
             )
 
 
@@ -129,10 +133,12 @@ def assert_fits(x: Any, nbytes: int, what: str, process: ProcessInfo) -> None:
     """Check that no local device holds more than `nbytes` of the array."""
     for ordinal, shard in enumerate(_local_shards(x)):
         if shard.data.nbytes > nbytes:
+            copies = list(x.sharding.devices_indices_map(x.shape).values()).count(shard.index)
+            shared = f", and {copies} devices hold the same one" if copies > 1 else ""
             raise WrongAnswer(
                 f"{what} takes {shard.data.nbytes} bytes on device {process.rank}:{ordinal}",
                 expected=f"at most {nbytes}",
-                note=f"Its shard is {tuple(shard.data.shape)} of {tuple(x.shape)}",
+                note=f"Its shard is {tuple(shard.data.shape)} of {tuple(x.shape)}{shared}",
             )
 
 
