@@ -83,13 +83,24 @@ LESSON = Lesson(
             (True, False),
             "A process can read only the shards on its own devices. An array on only these devices would be fully addressable.",
         ),
+        Prediction(
+            "held_kib",
+            "An array of 512 KiB has the spec P(None, 'model'), on the mesh with data=4 and model=2. "
+            "How many KiB do all 8 devices hold together?",
+            (512, 1024, 2048, 4096),
+            "The spec divides the columns in two and leaves out data, so each half is on 4 devices: 4 times 512 KiB.",
+        ),
         Exercise(
             "from_callback",
             "from a callback",
             "Make x, float32[8,4] of values 10 * row + column, sharded by rows over 'data', with make_array_from_callback.",
             _from_callback,
             "easy",
-            ("The callback gets the index of a shard, a tuple of slices. Return the values at this index.",),
+            (
+                "The callback gets the index of a shard, a tuple of slices. Return the values at this index.",
+                "In the stub, rows and columns already are the row and column numbers of the shard.",
+                "rows[:, None] is a column of numbers, so adding columns to it gives one value for each place.",
+            ),
         ),
         Exercise(
             "from_local_columns",
@@ -97,7 +108,11 @@ LESSON = Lesson(
             "Make x with the values of the table, sharded by columns over 'data'; each rank passes its own column.",
             _from_local_columns,
             "medium",
-            ("Each rank passes one column: an array with all rows.",),
+            (
+                "Each rank passes one column, an array with all rows. JAX trusts that it is the rank's own.",
+                "The number of the rank is the number of its column.",
+                "Slice the column, as in table[:, a:b], so that what you pass still has two dims.",
+            ),
         ),
         Exercise(
             "from_single_devices",
@@ -105,7 +120,11 @@ LESSON = Lesson(
             "Make x, float32[16], in which each device holds two values: its own position in jax.devices(), twice.",
             _from_single_devices,
             "hard",
-            ("Make a small array on each of this rank's devices, filled with the device's position in jax.devices().",),
+            (
+                "Make a small array on each of this rank's devices, filled with the device's position in jax.devices().",
+                "jax.device_put(value, device) puts a value on one device, and jax.local_devices() are this rank's devices.",
+                "jax.devices().index(device) is a device's position. The pieces have shape (2,), the global array (16,).",
+            ),
         ),
         Exercise(
             "all_of_it",
@@ -113,7 +132,10 @@ LESSON = Lesson(
             "Set y to the values of source, replicated on every device.",
             _all_of_it,
             "easy",
-            ("A spec that names no axis replicates the array.",),
+            (
+                "A spec that names no axis replicates the array.",
+                "jax.device_put also takes a global array, and gives it another sharding.",
+            ),
         ),
         Exercise(
             "fits",
@@ -121,7 +143,10 @@ LESSON = Lesson(
             "Make x, float32[64,32] of ones, so that no device holds more than 1024 bytes of it.",
             _fits,
             "medium",
-            ("One entry of a spec can name two axes, which shards a dim over all devices.",),
+            (
+                "Which mesh axis does the spec of by_rows leave out?",
+                "One entry of a spec can name two axes, which shards a dim over all devices.",
+            ),
         ),
     ),
 )

@@ -116,6 +116,7 @@ TRUTHS: dict[str, object] = {
     "scattered_sums": (60, 64, 68, 72),
     "no_sender": (0, 0, 0, 0),
     "addressable": False,
+    "held_kib": 2048,
     "after_the_hang": "tainted",
     "rows_times_whole": 0,
     "type_of_sum": "float32[8@hosts,6@inside]",

@@ -17,7 +17,7 @@ mhnb.teach.check('from_local_columns', x)"""
 _SINGLE = """%%mhjax
 places = [jax.devices().index(device) for device in jax.local_devices()]
 pieces = [jax.device_put(np.full(2, place, np.float32), device) for place, device in zip({}, jax.local_devices())]
-x = jax.make_array_from_single_device_arrays((16,), NamedSharding(mesh, P({})), pieces)
+x = jax.make_array_from_single_device_arrays((16,), NamedSharding(mesh, jax.P({})), pieces)
 mhnb.teach.check('from_single_devices', x)"""
 _FITS = """%%mhjax
 ones = np.ones((64, 32), np.float32)
@@ -34,7 +34,7 @@ ANSWERS = {
             ),
             (_CALLBACK.format("10 * rows[:, None] + columns", "by_rows"), "x is int32[8, 4], expected float32[8, 4]"),
             (
-                _CALLBACK.format(_GOOD, "NamedSharding(mesh, P(None, 'model'))"),
+                _CALLBACK.format(_GOOD, "NamedSharding(mesh, jax.P(None, 'model'))"),
                 "with shards of shape (8, 2), expected shards of shape (2, 4)",
             ),
             (
@@ -66,7 +66,7 @@ ANSWERS = {
         [
             (_ALL.format("source"), "with shards of shape (2, 4), expected shards of shape (8, 4)"),
             (
-                _ALL.format("jax.jit(lambda a: 2 * a, out_shardings=NamedSharding(mesh, P()))(source)"),
+                _ALL.format("jax.jit(lambda a: 2 * a, out_shardings=NamedSharding(mesh, jax.P()))(source)"),
                 "y on device ‹rank›:0 holds 2.0 at [0, 1], expected 1.0",
             ),
             (_ALL.format("table"), "y is a numpy ndarray, expected a jax.Array"),
@@ -76,7 +76,10 @@ ANSWERS = {
     "fits": Answer(
         [
             (_FITS.format("ones.shape", "by_rows"), "x takes 2048 bytes on device ‹rank›:0, expected at most 1024"),
-            (_FITS.format("ones.shape", "NamedSharding(mesh, P())"), "Its shard is (64, 32) of (64, 32)"),
+            (
+                _FITS.format("ones.shape", "NamedSharding(mesh, jax.P())"),
+                "Its shard is (64, 32) of (64, 32), and 8 devices hold the same one",
+            ),
             (_FITS.format("(32, 32)", "by_rows"), "x is float32[32, 32], expected float32[64, 32]"),
             ("%%mhjax\nx = jax.numpy.ones((64, 32))\nmhnb.teach.check('fits', x)", "x is on 1 device, expected all 8"),
         ],
@@ -89,6 +92,7 @@ SAID = {
     ("arrays", "local"): ["from (2, 4) on each rank to (8, 4)"],
     ("arrays", "callback"): ["asked for rows 4 to 6"],
     ("arrays", "shards"): ["rows 6 to 8 replica 1"],
+    ("arrays", "memory-command"): ["512.0 KiB P() 3.5 MiB", "512.0 KiB P(None, 'model') 1.5 MiB"],
     ("arrays", "print"): ["Array(shape=(8, 4), dtype=float32)"],
     ("arrays", "fetch"): ["Fetching value for", "%mhjax pull x"],
     ("arrays", "pull"): ["[30. 31. 32. 33.]"],
