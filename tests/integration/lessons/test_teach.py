@@ -117,6 +117,8 @@ TRUTHS: dict[str, object] = {
     "no_sender": (0, 0, 0, 0),
     "addressable": False,
     "held_kib": 2048,
+    "batches_each": (3, 3, 2, 2),
+    "never_read": 3000,
     "after_the_hang": "tainted",
     "rows_times_whole": 0,
     "type_of_sum": "float32[8@hosts,6@inside]",

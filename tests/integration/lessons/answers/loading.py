@@ -17,7 +17,10 @@ _ALL = "multihost_utils.process_allgather(np.array(have))"
 ANSWERS = {
     "my_share": Answer(
         [
-            (_SHARE.format("list(range(22))[rank::ranks]"), "not yet · 10.1 my_share on ranks 0-1"),
+            (
+                _SHARE.format("list(range(22))[rank::ranks]"),
+                "Ranks with fewer records make fewer steps, and this one would wait",
+            ),
             (_SHARE.format("list(range(rank * 5, rank * 5 + 5))"), "Take every fourth record"),
             (_SHARE.format("list(range(22))"), "share has 22 records, expected 5 on every rank"),
             (_SHARE.format("range(rank, 20, ranks)"), "share is a range, expected a list"),
@@ -27,7 +30,7 @@ ANSWERS = {
         [
             (
                 _BATCH.format(**_GOOD | {"begin": "16 * step"}),
-                "batch(0) on device 3:0 holds 0.0 at [12, 0], expected 12.0",
+                "The first row of this rank is record 0, which is for rank 0 in batch(0)",
             ),
             (_BATCH.format(**_GOOD | {"rows": "16"}), "batch(0) is float32[64, 2], expected float32[16, 2]"),
             (
@@ -40,14 +43,17 @@ ANSWERS = {
     ),
     "steps_for_all": Answer(
         [
-            (_STEPS.format("have"), "rank 1 yours steps is 5, expected 4 hint That is this rank's own count"),
+            (
+                _STEPS.format("have"),
+                "rank 1 yours steps is 5, expected 4 note The ranks with the fewest batches end first",
+            ),
             (
                 _STEPS.format(f"int({_ALL}.max())"),
-                "ranks 1,3 yours steps is 6, expected 4 hint That is this rank's own count; others have fewer hint Take the smallest",
+                "not yet · 10.3 steps_for_all on ranks 0-3 yours steps is 6, expected 4",
             ),
             (
                 _STEPS.format("int(multihost_utils.broadcast_one_to_all(np.array(have)))"),
-                "not yet · 10.3 steps_for_all on ranks 0-3",
+                "so the number must come from all ranks",
             ),
             (_STEPS.format(f"{_ALL}.tolist()"), "steps is [6, 5, 6, 4], expected 4"),
         ],
@@ -65,6 +71,7 @@ SAID = {
     ("loading", "shard"): ["6 records: [1, 5, 9, 13, 17, 21]", "5 records: [3, 7, 11, 15, 19]"],
     ("loading", "last"): ["OrderMismatch", "ranks 2-3 finished the cell without reaching it"],
     ("loading", "agree"): ["ranks 0-3", "batch 0 sum 60.0", "batch 1 sum 188.0"],
+    ("loading", "careless-look"): ["never read: 3", "read twice or more: 2"],
     ("loading", "fixed-look"): ["every record once: True"],
     ("loading", "unequal"): ["from (16, 2) to (16, 2) sum 248.0", "from (4, 2) to (16, 2) sum 248.0"],
     ("loading", "padding"): ["mean 6.796875 right 7.25"],
