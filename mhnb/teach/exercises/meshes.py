@@ -13,13 +13,14 @@ from mhnb.teach.check import (
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
 _CASES = (
-    ((8, 6), ("data", None)),
-    ((8, 6), (None, "model")),
-    ((8, 6), ("data", "model")),
-    ((8, 6), ("model", None)),
-    ((16, 6), (("data", "model"), None)),
-    ((8, 6), (None, None)),
+    ((8, 6), ("data", None), "An entry divides its own dim, and None divides nothing"),
+    ((8, 6), (None, "model"), "The first entry is for the first dim, whatever it is"),
+    ((8, 6), ("data", "model"), ""),
+    ((8, 6), ("model", None), "Look up the size of an axis by its name, not by its place"),
+    ((16, 6), (("data", "model"), None), "An entry that is a tuple divides the dim by the size of each axis in it"),
+    ((8, 6), (None, None), ""),
 )
+"""A shape, a spec, and where to look if the answer is wrong."""
 
 
 def _columns_apart(process: ProcessInfo, spec: Any) -> str:
@@ -30,18 +31,29 @@ def _columns_apart(process: ProcessInfo, spec: Any) -> str:
     mesh = make_mesh((process.process_count, process.local_device_count), ("data", "model"))
     n = process.device_count
     try:
-        boxes = jax.sharding.NamedSharding(mesh, spec).devices_indices_map((8, n))
+        indices = jax.sharding.NamedSharding(mesh, spec).devices_indices_map((8, n))
     except (ValueError, KeyError, IndexError) as error:
         raise WrongAnswer(f"spec {spec} does not fit float32[8,{n}] on this mesh: {error}") from None
     for ordinal, device in enumerate(jax.local_devices()):
         at = process.local_device_count * (process.rank or 0) + ordinal
-        got = box_of_index(boxes[device], (8, n))
+        got = box_of_index(indices[device], (8, n))
         if got != ((0, 8), (at, at + 1)):
             raise WrongAnswer(
                 f"device {process.rank}:{ordinal} would hold rows {_format_range(got[0])} and columns {_format_range(got[1])}",
                 expected=f"rows 0:8 and columns {at}:{at + 1}",
+                hint=_find_spec_fault(got),
             )
     return "one full column on each device"
+
+
+def _find_spec_fault(got: tuple[tuple[int, int], ...]) -> str:
+    """Return where to look, from what a device would hold."""
+    (first, last), (start, stop) = got
+    if last - first < 8:
+        return "The first entry of a spec is for the rows, and they should stay whole"
+    if stop - start > 1:
+        return "A column is on several devices, because an axis of the mesh is not in the spec"
+    return "In a tuple of names, the first axis changes slowest: compare it with the order of the devices in the mesh"
 
 
 def _format_range(pair: tuple[int, int]) -> str:
@@ -53,7 +65,10 @@ def _pairs_inside(process: ProcessInfo, mesh: Any) -> str:
 
     if not isinstance(mesh, jax.sharding.Mesh):
         raise WrongAnswer(f"mesh is a {type(mesh).__name__}", expected="a jax.sharding.Mesh")
-    assert_equal(dict(mesh.shape), {"row": process.device_count // 2, "pair": 2}, "the shape of the mesh")
+    wanted = {"row": process.device_count // 2, "pair": 2}
+    assert_equal(
+        dict(mesh.shape), wanted, "the shape of the mesh", hint="The first name is for the first dim of the grid"
+    )
     for number, row in enumerate(mesh.devices):
         owners = sorted({device.process_index for device in row})
         if len(owners) > 1:
@@ -66,10 +81,15 @@ def _pairs_inside(process: ProcessInfo, mesh: Any) -> str:
 def _shard_shape(process: ProcessInfo, shard_shape: Any) -> str:
     del process
     axes = {"data": 4, "model": 2}
-    for shape, spec in _CASES:
+    for shape, spec, hint in _CASES:
         wanted = tuple(size // _partition_count(entry, axes) for size, entry in zip(shape, spec, strict=True))
         got = call_answer(shard_shape, shape, axes, spec, what="of a shape, axes and a spec")
-        assert_equal(got, wanted, f"shard_shape({shape}, {axes}, {spec})")
+        assert_equal(
+            got,
+            wanted,
+            f"shard_shape({shape}, {axes}, {spec})",
+            hint=hint if isinstance(got, tuple) else "A shape is a tuple",
+        )
     return f"{len(_CASES)} shapes"
 
 
@@ -115,7 +135,11 @@ LESSON = Lesson(
             "Set spec so that on the mesh ('data', 'model') each device holds one full column of float32[8,8], in device order.",
             _columns_apart,
             "easy",
-            ("A dim that is not sharded has the entry None. If one entry names two axes, the first changes slowest.",),
+            (
+                "A dim that stays whole has the entry None.",
+                "Eight columns for eight devices need both axes in the entry of the columns.",
+                "The devices of a host are neighbours along 'model', so 'model' should change fastest: the last name does.",
+            ),
         ),
         Exercise(
             "pairs_inside",
@@ -123,7 +147,10 @@ LESSON = Lesson(
             "Make a mesh of shape (device_count // 2, 2) with axes 'row' and 'pair', so that both devices of each pair are on one host.",
             _pairs_inside,
             "medium",
-            ("jax.devices() lists the devices of a rank next to each other. Which dim of a reshape holds neighbours?",),
+            (
+                "jax.devices() lists the devices of a rank next to each other.",
+                "Which dim of a reshaped array holds neighbours of the list, the first or the last?",
+            ),
         ),
         Exercise(
             "shard_shape",
@@ -131,7 +158,11 @@ LESSON = Lesson(
             "Write shard_shape(shape, axes, spec) with axes as a dict from axis to size, spec as a tuple of names, tuples or None.",
             _shard_shape,
             "medium",
-            ("Divide each dim by the sizes of all axes that its entry names.",),
+            (
+                "Divide each dim by the sizes of all axes that its entry names.",
+                "Turn each entry into a tuple of names first: None into an empty one, a name into a tuple of one.",
+                "Then every dim is divided by the product of the sizes in its tuple, which is 1 for an empty one.",
+            ),
         ),
     ),
 )

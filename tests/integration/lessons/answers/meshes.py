@@ -12,12 +12,12 @@ _BY_PLACE = "    return tuple(size // n for size, n in zip(shape, axes.values())
 ANSWERS = {
     "columns_apart": Answer(
         [
-            (_SPEC.format("P(('data', 'model'), None)"), "expected rows 0:8 and columns 0:1"),
+            (_SPEC.format("P(('data', 'model'), None)"), "The first entry of a spec is for the rows"),
             (
                 _SPEC.format("P(None, ('model', 'data'))"),
                 "device 3:0 would hold rows 0:8 and columns 3:4, expected rows 0:8 and columns 6:7",
             ),
-            (_SPEC.format("P(None, 'data')"), "columns 6:8, expected rows 0:8 and columns 6:7"),
+            (_SPEC.format("P(None, 'data')"), "A column is on several devices"),
             (_SPEC.format("P(None, 'rows')"), "does not fit float32[8,8] on this mesh"),
             (_SPEC.format("(None, ('data', 'model'))"), "spec is a tuple, expected a PartitionSpec"),
         ],
@@ -45,8 +45,8 @@ ANSWERS = {
                 _SHAPE.format("    return shape"),
                 "shard_shape((8, 6), {'data': 4, 'model': 2}, ('data', None)) is (8, 6), expected (2, 6)",
             ),
-            (_SHAPE.format(_NO_TUPLES), "(('data', 'model'), None)) is (16, 6), expected (2, 6)"),
-            (_SHAPE.format(_AS_LIST), "(list, not tuple)"),
+            (_SHAPE.format(_NO_TUPLES), "An entry that is a tuple divides the dim by the size of each axis in it"),
+            (_SHAPE.format(_AS_LIST), "A shape is a tuple"),
             (_SHAPE.format(_BY_PLACE), "is (2, 3), expected (2, 6)"),
         ],
     ),
