@@ -1,4 +1,4 @@
-"""Exercises of the lesson: explicit sharding."""
+"""Exercises of the lesson: Auto, Explicit and Manual axes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ def _grade(process: ProcessInfo, function: Any, wanted: np.ndarray, arguments: t
         spec = jax.sharding.PartitionSpec("hosts", "inside")
         if got.sharding.spec != spec:
             raise WrongAnswer(
-                f"the result is {jax.typeof(got)}", expected="rows sharded over hosts, columns over inside"
+                f"the result is {jax.typeof(got)}",
+                expected="rows sharded over hosts, columns over inside",
+                note="Every device holds the whole result, which is always possible and costs most"
+                if got.sharding.is_fully_replicated
+                else "",
             )
         return f"{jax.typeof(got)}; it runs {check_budget(budget, function, *arguments)}"
 
@@ -59,7 +63,7 @@ def _dot_typed(process: ProcessInfo, dot: Any) -> str:
 
 LESSON = Lesson(
     "06_explicit.ipynb",
-    "Explicit sharding",
+    "Auto, Explicit, Manual",
     (
         Prediction(
             "type_of_sum",
@@ -74,7 +78,9 @@ LESSON = Lesson(
             _add_typed,
             "medium",
             (
-                "Reshard both operands to the sharding of the result. A device that keeps only a part of its shard sends nothing.",
+                "A device that keeps only a part of what it holds sends nothing.",
+                "So an operand can get a second axis in its spec for free, but it costs to remove one.",
+                "Before the sum, give both operands the sharding that the result should have.",
             ),
         ),
         Exercise(
@@ -83,7 +89,10 @@ LESSON = Lesson(
             "Write dot(u, v): the product, rows over hosts and columns over inside, with at most 32 bytes per device.",
             _dot_typed,
             "medium",
-            ("Set the sharding of the result in the call that computes the product.",),
+            (
+                "A gathered operand has more bytes than a partial product: multiply first, and communicate after it.",
+                "The call that computes the product can take the sharding of its result.",
+            ),
         ),
     ),
 )

@@ -9,15 +9,22 @@ ANSWERS = {
     "add_typed": Answer(
         [
             (
-                _ADD.format("reshard(x, P('hosts', None)) + reshard(y, P('hosts', None))"),
+                _ADD.format("jax.reshard(x, P('hosts', None)) + jax.reshard(y, P('hosts', None))"),
                 "expected rows sharded over hosts",
             ),
             (
-                _ADD.format("reshard(reshard(x, P()) + reshard(y, P()), P('hosts', 'inside'))"),
+                _ADD.format("jax.reshard(x, P()) + jax.reshard(y, P())"),
+                "Every device holds the whole result",
+            ),
+            (
+                _ADD.format("jax.reshard(jax.reshard(x, P()) + jax.reshard(y, P()), P('hosts', 'inside'))"),
                 "all-gather, expected none",
             ),
-            (_ADD.format("reshard(x, P('inside', 'hosts')) + reshard(y, P('hosts', 'inside'))"), "ShardingTypeError"),
-            (_ADD.format("reshard(x + x, P('hosts', 'inside'))"), "the result on device"),
+            (
+                _ADD.format("jax.reshard(x, P('inside', 'hosts')) + jax.reshard(y, P('hosts', 'inside'))"),
+                "ShardingTypeError",
+            ),
+            (_ADD.format("jax.reshard(x + x, P('hosts', 'inside'))"), "the result on device"),
         ],
     ),
     "dot_typed": Answer(
@@ -25,11 +32,11 @@ ANSWERS = {
             (_DOT.format("u @ v"), "ShardingTypeError"),
             (_DOT.format("jnp.dot(u, v, out_sharding=P('hosts', None))"), "expected rows sharded over hosts"),
             (
-                _DOT.format("jnp.dot(reshard(u, P('hosts', None)), reshard(v, P(None, 'inside')))"),
+                _DOT.format("jnp.dot(jax.reshard(u, P('hosts', None)), jax.reshard(v, P(None, 'inside')))"),
                 "expected",
             ),
             (
-                _DOT.format("jnp.dot(reshard(u, P()), reshard(v, P()), out_sharding=P('hosts', 'inside'))"),
+                _DOT.format("jnp.dot(jax.reshard(u, P()), jax.reshard(v, P()), out_sharding=P('hosts', 'inside'))"),
                 "all-gather, expected none",
             ),
         ],
@@ -43,11 +50,18 @@ SAID = {
     ("explicit", "trace"): ["while tracing: float32[8@hosts]", "after: float32[8@hosts]"],
     ("explicit", "trace-collectives"): ["[('all-reduce', ('inside',))]"],
     ("explicit", "clash"): ["ShardingTypeError"],
-    ("explicit", "auto"): ["hosts"],
+    ("explicit", "auto"): ["float32[8,8] the result has", "[('all-to-all', 48)]"],
+    ("explicit", "constraint"): ["the result has P(None, 'hosts')"],
     ("explicit", "contract"): ["ShardingTypeError", "ambiguous"],
-    ("explicit", "out"): ["float32[8@hosts,6]", "float32[8@hosts,6@inside]"],
+    ("explicit", "out"): ["float32[8@hosts,6]", "[('all-reduce', ('inside',))]"],
+    ("explicit", "unreduced"): ["float32[8@hosts,6]{U:inside} [6.0, 30.0]", "float32[8@hosts,6] [36.0, 36.0]"],
     ("explicit", "index"): ["float32[4@inside]"],
     ("explicit", "within"): ["float32[8@hosts,8@inside]"],
+    ("explicit", "manual"): [
+        "inside: float32[2,3]{V:(hosts,inside)}",
+        "outside: float32[8@hosts]",
+        "[('all-reduce', ('inside',))]",
+    ],
     ("explicit", "jit"): ["(8, 8) float32[8@hosts,8]"],
     ("explicit", "reshard"): ["float32[8@hosts,8]", "[('all-to-all', 48)]"],
 }
