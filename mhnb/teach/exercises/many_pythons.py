@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from mhnb.teach.check import (
-    assert_equal,
-    call_answer,
-)
+from mhnb.core.ranks import pluralize
+from mhnb.teach.check import assert_equal, call_answer
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
 
 def _my_label(process: ProcessInfo, label: Any) -> str:
-    assert_equal(label, f"rank {process.rank} of {process.process_count}", "label")
+    hints = {
+        f"rank {process.rank} of {process.device_count}": "N is the number of ranks, and this is the number of devices"
+    }
+    for rank in range(process.process_count):
+        hints[f"rank {rank} of {process.process_count}"] = (
+            "That is another rank's label, because all ranks run the same line"
+        )
+    hint = hints.get(label, "") if isinstance(label, str) else ""
+    assert_equal(label, f"rank {process.rank} of {process.process_count}", "label", hint=hint)
     return "each rank has its own label"
 
 
@@ -23,7 +29,7 @@ def _log_once(process: ProcessInfo, log: Any) -> str:
             got,
             text if process.rank == 0 else None,
             f"log({text!r})",
-            hint="Rank 0 returns the text, every other rank None",
+            hint="Every rank runs the same function, so the function must ask on which rank it is",
         )
     return "rank 0 returns the text, the others None"
 
@@ -32,10 +38,12 @@ def _pull_each(process: ProcessInfo, labels: Any) -> str:
     del process
     if not isinstance(labels, list):
         raise WrongAnswer(
-            f"the answer is a {type(labels).__name__}, {labels!r}", expected="a list with one label for each rank"
+            f"the answer is a {type(labels).__name__}, {labels!r}",
+            expected="a list with one label for each rank",
+            hint="The ranks have different labels, and each of them is wanted",
         )
     if len(labels) < 2:
-        raise WrongAnswer(f"the list has {len(labels)} labels", expected="one for each rank")
+        raise WrongAnswer(f"the list has {pluralize(len(labels), 'label')}", expected="one for each rank")
     for rank, label in enumerate(labels):
         assert_equal(label, f"rank {rank} of {len(labels)}", f"the label of rank {rank}")
     return f"{len(labels)} labels, in rank order"
@@ -57,7 +65,11 @@ LESSON = Lesson(
             "Set label to 'rank K of N' on each rank, such as 'rank 2 of 4'.",
             _my_label,
             "easy",
-            ("Two functions of JAX give the two numbers: `process_index` and `process_count`.",),
+            (
+                "All ranks run the same line, so the line must ask JAX for both numbers.",
+                'The section "The same cell on every rank" prints both numbers.',
+                "An f-string can contain the results of `process_index` and `process_count`.",
+            ),
         ),
         Exercise(
             "log_once",
@@ -65,7 +77,11 @@ LESSON = Lesson(
             "Write log(text): it returns the text on rank 0 and None on every other rank.",
             _log_once,
             "easy",
-            ("Only the returned value depends on the rank.",),
+            (
+                "Only the returned value depends on the rank.",
+                "`jax.process_index() == 0` is true on one rank only.",
+                "An expression of the form `a if condition else b` is enough.",
+            ),
         ),
         Exercise(
             "pull_each",
@@ -73,7 +89,10 @@ LESSON = Lesson(
             "Pull the label of every rank into the notebook, as a list.",
             _pull_each,
             "easy",
-            ("A flag of %mhjax pull returns each rank's own value.",),
+            (
+                "A flag of %mhjax pull returns each rank's own value.",
+                'The section "Copy a value to the ranks and back" copies `y` in this way.',
+            ),
             side="notebook",
         ),
     ),

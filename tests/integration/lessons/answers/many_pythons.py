@@ -10,9 +10,10 @@ ANSWERS = {
     "my_label": Answer(
         [
             (_LABEL.format("'rank 2 of 4'"), "label is 'rank 2 of 4', expected 'rank ‹rank› of 4'"),
+            (_LABEL.format("'rank 0 of 4'"), "That is another rank's label"),
             (
                 _LABEL.format("f'rank {jax.process_index()} of {jax.device_count()}'"),
-                "label is 'rank ‹rank› of 8', expected",
+                "this is the number of devices",
             ),
             (_LABEL.format("jax.process_index()"), "(int, not str)"),
             (_LABEL.format("..."), "the cell still contains ...; replace it first"),
@@ -21,6 +22,7 @@ ANSWERS = {
     "log_once": Answer(
         [
             (_LOG.format("return text"), "log('loss 0.5') is 'loss 0.5', expected None"),
+            (_LOG.format("return None"), "so the function must ask on which rank it is"),
             (_LOG.format("return text if jax.process_index() == 1 else None"), "not yet · 01.2 log_once on ranks 0-1"),
             (_LOG.format("print(text)"), "not yet · 01.2 log_once on rank 0"),
             ("%%mhjax\nmhnb.teach.check('log_once', 'loss')", "expected a function of one text"),
@@ -30,7 +32,7 @@ ANSWERS = {
         [
             (_PULL.format("label = 'rank 0 of 4'"), "expected a list with one label for each rank"),
             (_PULL.format("%mhjax pull label --each\nlabel = label[::-1]"), "the label of rank 0 is 'rank 3 of 4'"),
-            (_PULL.format("%mhjax pull label --each --ranks 0"), "the list has 1 labels"),
+            (_PULL.format("%mhjax pull label --each --ranks 0"), "the list has 1 label expected one for each rank"),
             ("%%mhjax\nmhnb.teach.check('pull_each', label)", "remove %%mhjax from this cell"),
         ],
         setup="%%mhjax\nlabel = f'rank {jax.process_index()} of {jax.process_count()}'",
