@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.check import (
-    assert_equal,
-    call_answer,
-)
+from mhnb.teach.check import assert_equal, call_answer
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
 
@@ -25,8 +22,19 @@ def _n_devices_in_mesh(process: ProcessInfo, n_devices_in_mesh: Any) -> str:
         raise WrongAnswer(
             f"it returns {float(got)}",
             expected=f"{float(devices)}: {where} has {devices} device{'s' * (devices > 1)}",
+            hint=_name_count(process, got),
         )
     return f"{float(got)} with {devices} device{'s' * (devices > 1)} in total"
+
+
+def _name_count(process: ProcessInfo, got: Any) -> str:
+    """Describe what was counted instead, if that is known."""
+    counts: dict[float, str] = {
+        process.local_device_count: "the number of this rank's own devices",
+        process.process_count: "the number of processes",
+    }
+    name = counts.get(float(got)) if process.rank is not None else None
+    return f"That is {name}" if name else ""
 
 
 def _count_devices(process: ProcessInfo) -> int:
@@ -48,7 +56,11 @@ def _my_positions(process: ProcessInfo, positions: Any) -> str:
             f"positions holds {type(positions[0]).__name__}", expected="integers: positions in jax.devices()"
         )
     ids = [device.id for device in jax.local_devices()]
-    hint = "A device's id is not its position: ids leave gaps between processes" if positions == ids != wanted else ""
+    hint = ""
+    if positions == ids:
+        hint = "A device's id is not its position: ids leave gaps between processes"
+    elif positions == list(range(len(devices))):
+        hint = "These are the positions of all devices"
     assert_equal(positions, wanted, "positions", hint=hint)
     return f"{process.local_device_count} positions on each rank, each position once"
 
@@ -58,9 +70,8 @@ def _owner_of(process: ProcessInfo, owner: Any) -> str:
 
     for position, device in enumerate(jax.devices()):
         got = call_answer(owner, position, what="of one position")
-        assert_equal(
-            got, device.process_index, f"owner({position})", hint="Each device has its process index as an attribute"
-        )
+        hint = "The owner depends on the position, not on the rank that asks" if got == process.rank else ""
+        assert_equal(got, device.process_index, f"owner({position})", hint=hint)
     return f"right for all {process.device_count} devices"
 
 
@@ -86,7 +97,11 @@ LESSON = Lesson(
             "Return the number of all devices as a float32 scalar: 8.0 on 4 hosts with 2 devices each, 1.0 in the notebook alone.",
             _n_devices_in_mesh,
             "easy",
-            ("One function counts the devices of all processes, another only those of this process.",),
+            (
+                "One function counts the devices of all processes, another only those of this process.",
+                'The section "Count" calls both.',
+                "Only the call inside `jnp.float32` is wrong.",
+            ),
             side="both",
         ),
         Exercise(
@@ -95,7 +110,11 @@ LESSON = Lesson(
             "Set positions to the list of positions of this rank's own devices in jax.devices().",
             _my_positions,
             "easy",
-            ("This rank's devices are in the list of all devices: find the position of each.",),
+            (
+                "This rank's devices are in the list of all devices: find the position of each.",
+                "A Python list can find the position of an element itself: look for its method `index`.",
+                "Go through `jax.local_devices()` in a list comprehension.",
+            ),
         ),
         Exercise(
             "owner_of",
@@ -103,7 +122,11 @@ LESSON = Lesson(
             "Write owner(position): the process index of the rank that owns jax.devices()[position].",
             _owner_of,
             "easy",
-            ("Each device has its process index as an attribute.",),
+            (
+                "The list of all devices is the same on every rank, so look at the device at that position.",
+                "Each device has its process index as an attribute.",
+                'The section "List them" reads that attribute of every device.',
+            ),
         ),
     ),
 )
