@@ -102,5 +102,7 @@ def _print_processes() -> None:
 def _write_page(notebook: Any, html_path: Path) -> None:
     from nbconvert import HTMLExporter
 
-    page, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
+    # The page is written to any folder, so it contains the figures, which are beside the notebook.
+    exporter = HTMLExporter(template_name="lab", embed_images=True)
+    page, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"path": str(notebooks_dir())}})
     html_path.write_text(page, encoding="utf-8")

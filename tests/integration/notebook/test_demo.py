@@ -11,7 +11,7 @@ import pytest
 
 @pytest.mark.timeout(300)
 def test_demo_prints_output_of_every_rank(tmp_path: Path, leftovers: None) -> None:
-    """The demo's output in a pipe has all sections, each rank's process and output, and no colours; `--html` writes a page."""
+    """The demo's output in a pipe has all sections, each rank's output and no colours; `--html` writes a page with its figure."""
     page = tmp_path / "tour.html"
     command = [sys.executable, "-m", "mhnb", "demo", "--html", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
@@ -19,4 +19,7 @@ def test_demo_prints_output_of_every_rank(tmp_path: Path, leftovers: None) -> No
     assert "\x1b" not in done.stdout
     for expected in ("A mesh", "rank 3: process ", "psum 2016", "ValueError", "4 ranks stopped"):
         assert expected in done.stdout
-    assert "psum 2016" in page.read_text()
+    text = page.read_text()
+    assert "psum 2016" in text
+    assert "img/00_hosts.svg" not in text
+    assert 'src="data:image/svg+xml;base64,' in text

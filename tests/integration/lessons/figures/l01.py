@@ -1,4 +1,4 @@
-"""Lesson 01: the processes of a cluster, and what they send each other."""
+"""Lesson 01 and the tour: the processes of a cluster, and what they send each other."""
 
 from __future__ import annotations
 
@@ -63,8 +63,12 @@ def _draw_devices(drawing: Drawing, box: Box, rank: int) -> None:
     drawing.text(box.x + box.width / 2, box.bottom - 58, "devices", anchor="middle", size="small", style="quiet")
 
 
+def _hosts() -> Drawing:
+    return _draw_processes("", note="no device of the cluster")
+
+
 def _ranks() -> Drawing:
     return _draw_processes(read_assignment(), note="no x, and no device of the cluster")
 
 
-FIGURES: Mapping[str, Callable[[], Drawing]] = {"01_ranks.svg": _ranks}
+FIGURES: Mapping[str, Callable[[], Drawing]] = {"00_hosts.svg": _hosts, "01_ranks.svg": _ranks}
