@@ -21,14 +21,14 @@ _ELLIPSES = ("...", "…")
 
 
 def _find_lines(page: Path) -> Iterator[str]:
-    """Yield the command lines of a page's fences, and the spans of code that begin with a command."""
+    """Yield the command lines of fences, up to a comment or redirection, and the spans of code that begin with a command."""
     fenced = False
     for line in page.read_text().splitlines():
         text = line.strip()
         if text.startswith("```"):
             fenced = not fenced
         elif fenced:
-            yield re.split(r"\s{2,}|\s#\s", text.removeprefix("$ "))[0]
+            yield re.split(r"\s{2,}|\s[#>]\s", text.removeprefix("$ "))[0]
         else:
             yield from re.findall(r"(?<!`)`([^`]+)`(?!`)", line)
 
