@@ -118,6 +118,26 @@ def _read_mtime(path: Path) -> int:
         return 0
 
 
+def _refuse_foreign(environment: Mapping[str, str]) -> None:
+    """Refuse answers of another user: unread, they would look like none.
+
+    Raises:
+        InvalidRequest: the answers belong to another user.
+    """
+    folder = state_home(environment) / "lessons"
+    try:
+        is_own = folder.stat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        is_own = False
+    if not is_own:
+        raise InvalidRequest(
+            f"the answers in {folder} belong to another user, and mhnb reads only those of the user who runs it"
+            "\n  Fix: run this as that user, for example: runuser -l NAME -c 'mhnb progress --json'"
+        )
+
+
 def forget_records(name: str, environment: Mapping[str, str] = os.environ) -> None:
     """Remove the answers of all processes to one task.
 
@@ -284,8 +304,9 @@ def progress(
         environment: its MHNB_HOME chooses where answers are stored.
 
     Raises:
-        InvalidRequest: the lesson does not exist.
+        InvalidRequest: the lesson does not exist, or the answers belong to another user.
     """
+    _refuse_foreign(environment)
     chosen = lessons().values() if lesson is None else [find_lesson(lesson)]
     states = [read_lesson_state(each, environment=environment) for each in chosen]
     if as_json:
@@ -318,11 +339,12 @@ def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
     """Print your last answer, also after a restart of the notebook.
 
     Raises:
-        InvalidRequest: the task does not exist, or has not been answered yet.
+        InvalidRequest: the task does not exist or has not been answered yet, or the answers belong to another user.
     """
     name = current_name(name)
     if name not in tasks():
         raise InvalidRequest(format_unknown("exercise or prediction", str(name), tasks()))
+    _refuse_foreign(environment)
     records = read_records(name, environment)
     if not records:
         raise InvalidRequest(f"{name} has not been answered yet; mhnb.teach.progress() shows which tasks have")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from mhnb.system.run_dir import (
     write_run_record,
 )
 from mhnb.system.trace import append_to_profile, profile_path
-from mhnb.teach.progress import AnswerRecord, read_records, write_record
+from mhnb.teach.progress import AnswerRecord, progress, read_records, recall, write_record
 from tests.support.source import ROOT
 
 OTHER_UID = 65534
@@ -561,3 +562,16 @@ def test_unreadable_answer_is_ignored(home: Path, text: str) -> None:
     write_record("made", AnswerRecord(0, 2, True, "right", "1"), environment)
     (home / "lessons" / "made" / "rank1.json").write_text(text)
     assert [record.rank for record in read_records("made", environment)] == [0]
+
+
+@as_root
+def test_progress_of_another_user_is_refused(home: Path) -> None:
+    """Answers that another user owns are refused with the fix, because an unread answer looks like one that was not given."""
+    environment = {"MHNB_HOME": str(home)}
+    assert '"tries": 0' in str(progress("01", as_json=True, environment=environment))
+    write_record("my_label", AnswerRecord(0, 1, True, "right", "1"), environment)
+    assert '"done": true' in str(progress("01", as_json=True, environment=environment))
+    give_away(home)
+    for read in (partial(progress, "01", as_json=True), partial(recall, "my_label")):
+        with pytest.raises(InvalidRequest, match=r"belong to another user.*\n  Fix: run this as that user"):
+            read(environment=environment)
