@@ -16,7 +16,10 @@ ANSWERS = {
         [
             (_STEP.format(f"{_MEAN}\n    return jax.tree_map(lambda p, g: p - 0.1 * g, w, grads)"), "AttributeError"),
             (_STEP.format(f"{_MEAN}\n    return w - 0.1 * jax.lax.pmean(grads, 'batch')"), "nbound axis name"),
-            (_STEP.format(f"{_MEAN}\n    return w - 0.1 * grads / 8"), "the new w on device"),
+            (
+                _STEP.format(f"{_MEAN}\n    return w - 0.1 * grads / 8"),
+                "Every number of your gradient is 0.125 times the right one",
+            ),
             (
                 _STEP.format(f"{_MEAN}\n    return jax.lax.with_sharding_constraint(w - 0.1 * grads, whole)[:3]"),
                 "the new w is float32[3], expected float32[6]",
@@ -25,8 +28,11 @@ ANSWERS = {
     ),
     "accumulate_once": Answer(
         [
-            (_ACCUMULATE.format(f"return {_LOCAL} / len(xs)"), "accumulate(w, xs) on device"),
-            (_ACCUMULATE.format(f"return jax.lax.psum({_LOCAL}, 'data') / len(xs)"), "accumulate(w, xs) on device"),
+            (_ACCUMULATE.format(f"return {_LOCAL} / len(xs)"), "Your gradient differs from device to device"),
+            (
+                _ACCUMULATE.format(f"return jax.lax.psum({_LOCAL}, 'data') / len(xs)"),
+                "Every number of your gradient is 8 times the right one",
+            ),
             (
                 _ACCUMULATE.format(
                     "add = lambda total, x: (total + jax.lax.pmean(jax.grad(loss)(w, x), 'data'), None)\n"
@@ -45,9 +51,9 @@ ANSWERS = {
     ),
     "split_params": Answer(
         [
-            (_SPEC.format("return P('data')"), "which does not fit"),
-            (_SPEC.format("return P()"), "a device holds 1536 bytes, expected at most 192"),
-            (_SPEC.format("return P('data') if shape and shape[0] % 8 == 0 else P()"), "spec_of((3, 128))"),
+            (_SPEC.format("return jax.P('data')"), "which does not fit"),
+            (_SPEC.format("return jax.P()"), "a device holds 1536 bytes, expected at most 192"),
+            (_SPEC.format("return jax.P('data') if shape and shape[0] % 8 == 0 else jax.P()"), "spec_of((3, 128))"),
             (_SPEC.format("return 'data'"), "is a str, expected a PartitionSpec"),
         ],
     ),
@@ -56,11 +62,11 @@ ANSWERS = {
 SAID = {
     ("training", "step-collectives"): ["all-reduce"],
     ("training", "train"): ["log: [", "rank 0 differs"],
-    ("training", "handbook"): ["nbound axis name"],
-    ("training", "handbook-map"): ["AttributeError", "tree_map"],
-    ("training", "handbook-key"): ["64 rows, 16 of them different"],
+    ("training", "printed"): ["nbound axis name"],
+    ("training", "printed-map"): ["AttributeError", "tree_map"],
+    ("training", "printed-key"): ["64 rows, 16 of them different"],
     ("training", "reveal-rows_that_differ"): ["it is 16"],
-    ("training", "handbook-local"): ["ncompatible devices"],
+    ("training", "printed-local"): ["ncompatible devices"],
     ("training", "twin"): ["True"],
     ("training", "together"): ["OrderMismatch", "nothing was launched"],
     ("training", "restore"): ["step 40"],
@@ -69,9 +75,9 @@ SAID = {
         "P('data', None): holds 32768, sends [('all-gather', 32768",
         "P(None, 'data'): holds 32768, sends [('all-gather', 8192",
     ],
-    ("training", "accumulate-collectives"): ["all-reduce f32[4] data (hosts) 4 16 B 12 B"],
+    ("training", "accumulate"): ["all-reduce runs 4 times, with 16 bytes per device"],
     ("training", "uneven"): ["in order 243 · longest first 158 · mean 154.5"],
     ("training", "restart"): ["replayed In [2-5] and 1 push"],
 }
 
-ALIKE = [("training", r"^ *after 50 steps ([0-9.]+)$", ("more", "resumed"))]
+ALIKE = [("training", r"^ *after 50 steps ([0-9.]+)$", ("save", "resumed"))]
