@@ -37,7 +37,8 @@ def _from_environment(process: ProcessInfo, arguments: Any) -> str:
             raise WrongAnswer(f"arguments(environ) returns a {type(got).__name__}", expected="a dict")
         wanted = {"coordinator_address": "node7:1234", "num_processes": 4, "process_id": rank}
         for name, value in wanted.items():
-            assert_equal(got.get(name), value, f"{name} for RANK={rank}")
+            hint = "Environment variables are strings" if got.get(name) == str(value) else ""
+            assert_equal(got.get(name), value, f"{name} for RANK={rank}", hint=hint)
         if extra := sorted(set(got) - set(wanted)):
             raise WrongAnswer(f"initialize also gets {', '.join(extra)}", expected=f"only {', '.join(wanted)}")
     assert_equal(
@@ -56,7 +57,7 @@ LESSON = Lesson(
             "who_logs",
             "Two plain processes run the script. How many of them print the line that begins with 'log:'?",
             (0, 1, 2),
-            "Both run the same file, and the cell of rank 0 is inside an if.",
+            "Both run the same file, and initialize gives each another process index. The cell for rank 0 is inside an if on that index.",
         ),
         Exercise(
             "can_leave",
@@ -64,7 +65,10 @@ LESSON = Lesson(
             "Write source, the text of a cell in plain Python that prints the sum of the numbers below 10.",
             _can_leave,
             "easy",
-            ("A script has no magics, and does not import mhnb.",),
+            (
+                "A script has no magics and no shell commands, and does not import mhnb.",
+                "What does the shell command do with the value? Python has a function for that.",
+            ),
             side="notebook",
         ),
         Exercise(
@@ -73,7 +77,11 @@ LESSON = Lesson(
             "Write arguments(environ): the arguments of initialize as a dict, from MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK.",
             _from_environment,
             "medium",
-            ("The address has two parts, and the other two are numbers.",),
+            (
+                "The coordinator's address is a host and a port with a colon between them.",
+                "Environment variables are strings; which of the arguments does `initialize` need as numbers?",
+                "Look whether the variables are there before you read them.",
+            ),
             side="notebook",
         ),
     ),
