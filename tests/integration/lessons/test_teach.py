@@ -119,6 +119,7 @@ TRUTHS: dict[str, object] = {
     "held_kib": 2048,
     "batches_each": (3, 3, 2, 2),
     "never_read": 3000,
+    "two_orders": (13, 22),
     "after_the_hang": "tainted",
     "rows_times_whole": 0,
     "type_of_sum": "float32[8@hosts,6@inside]",

@@ -11,7 +11,7 @@ _FOLDED = "jax.random.fold_in(jax.random.key(0), jax.process_index())"
 ANSWERS = {
     "in_order": Answer(
         [
-            (_ORDER.format("list(names)"), "the order is the same in every process"),
+            (_ORDER.format("list(names)"), "depends on the hash seed of its process"),
             (_ORDER.format("sorted(names, key=hash)"), "in_order of 3 names is ["),
             (_ORDER.format("sorted(names, reverse=jax.process_index() == 1)"), "not yet · 08.1 in_order on rank 1"),
             (_ORDER.format("tuple(sorted(names))"), "(tuple, not list)"),
@@ -19,16 +19,20 @@ ANSWERS = {
     ),
     "keys_apart": Answer(
         [
-            (_KEYS.format(_KEY, _KEY), "every rank draws its own data"),
-            (_KEYS.format(_FOLDED, _FOLDED), "parameters begin equal on every rank"),
-            (_KEYS.format(_KEY, "jax.random.key(jax.process_index())"), "data_key is [0, 1], expected"),
+            (_KEYS.format(_KEY, _KEY), "data_key is the same on every rank, expected a key for each rank"),
+            (_KEYS.format(_FOLDED, _FOLDED), "params_key depends on the number of this rank"),
+            (_KEYS.format(_KEY, "jax.random.key(jax.process_index())"), "data_key has a seed of its own"),
+            (_KEYS.format("jax.random.key(7)", _FOLDED), "params_key is not the key that the exercise names"),
             (_KEYS.format("0", _FOLDED), "params_key is a int, expected one key"),
         ],
     ),
     "agreed_start": Answer(
         [
-            (_START.format("drawn"), "start is 107, expected 100 hint That is what rank 1 drew itself"),
-            (_START.format("int(multihost_utils.process_allgather(np.array(drawn)).max())"), "Take what rank 0 drew"),
+            (_START.format("drawn"), "That is what rank 1 drew itself"),
+            (
+                _START.format("int(multihost_utils.process_allgather(np.array(drawn)).max())"),
+                "Every rank needs the number that rank 0 drew",
+            ),
             (_START.format("drawn if jax.process_index() == 0 else None"), "start is None, expected 100"),
         ],
         setup="%%mhjax\ndrawn = 100 + 7 * jax.process_index()",
@@ -44,8 +48,8 @@ SAID = {
     ("order", "parity"): ["tainted"],
     ("order", "gate"): ["NotClean", "was not run"],
     ("order", "shapes"): ["OrderMismatch", "f32[4", "f32[8"],
-    ("order", "sets"): ["2 different outputs"],
+    ("order", "reveal-two_orders"): ["it is [13.0, 22.0]"],
     ("order", "dicts"): ["ranks 0-1", "['wq', 'wk', 'wv'] ['wk', 'wq', 'wv']"],
     ("order", "seeds"): ["same key 0.", "numbers differ by rank"],
-    ("order", "replay"): ["replayed In [2-5]", "left out · In [6]: tainted"],
+    ("order", "replay"): ["replayed In [2,4,7-8]", "left out · In [9]: tainted"],
 }
