@@ -23,9 +23,16 @@ def _log_from_one(process: ProcessInfo, report: Any) -> str:
         values = scale * np.arange(process.device_count, dtype=np.float32)
         x = jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
         got = call_answer(report, x, what="of a global array")
-        assert_equal(
-            got, f"sum {values.sum()}" if process.rank == 0 else None, f"report(x) with the sum {values.sum()}"
+        local = sum(float(shard.data.sum()) for shard in x.addressable_shards)
+        hint = (
+            "Every rank returned the text, so four lines would be printed"
+            if process.rank and got is not None
+            else "That is the sum of this rank's own shards"
+            if got == f"sum {local}"
+            else ""
         )
+        wanted = f"sum {values.sum()}" if process.rank == 0 else None
+        assert_equal(got, wanted, f"report(x) with the sum {values.sum()}", hint=hint)
     return "every rank computes the sum, and rank 0 returns the text"
 
 
@@ -34,7 +41,12 @@ def _any_rank(process: ProcessInfo, any_rank: Any) -> str:
     for raised, wanted in (({last}, True), (set(), False), (set(range(last + 1)), True)):
         got = call_answer(any_rank, process.rank in raised, what="of one flag")
         where = f"set on rank {last} only" if raised == {last} else "set on every rank" if raised else "set on no rank"
-        assert_equal(bool(got), wanted, f"any_rank(flag), with the flag {where},")
+        hint = (
+            "That is this rank's own flag. It does not know those of the others"
+            if got is (process.rank in raised)
+            else ""
+        )
+        assert_equal(bool(got), wanted, f"any_rank(flag), with the flag {where},", hint=hint)
     return "all ranks return the same answer, whichever rank set the flag"
 
 
@@ -65,10 +77,11 @@ LESSON = Lesson(
     "The deadlock lab",
     (
         Prediction(
-            "after_the_hang",
-            "A collective hangs on rank 0 and is interrupted after a few seconds. In which state is the cluster then?",
-            ("clean", "split", "tainted", "dead"),
-            "The collective was abandoned. It is still queued on rank 0, and could pair up with a later one.",
+            "prints_of_b",
+            "Rank 0 calls a sum over all ranks between print A and print B. The others skip the sum. How many ranks print B?",
+            (0, 1, 3, 4),
+            "JAX starts a program and returns before it has finished, which is called asynchronous dispatch. "
+            "So rank 0 went on and printed B, too. It waits only where a value is needed, here at the end of the cell.",
         ),
         Exercise(
             "log_from_one",
@@ -76,7 +89,10 @@ LESSON = Lesson(
             "Fix report(x): it returns 'sum ...' on rank 0 and None on the other ranks, and no rank waits forever.",
             _log_from_one,
             "easy",
-            ("The sum is a collective: every rank calls it. Only the returned value may depend on the rank.",),
+            (
+                "The sum is a collective. Which ranks call it now, and which would have to?",
+                "Move the sum out of the if, with float around it. Only the value that is returned may depend on the rank.",
+            ),
         ),
         Exercise(
             "any_rank",
@@ -84,7 +100,11 @@ LESSON = Lesson(
             "Write any_rank(flag): it returns True on every rank if at least one rank passes True.",
             _any_rank,
             "medium",
-            ("Every rank needs the flags of all ranks. Then each can decide on its own.",),
+            (
+                "Every rank needs the flags of all ranks. Then each can decide on its own.",
+                "process_allgather collects a NumPy value of every rank, and gives all of them to every rank.",
+                "All ranks must call it, whatever their own flag is. So it cannot be inside an if on the flag.",
+            ),
         ),
         Exercise(
             "pad_last",
@@ -92,7 +112,10 @@ LESSON = Lesson(
             "Write pad(rows): it returns 4 rows on every rank, with zeros below the real ones, and a mask of 4 booleans.",
             _pad_last,
             "medium",
-            ("Count the missing rows first. The mask is True for each real row.",),
+            (
+                "Count the missing rows first, and make that many rows of zeros with the columns and the type of the others.",
+                "np.concatenate puts rows below each other. The mask compares the position of each row with the number of real ones.",
+            ),
         ),
     ),
 )

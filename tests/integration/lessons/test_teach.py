@@ -120,7 +120,7 @@ TRUTHS: dict[str, object] = {
     "batches_each": (3, 3, 2, 2),
     "never_read": 3000,
     "two_orders": (13, 22),
-    "after_the_hang": "tainted",
+    "prints_of_b": 4,
     "rows_times_whole": 0,
     "type_of_sum": "float32[8@hosts,6@inside]",
     "shape_inside": (2,),
