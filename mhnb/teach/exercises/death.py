@@ -43,10 +43,11 @@ def _each_piece_once(process: ProcessInfo, pieces: Any) -> str:
             raise WrongAnswer(f"pieces(x) returns a {type(got).__name__}", expected="a list of arrays")
         wanted = [np.asarray(shard.data) for shard in x.addressable_shards if shard.replica_id == 0]
         if not _same_pieces(got, wanted):
+            note = "Another rank, or another device of this one, writes a copy of it" if len(got) > len(wanted) else ""
             raise WrongAnswer(
                 f"for spec {x.sharding.spec} this rank writes {_format_pieces(got)}",
                 expected=_format_pieces(wanted),
-                hint="One of several equal copies is replica 0",
+                note=note,
             )
     return f"each shard once, for {len(_SPECS)} shardings"
 
@@ -78,9 +79,13 @@ def _read_own(process: ProcessInfo, restore: Any) -> str:
             raise WrongAnswer(f"the array has {x.sharding}", expected=f"the given sharding, {sharding.spec}")
         assert_shards(x, values, f"the array with spec {sharding.spec}", process)
         needed = sum(shard.data.nbytes for shard in x.addressable_shards)
-        read = sum(values[box].nbytes for box in requested)
+        read = sum(values[index].nbytes for index in requested)
         if read > needed:
-            raise WrongAnswer(f"with spec {sharding.spec} this rank reads {read} bytes", expected=f"at most {needed}")
+            raise WrongAnswer(
+                f"with spec {sharding.spec} this rank reads {read} bytes",
+                expected=f"at most {needed}",
+                note="The array is right, but its devices do not hold all that was read",
+            )
     return "each rank reads only what its own devices hold"
 
 
@@ -101,7 +106,8 @@ def _common_step(process: ProcessInfo, common: Any) -> str:
     )
     for what, saved, wanted in cases:
         got = call_answer(common, set(saved), what="of a set of steps")
-        assert_equal(int(got), wanted, f"common(saved), if {what},")
+        hint = "Another rank does not have that step" if got > wanted else ""
+        assert_equal(int(got), wanted, f"common(saved), if {what},", hint=hint)
     return "all ranks continue from the newest step that every rank has"
 
 
@@ -113,7 +119,8 @@ LESSON = Lesson(
             "ranks_left",
             "Rank 2 of 4 is killed. How many ranks are alive when the cell has ended?",
             (4, 3, 1, 0),
-            "The other ranks would wait forever for the dead one. JAX would stop them later; mhnb stops them at once.",
+            "A cluster is one program in many processes, and the others cannot go on without the dead one. "
+            "JAX ends them once it notices; mhnb ends them at once.",
         ),
         Exercise(
             "each_piece_once",
@@ -121,7 +128,10 @@ LESSON = Lesson(
             "Write pieces(x): the shards that this rank writes, so that across all ranks each shard is written exactly once.",
             _each_piece_once,
             "medium",
-            ("One of several equal copies is replica 0.",),
+            (
+                "Look at the shards of an array that is not split at all: every device has the same one. Who writes it?",
+                "Each shard has a replica_id, and it differs between equal copies, also between those on two ranks.",
+            ),
         ),
         Exercise(
             "read_own",
@@ -129,7 +139,10 @@ LESSON = Lesson(
             "Write restore(shape, sharding, read): the global array, reading no more than this rank's devices hold.",
             _read_own,
             "medium",
-            ("One function of JAX calls a reader only for the shards of this process.",),
+            (
+                "One function of JAX calls a reader only for the shards of this process. The lesson has used it.",
+                "It takes a shape, a sharding and a function of an index, so read can be passed as it is.",
+            ),
         ),
         Exercise(
             "common_step",
@@ -137,7 +150,11 @@ LESSON = Lesson(
             "Write common(saved): the largest step that every rank has saved.",
             _common_step,
             "hard",
-            ("A step counts if every rank has it. What do ranks with different numbers of steps exchange?",),
+            (
+                "A step counts if every rank has it. So each rank needs to know the steps of all the others.",
+                "What the ranks exchange must have the same shape on all of them, but they have different numbers of steps.",
+                "All steps are below 100, so 100 booleans say which ones a rank has. process_allgather gives them to all.",
+            ),
         ),
     ),
 )

@@ -12,7 +12,7 @@ _GATHER = "multihost_utils.process_allgather"
 ANSWERS = {
     "each_piece_once": Answer(
         [
-            (_PIECES.format(_SHARDS), "expected"),
+            (_PIECES.format(_SHARDS), "writes a copy of it"),
             (_PIECES.format(f"{_SHARDS} if jax.process_index() == 0"), "this rank writes nothing, expected 1 of shape"),
             (_PIECES.format("np.asarray(x.addressable_shards[0].data)"), "this rank writes 1 of shape"),
             (_PIECES.format("np.asarray(x)"), "non-addressable"),
@@ -20,11 +20,14 @@ ANSWERS = {
     ),
     "read_own": Answer(
         [
-            (_RESTORE.format(f"{_ALL}\n    return jax.device_put(everything, sharding)"), "bytes, expected at most"),
+            (
+                _RESTORE.format(f"{_ALL}\n    return jax.device_put(everything, sharding)"),
+                "its devices do not hold all that was read",
+            ),
             (_RESTORE.format(f"{_ALL}\n    return everything"), "is a numpy ndarray, expected a jax.Array"),
             (
                 _RESTORE.format(
-                    "return jax.make_array_from_callback(shape, NamedSharding(sharding.mesh, P('data')), read)"
+                    "return jax.make_array_from_callback(shape, jax.NamedSharding(sharding.mesh, jax.P('data')), read)"
                 ),
                 "expected the given sharding",
             ),
