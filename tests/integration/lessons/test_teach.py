@@ -79,6 +79,13 @@ def test_every_solution_belongs_to_an_exercise() -> None:
     assert sorted(path.stem for path in folder.iterdir()) == sorted(task_names(Exercise))
 
 
+def test_a_solution_replaces_its_cell() -> None:
+    """A solution has the imports of the cell that it replaces, so that it also runs on fresh ranks."""
+    for cell in (cell for path in lessons() for cell in read_lesson(path).code if cell.exercise):
+        imports = [line for line in cell.source.splitlines() if line.startswith(("import ", "from "))]
+        assert [line for line in imports if line not in right_answer(str(cell.exercise)).splitlines()] == [], cell.id
+
+
 def test_no_lesson_shows_a_solution() -> None:
     """No notebook has the lines of a right answer that are not in the exercise's own stub."""
     cells = [cell for path in lessons() for cell in read_lesson(path).cells]
@@ -312,7 +319,7 @@ def test_hints_come_one_by_one(capsys: pytest.CaptureFixture[str], monkeypatch: 
 def test_a_solution_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     """A solution is printed as the whole cell, with the magic on its first line; a prediction has none."""
     mhnb.teach.solution("my_label")
-    assert capsys.readouterr().out.startswith("%%mhjax\nlabel = ")
+    assert capsys.readouterr().out.startswith("%%mhjax\nimport mhnb.teach\nlabel = ")
     with pytest.raises(InvalidRequest, match="a prediction, not an exercise"):
         mhnb.teach.solution("count_all")
 
