@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +55,28 @@ def test_lab_opens_the_requested_lesson(tmp_path: Path, capsys: pytest.CaptureFi
     assert {find_lesson(name) for name in ("2", "02", "devices")} == {"02_devices.ipynb"}
     assert main(["lab", "--lesson", "77", "--folder", str(tmp_path)]) == 1
     assert "--lesson: unknown lesson '77'; expected 00, tour, 01" in capsys.readouterr().err
+
+
+def test_lab_keeps_copies_with_former_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A student's copies from before the lessons had new numbers are kept and named, and the current lesson opens."""
+    for name in ("04_arrays.ipynb", "02_devices.ipynb", "04_mine.ipynb"):
+        (tmp_path / name).write_text("mine")
+    opened: list[str] = []
+
+    def record(command: Sequence[str]) -> int:
+        opened.extend(command)
+        return 0
+
+    monkeypatch.setattr("mhnb.cli.lab.find_spec", lambda _: True)
+    monkeypatch.setattr("mhnb.cli.lab._run_until_exit", record)
+    assert main(["lab", "--lesson", "arrays", "--folder", str(tmp_path)]) == 0
+    assert str(tmp_path / "07_arrays.ipynb") in opened
+    assert "your copies with the former ones are kept: 04_arrays.ipynb\n" in capsys.readouterr().out
+    assert {(tmp_path / name).read_text() for name in ("04_arrays.ipynb", "02_devices.ipynb", "04_mine.ipynb")} == {
+        "mine"
+    }
 
 
 @pytest.mark.parametrize(
