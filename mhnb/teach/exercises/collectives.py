@@ -34,7 +34,11 @@ def _variance_in_one(process: ProcessInfo, variance: Any) -> str:
     call_answer(callable, variance, what="of a global array")
     got, wanted = float(jax.jit(variance)(x)), float(values.var())
     if not np.isclose(got, wanted, rtol=1e-4):
-        raise WrongAnswer(f"variance(x) is {got:.6g}", expected=f"{wanted:.6g}, the variance of all elements")
+        raise WrongAnswer(
+            f"variance(x) is {got:.6g}",
+            expected=f"{wanted:.6g}, the variance of all elements",
+            note="The variance is the mean of (x - m)², where m is the mean of all elements",
+        )
     return f"right; it runs {check_budget(Budget({'all-reduce': 1}, nbytes_per_device=8), variance, x)}"
 
 
@@ -68,6 +72,7 @@ def _abstract_array(name: str, shape: tuple[int, ...], mesh: Any, spec: Any) -> 
         raise WrongAnswer(
             f"a device holds {nbytes} bytes of {name} ({tuple(shard_shape)} of {shape})",
             expected=f"at most {16 * _KIB}",
+            note="x has 128 KiB in all, and w has 32 KiB",
         )
     return jax.ShapeDtypeStruct(shape, np.float32, sharding=sharding)
 

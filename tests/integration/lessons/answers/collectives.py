@@ -18,12 +18,14 @@ ANSWERS = {
                 "bytes, expected at most 8",
             ),
             (_VARIANCE.format("x.std()"), "variance(x) is 2.44105, expected 5.95874"),
+            (_VARIANCE.format("x.var(ddof=1)"), "The variance is the mean of (x - m)²"),
         ],
     ),
     "stay_inside": Answer(
         [
             (_INSIDE.format("P('data', None)", "P('data', None)"), "a device holds 32768 bytes of x"),
             (_INSIDE.format("P(('data', 'model'), None)", "P()"), "a device holds 32768 bytes of w"),
+            (_INSIDE.format("P()", "P('model', None)"), "x has 128 KiB in all"),
             (
                 _INSIDE.format("P(('data', 'model'), None)", "P('data', None)"),
                 "bytes for other hosts, expected at most 0",
