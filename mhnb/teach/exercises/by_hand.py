@@ -81,8 +81,18 @@ def _centered(process: ProcessInfo, centered: Any) -> str:
         "each device subtracts the mean of its own piece",
         f"the mean of the whole array, {values.mean():g}, on every device",
     )
+    _check_subtracted(mapped(x), values)
     _compare(mapped, x, values - values.mean(), "centered(piece)", process, mistake=mistake)
     return f"the mean of the result is 0; it runs {check_budget(Budget({'all-reduce': 1}, nbytes_per_device=4), mapped, x)}"
+
+
+def _check_subtracted(got: Any, values: np.ndarray) -> None:
+    """Raise if all devices of this process subtract the same wrong number."""
+    if got.shape != values.shape:
+        return
+    by = np.concatenate([values[shard.index] - np.asarray(shard.data) for shard in got.addressable_shards])
+    if np.allclose(by, by[0]) and not np.isclose(by[0], values.mean()):
+        raise WrongAnswer(f"every device subtracts {by[0]:g}", expected=f"the mean of all numbers, {values.mean():g}")
 
 
 def _ring_gather(process: ProcessInfo, gather: Any) -> str:
@@ -94,9 +104,19 @@ def _ring_gather(process: ProcessInfo, gather: Any) -> str:
         f"each device has its own piece {n} times",
         "the pieces of all devices",
     )
+    _check_order(mapped(x), values, n)
     _compare(mapped, x, np.tile(values, n), "gather(piece)", process, mistake=mistake)
     budget = Budget({"collective-permute": n - 1}, nbytes_per_device=(n - 1) * 12)
     return f"every device has all shards in order; it runs {check_budget(budget, mapped, x)}"
+
+
+def _check_order(got: Any, values: np.ndarray, n: int) -> None:
+    """Raise if this process's devices have all numbers in another order."""
+    if got.shape != (n * values.size,):
+        return
+    held = [np.asarray(shard.data) for shard in got.addressable_shards]
+    if all((np.sort(each) == values).all() for each in held) and any((each != values).any() for each in held):
+        raise WrongAnswer("each device has all pieces, in another order", expected="the order of the devices")
 
 
 def _own_share(process: ProcessInfo, share: Any) -> str:
@@ -139,7 +159,7 @@ LESSON = Lesson(
         Exercise(
             "ring_gather",
             "an all-gather in a ring",
-            "Write gather(piece) with lax.ppermute: all pieces in order on every device, with at most 7 messages of one piece each.",
+            "Write gather(piece) with lax.ppermute: all pieces in order on every device, with at most 7 messages.",
             _ring_gather,
             "hard",
             (

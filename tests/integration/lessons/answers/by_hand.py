@@ -22,7 +22,11 @@ ANSWERS = {
                 _CENTERED.format("piece - piece.mean()"),
                 "each device subtracts the mean of its own piece, expected the mean of the whole array, 325.5",
             ),
-            (_CENTERED.format("piece - lax.psum(piece.sum(), 'i') / piece.size"), "centered(piece) on device"),
+            (
+                _CENTERED.format("piece - lax.psum(piece.sum(), 'i') / piece.size"),
+                "every device subtracts 2604, expected the mean of all numbers, 325.5",
+            ),
+            (_CENTERED.format("piece - lax.pmean(piece, 'i')"), "centered(piece) on device"),
             (_CENTERED.format("piece - lax.all_gather(piece, 'i').mean()"), "1 all-gather, expected none"),
             (
                 _CENTERED.format("piece - lax.pmean(piece, 'i').mean()"),
@@ -34,6 +38,10 @@ ANSWERS = {
         [
             (
                 _RING.format(steps=7, ring=_FORWARD, give="found.ravel()"),
+                "each device has all pieces, in another order, expected the order of the devices",
+            ),
+            (
+                _RING.format(steps=7, ring=_FORWARD, give="0 * found.ravel()"),
                 "gather(piece) on device",
             ),
             (
