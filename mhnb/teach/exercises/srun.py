@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import subprocess
+import sys
 from typing import Any
 
 from mhnb.core.export import translate_cell
@@ -13,6 +13,9 @@ from mhnb.teach.check import (
 )
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
+_SHOW = "_show = lambda value: None if value is None else print(repr(value))\n"
+"""As in an exported script: prints the last value of a cell."""
+
 
 def _can_leave(process: ProcessInfo, source: Any) -> str:
     del process
@@ -21,10 +24,14 @@ def _can_leave(process: ProcessInfo, source: Any) -> str:
     translated = translate_cell(source)
     if translated.refused:
         raise WrongAnswer(translated.refused[0])
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(translated.text, "the exported cell", "exec"), {"_show": print})  # noqa: S102 the learner's own cell
-    assert_equal(out.getvalue(), "45\n", "its output")
+    # In a process of its own, as the script: what a child process prints counts as well.
+    command = [sys.executable, "-u", "-c", _SHOW + translated.text]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise WrongAnswer(f"the script ends with {(done.stderr.splitlines() or ['an error'])[-1]}")
+    shown = translated.shows_value and done.stdout.startswith("45\n")
+    note = "A script also prints the value of a cell's last line; bind it to a name" if shown else ""
+    assert_equal(done.stdout, "45\n", "its output", hint=note)
     return "plain Python, and it prints 45"
 
 
@@ -38,6 +45,8 @@ def _from_environment(process: ProcessInfo, arguments: Any) -> str:
         wanted = {"coordinator_address": "node7:1234", "num_processes": 4, "process_id": rank}
         for name, value in wanted.items():
             hint = "Environment variables are strings" if got.get(name) == str(value) else ""
+            if not got:
+                hint = "All four variables are in environ here"
             assert_equal(got.get(name), value, f"{name} for RANK={rank}", hint=hint)
         if extra := sorted(set(got) - set(wanted)):
             raise WrongAnswer(f"initialize also gets {', '.join(extra)}", expected=f"only {', '.join(wanted)}")
