@@ -111,7 +111,7 @@ def _split_params(process: ProcessInfo, spec_of: Any) -> str:
     import jax
 
     n, mesh = process.device_count, _mesh()
-    for shape in ((16 * n, 3), (3, 16 * n), (2, 3, n), (n,), (n - 1,), (3, 5), ()):
+    for shape in ((16 * n, 3), (3, 16 * n), (2, 3, n), (2 * n, 2 * n), (n,), (n - 1,), (3, 5), ()):
         spec = call_answer(spec_of, shape, what="of a shape")
         can_split = any(size % n == 0 for size in shape)
         can = (
@@ -121,6 +121,8 @@ def _split_params(process: ProcessInfo, spec_of: Any) -> str:
         )
         if not isinstance(spec, jax.sharding.PartitionSpec):
             raise WrongAnswer(f"spec_of({shape}) is a {type(spec).__name__}", expected="a PartitionSpec: jax.P(...)")
+        if sum("data" in (names if isinstance(names, tuple) else (names,)) for names in spec) > 1:
+            raise WrongAnswer(f"spec_of({shape}) is {spec}", expected="the axis at most once: it divides one dim")
         try:
             shard_shape = jax.sharding.NamedSharding(mesh, spec).shard_shape(shape)
         except (ValueError, IndexError, KeyError) as error:

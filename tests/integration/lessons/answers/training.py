@@ -55,6 +55,10 @@ ANSWERS = {
             (_SPEC.format("return jax.P()"), "a device holds 1536 bytes, expected at most 192"),
             (_SPEC.format("return jax.P('data') if shape and shape[0] % 8 == 0 else jax.P()"), "spec_of((3, 128))"),
             (_SPEC.format("return 'data'"), "is a str, expected a PartitionSpec"),
+            (
+                _SPEC.format("return jax.P(*['data' if size % 8 == 0 else None for size in shape])"),
+                "spec_of((16, 16)) is P('data', 'data'), expected the axis at most once",
+            ),
         ],
     ),
 }
