@@ -47,6 +47,7 @@ ANSWERS = {
                 "if 30 is on even ranks, 40 on odd ones, is 30, expected 10",
             ),
             (_COMMON.format(f"return {_GATHER}(np.array(sorted(saved))).min()"), "expected 20"),
+            (_COMMON.format("max(saved)"), "returns nothing, expected 20"),
             (_COMMON.format(f"return {_GATHER}(np.array(sorted(saved))).max()"), "OrderMismatch"),
         ],
     ),
