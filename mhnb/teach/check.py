@@ -52,11 +52,20 @@ def call_answer(answer: Any, *arguments: Any, what: str) -> Any:
 
 
 def assert_equal(got: Any, expected: Any, what: str, *, hint: str = "") -> None:
-    """Check that type and value are equal: 8 is not 8.0."""
-    if type(got) is not type(expected) or got != expected:
+    """Check that type and value are equal, also inside a tuple."""
+    if not _is_equal(got, expected):
         raise WrongAnswer(
-            f"{what} is {got!r}", expected=f"{expected!r}{_format_type_difference(got, expected)}", hint=hint
+            f"{what} is {got!r}{_format_type_difference(got, expected)}", expected=f"{expected!r}", hint=hint
         )
+
+
+def _is_equal(got: Any, expected: Any) -> bool:
+    # An integer of NumPy is as good as one of Python, because NumPy's functions return it.
+    got = int(got) if isinstance(got, np.integer) else got
+    if isinstance(expected, tuple | list):
+        return type(got) is type(expected) and len(got) == len(expected) and all(map(_is_equal, got, expected))
+    is_same_kind = isinstance(got, type(expected)) and isinstance(got, bool) == isinstance(expected, bool)
+    return is_same_kind and bool(got == expected)
 
 
 def _format_type_difference(got: Any, expected: Any) -> str:
@@ -148,6 +157,13 @@ def make_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
 
     devices, types = np.array(jax.devices()).reshape(sizes), (jax.sharding.AxisType.Explicit,) * len(names)
     return jax.sharding.Mesh(devices, names, axis_types=types)
+
+
+def assert_each_device_once(mesh: Any, process: ProcessInfo) -> None:
+    """Check that a mesh has each device once; JAX does not."""
+    n = len(set(mesh.devices.flat))
+    if n != process.device_count:
+        raise WrongAnswer(f"the mesh has {pluralize(n, 'device')}", expected=f"each of the {process.device_count} once")
 
 
 def _local_shards(x: Any) -> list[Any]:

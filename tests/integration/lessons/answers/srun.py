@@ -27,7 +27,7 @@ ANSWERS = {
         [
             (
                 _ARGUMENTS.format(_DICT.format(address=_ADDRESS, count="environ['WORLD_SIZE']", number=_NUMBER)),
-                "num_processes for RANK=0 is '4', expected 4 (str, not int)",
+                "num_processes for RANK=0 is '4' (str, not int), expected 4",
             ),
             (
                 _ARGUMENTS.format(_DICT.format(address="environ['MASTER_ADDR']", count=_COUNT, number=_NUMBER)),
