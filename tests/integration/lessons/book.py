@@ -50,6 +50,8 @@ class Answer:
     """Pairs of a source and the words that the feedback must contain, to check that the reason is right."""
     setup: str = ""
     """A cell that runs before all answers, if the exercise builds on an earlier one."""
+    also_right: Sequence[str] = ()
+    """Other right answers that a check could refuse, each the complete source of its cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ def _answer_cells(cell: Cell, answer: Answer) -> Iterator[Cell]:
         yield Cell("code", f"setup-{cell.exercise}", answer.setup)
     for number, (source, _) in enumerate(answer.wrong):
         yield Cell("code", f"wrong{number}-{cell.exercise}", source, (RAISES,))
+    for number, source in enumerate(answer.also_right):
+        yield Cell("code", f"right{number}-{cell.exercise}", source)
     yield Cell("code", f"right-{cell.exercise}", right_answer(str(cell.exercise)))
     yield Cell("code", f"again-{cell.exercise}", cell.source, (RAISES,))
 

@@ -94,7 +94,7 @@ def _as_fields(text: str) -> str:
 def _find_wrong_judgements(lesson: Lesson, ran: LessonRun) -> list[str]:
     """Find answers that are judged wrongly.
 
-    A wrong answer must be refused for its own reason, the right one accepted on every rank, and the stub refused.
+    A wrong answer must be refused for its own reason, every right one accepted on every rank, and the stub refused.
     """
     found = []
     for name in [cell.exercise for cell in lesson.code if cell.exercise is not None]:
@@ -102,9 +102,10 @@ def _find_wrong_judgements(lesson: Lesson, ran: LessonRun) -> list[str]:
             output = ran.texts[f"wrong{number}-{name}"]
             if f"wrong{number}-{name}" not in ran.failed or _as_fields(words) not in _as_fields(output):
                 found.append(f"{name}: wrong answer {number} should be refused with {words!r}, and said\n{output}")
-        output = ran.texts[f"right-{name}"]
-        if f"✓ {_title(name)} · " not in output or _RANKS_DIFFER.search(output):
-            found.append(f"{name}: the right answer was not taken on every rank:\n{output}")
+        for right in ("right", *(f"right{number}" for number in range(len(all_answers()[name].also_right)))):
+            output = ran.texts[f"{right}-{name}"]
+            if f"✓ {_title(name)} · " not in output or _RANKS_DIFFER.search(output):
+                found.append(f"{name}: the {right} answer was not taken on every rank:\n{output}")
         if not any(words in ran.texts[f"ex-{name}"] for words in (f"not yet · {_title(name)}", "OrderMismatch")):
             found.append(f"{name}: the stub is not told apart from an answer:\n{ran.texts[f'ex-{name}']}")
     return found
