@@ -16,7 +16,9 @@ def _n_devices_in_mesh(process: ProcessInfo, n_devices_in_mesh: Any) -> str:
     shape, dtype = getattr(got, "shape", None), getattr(got, "dtype", None)
     if shape != () or dtype is None or str(dtype) != "float32":
         kind = f"{dtype}{list(shape)}" if dtype is not None and shape is not None else type(got).__name__
-        raise WrongAnswer(f"it returns {kind}", expected="a float32 scalar, shape ()")
+        raise WrongAnswer(
+            f"it returns {kind}", expected="a float32 scalar, shape ()", hint="jnp.float32 makes one from a number"
+        )
     if float(got) != devices:
         where = "this notebook, alone," if process.rank is None else "this cluster"
         raise WrongAnswer(
@@ -51,17 +53,20 @@ def _my_positions(process: ProcessInfo, positions: Any) -> str:
 
     devices = jax.devices()
     wanted = [devices.index(device) for device in jax.local_devices()]
-    if isinstance(positions, list) and positions and not isinstance(positions[0], int):
+    if not isinstance(positions, list):
+        raise WrongAnswer(f"positions is a {type(positions).__name__}", expected="a list of integers")
+    if others := [each for each in positions if not isinstance(each, int | np.integer)]:
         raise WrongAnswer(
-            f"positions holds {type(positions[0]).__name__}", expected="integers: positions in jax.devices()"
+            f"positions holds {type(others[0]).__name__}", expected="integers: positions in jax.devices()"
         )
-    ids = [device.id for device in jax.local_devices()]
     hint = ""
-    if positions == ids:
+    if positions == [device.id for device in jax.local_devices()]:
         hint = "A device's id is not its position: ids leave gaps between processes"
     elif positions == list(range(len(devices))):
         hint = "These are the positions of all devices"
-    assert_equal(positions, wanted, "positions", hint=hint)
+    # In any order, because the task names none.
+    if sorted(positions) != wanted:
+        assert_equal(positions, wanted, "positions", hint=hint)
     return f"{process.local_device_count} positions on each rank, each position once"
 
 
@@ -70,7 +75,11 @@ def _owner_of(process: ProcessInfo, owner: Any) -> str:
 
     for position, device in enumerate(jax.devices()):
         got = call_answer(owner, position, what="of one position")
-        hint = "The owner depends on the position, not on the rank that asks" if got == process.rank else ""
+        hint = (
+            "The owner depends on the position, not on the rank that asks"
+            if got == process.rank != device.process_index
+            else ""
+        )
         assert_equal(got, device.process_index, f"owner({position})", hint=hint)
     return f"right for all {process.device_count} devices"
 

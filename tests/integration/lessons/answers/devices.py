@@ -6,13 +6,14 @@ from tests.integration.lessons.figures.l02 import list_all_ids, list_local_ids
 _COUNT = (
     "%%mhjax\ndef n_devices_in_mesh(dummy):\n    return {}\nmhnb.teach.check('n_devices_in_mesh', n_devices_in_mesh)"
 )
-_PLACES = "%%mhjax\npositions = {}\nmhnb.teach.check('my_positions', positions)"
+_PLACES = "%%mhjax\nimport numpy as np\npositions = {}\nmhnb.teach.check('my_positions', positions)"
 _OWNER = "%%mhjax\ndef owner(position):\n    return {}\nmhnb.teach.check('owner_of', owner)"
+_NUMPY_POSITION = "np.flatnonzero([each == device for each in jax.devices()])[0]"
 
 ANSWERS = {
     "n_devices_in_mesh": Answer(
         [
-            (_COUNT.format("jax.device_count()"), "returns int, expected a float32 scalar"),
+            (_COUNT.format("jax.device_count()"), "returns int, expected a float32 scalar, shape ()"),
             (_COUNT.format("jnp.int32(jax.device_count())"), "returns int32[], expected a float32 scalar"),
             (_COUNT.format("jnp.float32([jax.device_count()])"), "returns float32[1], expected a float32 scalar"),
             (_COUNT.format("jnp.float32(jax.process_count())"), "That is the number of processes"),
@@ -27,9 +28,14 @@ ANSWERS = {
         [
             (_PLACES.format("[device.id for device in jax.local_devices()]"), "A device's id is not its position"),
             (_PLACES.format("jax.local_devices()"), "expected integers"),
+            (_PLACES.format("tuple(range(8))"), "positions is a tuple, expected a list of integers"),
             (_PLACES.format("list(range(8))"), "These are the positions of all devices"),
             (_PLACES.format("[0, 1]"), "positions is [0, 1], expected [6, 7]"),
             (_PLACES.format("[jax.process_index(), jax.process_index() + 4]"), "positions is [3, 7], expected [6, 7]"),
+        ],
+        also_right=[
+            _PLACES.format(f"[{_NUMPY_POSITION} for device in jax.local_devices()]"),
+            _PLACES.format("[jax.devices().index(device) for device in jax.local_devices()][::-1]"),
         ],
     ),
     "owner_of": Answer(
@@ -39,6 +45,7 @@ ANSWERS = {
             (_OWNER.format("jax.devices()[position].id"), "owner(1) is 1, expected 0"),
             (_OWNER.format("position / 2"), "(float, not int)"),
         ],
+        also_right=[_OWNER.format("np.array([device.process_index for device in jax.devices()])[position]")],
     ),
 }
 
