@@ -6,6 +6,7 @@ from typing import Any
 
 from mhnb.sharding.boxes import box_of_index
 from mhnb.teach.check import (
+    assert_each_device_once,
     assert_equal,
     call_answer,
     make_mesh,
@@ -17,7 +18,12 @@ _CASES = (
     ((8, 6), (None, "model"), "The first entry is for the first dim, whatever it is"),
     ((8, 6), ("data", "model"), ""),
     ((8, 6), ("model", None), "Look up the size of an axis by its name, not by its place"),
-    ((16, 6), (("data", "model"), None), "An entry that is a tuple divides the dim by the size of each axis in it"),
+    # 32, because 4 and 2 should not give the same shape when they are added instead of multiplied.
+    (
+        (32, 6),
+        (("data", "model"), None),
+        "An entry that is a tuple divides the dim by the product of the sizes of its axes",
+    ),
     ((8, 6), (None, None), ""),
 )
 """A shape, a spec, and where to look if the answer is wrong."""
@@ -28,6 +34,8 @@ def _columns_apart(process: ProcessInfo, spec: Any) -> str:
 
     if not isinstance(spec, jax.sharding.PartitionSpec):
         raise WrongAnswer(f"spec is a {type(spec).__name__}", expected="a PartitionSpec: P(...)")
+    if len(spec) > 2:
+        raise WrongAnswer(f"spec has {len(spec)} entries", expected="at most 2, one for each dim")
     mesh = make_mesh((process.process_count, process.local_device_count), ("data", "model"))
     n = process.device_count
     try:
@@ -75,6 +83,7 @@ def _pairs_inside(process: ProcessInfo, mesh: Any) -> str:
             raise WrongAnswer(
                 f"pair {number} has devices of ranks {owners[0]} and {owners[1]}", expected="both of one rank"
             )
+    assert_each_device_once(mesh, process)
     return "both devices of each pair belong to one rank"
 
 
