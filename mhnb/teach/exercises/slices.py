@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mhnb.sharding.mesh import format_axes
-from mhnb.teach.check import assert_equal, call_answer
+from mhnb.teach.check import assert_each_device_once, assert_equal, call_answer
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
 
@@ -29,6 +29,7 @@ def _model_in_host(process: ProcessInfo, mesh: Any) -> str:
                 f"at data {number}, the devices along model belong to ranks {', '.join(map(str, owners))}",
                 expected="all of one rank",
             )
+    assert_each_device_once(mesh, process)
     return f"no line along model leaves its host, and data goes over all {hosts}"
 
 
@@ -40,6 +41,8 @@ class _Chip:
     process_index: int
     slice_index: int
     coords: tuple[int, int, int]
+    # JAX's mesh functions read them, so an answer can call these functions.
+    platform, device_kind, core_on_chip = "tpu", "TPU v5 lite", 0
 
 
 def _make_chips(slice_count: int, per_slice: int) -> list[_Chip]:
@@ -105,6 +108,8 @@ _CROSSINGS: tuple[tuple[Any, tuple[str, ...], tuple[str, ...]], ...] = (
     (np.zeros((2, 4), int), ("data", "model"), ()),
     (np.arange(8).reshape(2, 2, 2) // 4 + 1, ("replica", "data", "model"), ("replica",)),
     (np.arange(4).reshape(1, 4), ("data", "model"), ("model",)),
+    # The first and the last place are equal, and the differences add up to 0.
+    (np.array([[0, 1, 1, 0]] * 2), ("data", "model"), ("model",)),
     # Three hosts of four devices: the first row is inside a host, and the second is not.
     (np.arange(12).reshape(4, 3) // 4, ("data", "model"), ("data", "model")),
 )

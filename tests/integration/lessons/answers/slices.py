@@ -14,6 +14,11 @@ _IN_STEPS = "return np.array([[c.id for c in chips[at::2]] for at in range(2)])"
 _AS_LISTS = "return [[c.id for c in chips if c.slice_index == at] for at in sorted({c.slice_index for c in chips})]"
 _CHIPS = "return np.array(sorted(chips, key=lambda c: c.slice_index)).reshape(len({c.slice_index for c in chips}), -1)"
 _TWICE = "return np.array([[c.id for c in chips if c.slice_index == at][:1] * (len(chips) // 2) for at in range(2)])"
+_HYBRID_ROWS = (
+    "n = len({chip.slice_index for chip in chips})\n"
+    "    grid = mesh_utils.create_hybrid_device_mesh((1, len(chips) // n), (n, 1), chips)\n"
+    "    return np.array([[chip.id for chip in row] for row in grid])"
+)
 _FIRST_LINE = "return tuple(n for d, n in enumerate(names) if len(set(np.moveaxis(places, d, -1).reshape(-1, places.shape[d])[0])) > 1)"
 
 ANSWERS = {
@@ -32,6 +37,10 @@ ANSWERS = {
                 _MESH.format(f"Mesh({_HYBRID.format('(1, 2), (2, 2)')}, ('model', 'data'))"),
                 "at data 0, the devices along model belong to ranks 0, 2, expected all of one rank",
             ),
+            (
+                _MESH.format("Mesh(np.array([jax.local_devices()] * 4).T, ('model', 'data'))"),
+                "the mesh has 2 devices, expected each of the 8 once",
+            ),
         ],
     ),
     "rows_by_slice": Answer(
@@ -46,6 +55,7 @@ ANSWERS = {
             (_ROWS.format(_CHIPS), "expected the id of a chip in the list"),
             (_ROWS.format(_TWICE), "row 0 for the recorded chips has a chip twice"),
         ],
+        also_right=[_ROWS.format(_HYBRID_ROWS)],
     ),
     "crossing_axes": Answer(
         [
@@ -53,6 +63,10 @@ ANSWERS = {
             (
                 _CROSSING.format("return [n for d, n in enumerate(names) if np.diff(places, axis=d).any()]"),
                 "(list, not tuple)",
+            ),
+            (
+                _CROSSING.format("return tuple(n for d, n in enumerate(names) if np.diff(places, axis=d).sum())"),
+                "[0, 1, 1, 0]], ('data', 'model')) is (), expected ('model',)",
             ),
             (_CROSSING.format(_FIRST_LINE), "[2, 2, 2]], ('data', 'model')) is ('data',), expected ('data', 'model')"),
             (
