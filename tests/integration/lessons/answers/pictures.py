@@ -39,6 +39,11 @@ ANSWERS = {
                 "total(v) has shape (8, 2) per device, expected (16,)",
             ),
         ],
+        also_right=[
+            _TOTAL.format(
+                'lax.all_gather(lax.all_to_all(v.reshape(8, 2), "i", 0, 0).sum(axis=0), "i", tiled=True)',
+            ),
+        ],
     ),
     "turn_rows": Answer(
         [
