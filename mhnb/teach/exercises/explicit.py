@@ -48,7 +48,8 @@ def _grade(process: ProcessInfo, function: Any, wanted: np.ndarray, arguments: t
 def _add_typed(process: ProcessInfo, add: Any) -> str:
     n = process.device_count
     values = np.arange(n * n, dtype=np.float32).reshape(n, n)
-    x, y = _sharded_array(process, values, "hosts", None), _sharded_array(process, 10 * values, None, "inside")
+    # y is whole on every device, because JAX's rule would solve the task if its columns were sharded over inside.
+    x, y = _sharded_array(process, values, "hosts", None), _sharded_array(process, 10 * values)
     return _grade(process, add, 11 * values, (x, y), Budget({}))
 
 
@@ -74,7 +75,7 @@ LESSON = Lesson(
         Exercise(
             "add_typed",
             "give the sharding of the result",
-            "Fix add(x, y): the sum of x, sharded over hosts, and y, sharded over inside, with no collective.",
+            "Fix add(x, y): the sum, rows over hosts and columns over inside, with no collective. x has its rows over hosts, y is whole.",
             _add_typed,
             "medium",
             (

@@ -25,7 +25,9 @@ ANSWERS = {
                 "ShardingTypeError",
             ),
             (_ADD.format("jax.reshard(x + x, P('hosts', 'inside'))"), "the result on device"),
+            (_ADD.format("x + y"), "the result is float32[8@hosts,8], expected rows sharded over hosts"),
         ],
+        also_right=[_ADD.format("jax.reshard(x + y, P('hosts', 'inside'))")],
     ),
     "dot_typed": Answer(
         [
