@@ -40,11 +40,23 @@ from mhnb.view.reports.lesson import (
 )
 
 
+def name_kind(value: Any) -> str:
+    """Name the type of a value with its article.
+
+    >>> name_kind(4), name_kind([]), name_kind(np.zeros(2))
+    ('an int', 'a list', 'a NumPy array')
+    """
+    # The notebook's process also checks answers, and should not import JAX for a name.
+    name = type(value).__name__
+    name = {"ArrayImpl": "jax.Array", "ndarray": "NumPy array"}.get(name, name)
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 def call_answer(answer: Any, *arguments: Any, what: str) -> Any:
     """Call the learner's function. Its exceptions are not caught."""
     if not callable(answer):
         raise WrongAnswer(
-            f"the answer is a {type(answer).__name__}",
+            f"the answer is {name_kind(answer)}",
             expected=f"a function {what}",
             hint="Pass the function itself, not its result",
         )
@@ -87,7 +99,8 @@ def assert_global_array(x: Any, shape: tuple[int, ...], dtype: str, what: str, p
             expected=f"all {process.device_count}: a global array has shards on each",
         )
     if (tuple(x.shape), str(x.dtype)) != (shape, dtype):
-        raise WrongAnswer(f"{what} is {x.dtype}{list(x.shape)}", expected=f"{dtype}{list(shape)}")
+        note = "The shape is right, and the dtype is not" if tuple(x.shape) == shape else ""
+        raise WrongAnswer(f"{what} is {x.dtype}{list(x.shape)}", expected=f"{dtype}{list(shape)}", note=note)
     return x
 
 

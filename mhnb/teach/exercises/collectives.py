@@ -10,6 +10,7 @@ from mhnb.teach.check import (
     Budget,
     call_answer,
     check_budget,
+    name_kind,
 )
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
@@ -61,7 +62,7 @@ def _abstract_array(name: str, shape: tuple[int, ...], mesh: Any, spec: Any) -> 
     import jax
 
     if not isinstance(spec, jax.sharding.PartitionSpec):
-        raise WrongAnswer(f"{name}_spec is a {type(spec).__name__}", expected="a PartitionSpec: P(...)")
+        raise WrongAnswer(f"{name}_spec is {name_kind(spec)}", expected="a PartitionSpec: P(...)")
     try:
         sharding = jax.sharding.NamedSharding(mesh, spec)
         shard_shape = sharding.shard_shape(shape)

@@ -10,6 +10,7 @@ from mhnb.teach.check import (
     assert_equal,
     call_answer,
     make_mesh,
+    name_kind,
 )
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
@@ -54,7 +55,7 @@ def _pad_last(process: ProcessInfo, pad: Any) -> str:
     rows = np.full((4 - (process.rank or 0) % 3, 3), 1.0 + (process.rank or 0), np.float32)
     got = call_answer(pad, rows, what="of this rank's rows")
     if not isinstance(got, tuple) or len(got) != 2:
-        raise WrongAnswer(f"pad returns a {type(got).__name__}", expected="two values: the padded rows and the mask")
+        raise WrongAnswer(f"pad returns {name_kind(got)}", expected="two values: the padded rows and the mask")
     padded, mask = (np.asarray(each) for each in got)
     n = len(rows)
     if padded.shape != (4, 3):

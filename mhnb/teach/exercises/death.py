@@ -12,6 +12,7 @@ from mhnb.teach.check import (
     assert_global_array,
     assert_shards,
     call_answer,
+    name_kind,
 )
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
@@ -40,7 +41,7 @@ def _each_piece_once(process: ProcessInfo, pieces: Any) -> str:
         x = jax.make_array_from_callback(values.shape, _sharding(process, *spec), values.__getitem__)
         got = call_answer(pieces, x, what="of a global array")
         if not isinstance(got, list):
-            raise WrongAnswer(f"pieces(x) returns a {type(got).__name__}", expected="a list of arrays")
+            raise WrongAnswer(f"pieces(x) returns {name_kind(got)}", expected="a list of arrays")
         wanted = [np.asarray(shard.data) for shard in x.addressable_shards if shard.replica_id == 0]
         if not _same_pieces(got, wanted):
             note = "Another rank, or another device of this one, writes a copy of it" if len(got) > len(wanted) else ""

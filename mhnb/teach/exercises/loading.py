@@ -13,6 +13,7 @@ from mhnb.teach.check import (
     assert_spec,
     call_answer,
     make_mesh,
+    name_kind,
 )
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
@@ -21,7 +22,7 @@ _RECORDS = 22
 
 def _my_share(process: ProcessInfo, share: Any) -> str:
     if not isinstance(share, list):
-        raise WrongAnswer(f"share is a {type(share).__name__}", expected="a list of record numbers")
+        raise WrongAnswer(f"share is {name_kind(share)}", expected="a list of record numbers")
     each = _RECORDS // process.process_count
     if len(share) != each:
         raise WrongAnswer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mhnb.core.ranks import pluralize
-from mhnb.teach.check import assert_equal, call_answer
+from mhnb.teach.check import assert_equal, call_answer, name_kind
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
 
@@ -36,7 +36,7 @@ def _pull_each(process: ProcessInfo, labels: Any) -> str:
     del process
     if not isinstance(labels, list):
         raise WrongAnswer(
-            f"the answer is a {type(labels).__name__}, {labels!r}",
+            f"the answer is {name_kind(labels)}, {labels!r}",
             expected="a list with one label for each rank",
             hint="The ranks have different labels, and each of them is wanted",
         )

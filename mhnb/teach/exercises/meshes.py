@@ -10,6 +10,7 @@ from mhnb.teach.check import (
     assert_equal,
     call_answer,
     make_mesh,
+    name_kind,
 )
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
@@ -33,7 +34,7 @@ def _columns_apart(process: ProcessInfo, spec: Any) -> str:
     import jax
 
     if not isinstance(spec, jax.sharding.PartitionSpec):
-        raise WrongAnswer(f"spec is a {type(spec).__name__}", expected="a PartitionSpec: P(...)")
+        raise WrongAnswer(f"spec is {name_kind(spec)}", expected="a PartitionSpec: P(...)")
     if len(spec) > 2:
         raise WrongAnswer(f"spec has {len(spec)} entries", expected="at most 2, one for each dim")
     mesh = make_mesh((process.process_count, process.local_device_count), ("data", "model"))
@@ -72,7 +73,7 @@ def _pairs_inside(process: ProcessInfo, mesh: Any) -> str:
     import jax
 
     if not isinstance(mesh, jax.sharding.Mesh):
-        raise WrongAnswer(f"mesh is a {type(mesh).__name__}", expected="a jax.sharding.Mesh")
+        raise WrongAnswer(f"mesh is {name_kind(mesh)}", expected="a jax.sharding.Mesh")
     wanted = {"row": process.device_count // 2, "pair": 2}
     assert_equal(
         dict(mesh.shape), wanted, "the shape of the mesh", hint="The first name is for the first dim of the grid"

@@ -9,6 +9,7 @@ import numpy as np
 from mhnb.teach.check import (
     assert_equal,
     call_answer,
+    name_kind,
 )
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
@@ -48,7 +49,7 @@ def _key_bits(key: Any, name: str) -> tuple[int, ...]:
     import jax
 
     if not isinstance(key, jax.Array) or key.shape != () or not jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise WrongAnswer(f"{name} is a {type(key).__name__}", expected="one key from jax.random.key")
+        raise WrongAnswer(f"{name} is {name_kind(key)}", expected="one key from jax.random.key")
     return tuple(np.asarray(jax.random.key_data(key)).tolist())
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mhnb.teach.check import Budget, assert_equal, assert_shards, call_answer, check_budget, format_usage, measure
+from mhnb.teach.check import Budget, assert_equal, assert_shards, call_answer, check_budget, format_usage, measure, name_kind
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
 _Held: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -26,7 +26,7 @@ _AFTER: Mapping[str, _Held] = {
 def _name_collectives(process: ProcessInfo, names: Any) -> str:
     del process
     if not isinstance(names, dict):
-        raise WrongAnswer(f"names is a {type(names).__name__}", expected="a dict from letters to names")
+        raise WrongAnswer(f"names is {name_kind(names)}", expected="a dict from letters to names")
     assert_equal(sorted(names, key=str), list("ABCDE"), "the list of letters")
     for letter, wanted in zip("ABCDE", _AFTER.values(), strict=True):
         name = names[letter]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mhnb.sharding.mesh import format_axes
-from mhnb.teach.check import assert_each_device_once, assert_equal, call_answer
+from mhnb.teach.check import assert_each_device_once, assert_equal, call_answer, name_kind
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
 
@@ -17,7 +17,7 @@ def _model_in_host(process: ProcessInfo, mesh: Any) -> str:
     import jax
 
     if not isinstance(mesh, jax.sharding.Mesh):
-        raise WrongAnswer(f"mesh is a {type(mesh).__name__}", expected="a jax.sharding.Mesh")
+        raise WrongAnswer(f"mesh is {name_kind(mesh)}", expected="a jax.sharding.Mesh")
     inside, hosts = process.local_device_count, process.process_count
     axes, expected = format_axes(tuple(mesh.shape.items())), format_axes((("model", inside), ("data", hosts)))
     if axes != expected:
@@ -78,7 +78,7 @@ def _rows_by_slice(process: ProcessInfo, rows_by_slice: Any) -> str:
     for what, chips in cases.items():
         got = call_answer(rows_by_slice, list(chips), what="of a list of chips")
         if not isinstance(got, np.ndarray):
-            raise WrongAnswer(f"it returns a {type(got).__name__}", expected="a NumPy array of ids")
+            raise WrongAnswer(f"it returns {name_kind(got)}", expected="a NumPy array of ids")
         slices = sorted({chip.slice_index for chip in chips})
         assert_equal(got.shape, (len(slices), len(chips) // len(slices)), f"the shape for {what}")
         for row, at in zip(got.tolist(), slices, strict=True):

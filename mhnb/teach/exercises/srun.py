@@ -10,6 +10,7 @@ from mhnb.core.export import translate_cell
 from mhnb.teach.check import (
     assert_equal,
     call_answer,
+    name_kind,
 )
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
@@ -20,7 +21,7 @@ _SHOW = "_show = lambda value: None if value is None else print(repr(value))\n"
 def _can_leave(process: ProcessInfo, source: Any) -> str:
     del process
     if not isinstance(source, str):
-        raise WrongAnswer(f"source is a {type(source).__name__}", expected="the text of a cell")
+        raise WrongAnswer(f"source is {name_kind(source)}", expected="the text of a cell")
     translated = translate_cell(source)
     if translated.refused:
         raise WrongAnswer(translated.refused[0])
@@ -41,7 +42,7 @@ def _from_environment(process: ProcessInfo, arguments: Any) -> str:
         environ = {"MASTER_ADDR": "node7", "MASTER_PORT": "1234", "WORLD_SIZE": "4", "RANK": str(rank), "HOME": "/root"}
         got = call_answer(arguments, environ, what="of the environment")
         if not isinstance(got, dict):
-            raise WrongAnswer(f"arguments(environ) returns a {type(got).__name__}", expected="a dict")
+            raise WrongAnswer(f"arguments(environ) returns {name_kind(got)}", expected="a dict")
         wanted = {"coordinator_address": "node7:1234", "num_processes": 4, "process_id": rank}
         for name, value in wanted.items():
             hint = "Environment variables are strings" if got.get(name) == str(value) else ""

@@ -13,6 +13,7 @@ from mhnb.teach.check import (
     assert_shards,
     call_answer,
     check_budget,
+    name_kind,
 )
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
@@ -120,7 +121,7 @@ def _split_params(process: ProcessInfo, spec_of: Any) -> str:
             else f"No dim of {shape} can be divided by {n}"
         )
         if not isinstance(spec, jax.sharding.PartitionSpec):
-            raise WrongAnswer(f"spec_of({shape}) is a {type(spec).__name__}", expected="a PartitionSpec: jax.P(...)")
+            raise WrongAnswer(f"spec_of({shape}) is {name_kind(spec)}", expected="a PartitionSpec: jax.P(...)")
         if sum("data" in (names if isinstance(names, tuple) else (names,)) for names in spec) > 1:
             raise WrongAnswer(f"spec_of({shape}) is {spec}", expected="the axis at most once: it divides one dim")
         try:

@@ -44,7 +44,7 @@ ANSWERS = {
                 _PAIRS.format("Mesh(np.repeat(jax.devices()[::2], 2).reshape(4, 2), ('row', 'pair'))"),
                 "the mesh has 4 devices, expected each of the 8 once",
             ),
-            (_PAIRS.format("np.array(jax.devices()).reshape(4, 2)"), "mesh is a ndarray, expected"),
+            (_PAIRS.format("np.array(jax.devices()).reshape(4, 2)"), "mesh is a NumPy array, expected"),
         ],
     ),
     "shard_shape": Answer(

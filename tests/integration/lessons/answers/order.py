@@ -23,7 +23,7 @@ ANSWERS = {
             (_KEYS.format(_FOLDED, _FOLDED), "params_key depends on the number of this rank"),
             (_KEYS.format(_KEY, "jax.random.key(jax.process_index())"), "data_key has a seed of its own"),
             (_KEYS.format("jax.random.key(7)", _FOLDED), "params_key is not the key that the exercise names"),
-            (_KEYS.format("0", _FOLDED), "params_key is a int, expected one key"),
+            (_KEYS.format("0", _FOLDED), "params_key is an int, expected one key"),
         ],
     ),
     "agreed_start": Answer(

@@ -24,7 +24,7 @@ _FIRST_LINE = "return tuple(n for d, n in enumerate(names) if len(set(np.moveaxi
 ANSWERS = {
     "model_in_host": Answer(
         [
-            (_MESH.format(_HYBRID.format("(2, 1), (1, 4)")), "mesh is a ndarray, expected a jax.sharding.Mesh"),
+            (_MESH.format(_HYBRID.format("(2, 1), (1, 4)")), "mesh is a NumPy array, expected a jax.sharding.Mesh"),
             (
                 _MESH.format("jax.make_mesh((4, 2), ('data', 'model'))"),
                 "the mesh has the axes data 4, model 2, expected model 2, data 4",

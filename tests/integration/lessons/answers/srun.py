@@ -20,7 +20,7 @@ ANSWERS = {
             (_LEAVE.format("print(sum(range(11)))"), "its output is '55"),
             (_LEAVE.format("import os\nos.system('echo 45')"), "prints the value of a cell's last line"),
             (_LEAVE.format("print(total)"), "the script ends with NameError"),
-            ("source = 45\nmhnb.teach.check('can_leave', source)", "source is a int, expected the text of a cell"),
+            ("source = 45\nmhnb.teach.check('can_leave', source)", "source is an int, expected the text of a cell"),
         ],
     ),
     "from_environment": Answer(
