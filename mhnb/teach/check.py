@@ -90,8 +90,7 @@ def assert_global_array(x: Any, shape: tuple[int, ...], dtype: str, what: str, p
     import jax
 
     if not isinstance(x, jax.Array):
-        kind = f"{type(x).__module__.split('.')[0]} {type(x).__name__}"
-        raise WrongAnswer(f"{what} is a {kind}", expected="a jax.Array")
+        raise WrongAnswer(f"{what} is {name_kind(x)}", expected="a jax.Array")
     if len(x.sharding.device_set) != process.device_count:
         n = len(x.sharding.device_set)
         raise WrongAnswer(

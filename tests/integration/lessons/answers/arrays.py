@@ -41,7 +41,7 @@ ANSWERS = {
                 _CALLBACK.format("(10 * (rows[:, None] - rows[0]) + columns).astype(np.float32)", "by_rows"),
                 "on ranks 1-3 · right on rank 0",
             ),
-            ("%%mhjax\nmhnb.teach.check('from_callback', table)", "x is a numpy ndarray, expected a jax.Array"),
+            ("%%mhjax\nmhnb.teach.check('from_callback', table)", "x is a NumPy array, expected a jax.Array"),
         ],
     ),
     "from_local_columns": Answer(
@@ -69,7 +69,7 @@ ANSWERS = {
                 _ALL.format("jax.jit(lambda a: 2 * a, out_shardings=NamedSharding(mesh, jax.P()))(source)"),
                 "y on device ‹rank›:0 holds 2.0 at [0, 1], expected 1.0",
             ),
-            (_ALL.format("table"), "y is a numpy ndarray, expected a jax.Array"),
+            (_ALL.format("table"), "y is a NumPy array, expected a jax.Array"),
             (_ALL.format("jax.device_put(table, jax.local_devices()[0])"), "y is on 1 device, expected all 8"),
         ],
     ),

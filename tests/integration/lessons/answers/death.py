@@ -24,7 +24,7 @@ ANSWERS = {
                 _RESTORE.format(f"{_ALL}\n    return jax.device_put(everything, sharding)"),
                 "its devices do not hold all that was read",
             ),
-            (_RESTORE.format(f"{_ALL}\n    return everything"), "is a numpy ndarray, expected a jax.Array"),
+            (_RESTORE.format(f"{_ALL}\n    return everything"), "is a NumPy array, expected a jax.Array"),
             (
                 _RESTORE.format(
                     "return jax.make_array_from_callback(shape, jax.NamedSharding(sharding.mesh, jax.P('data')), read)"
