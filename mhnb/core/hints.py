@@ -948,7 +948,7 @@ _NO_PROMPT = (
     "and `%mhjax push` it."
 )
 
-_TOO_LONG = "The PartitionSpec has more entries than the array has dimensions: leave the last ones out."
+_TOO_LONG = "The PartitionSpec has more entries than the array has dimensions: leave the last out, or give the array more dimensions."
 _NO_MESH = "A bare PartitionSpec needs a mesh: jax.set_mesh(mesh) on every rank, or NamedSharding(mesh, spec)."
 _UNEVEN = "Ranks with different numbers of devices cannot gather: give each the same number."
 
