@@ -49,7 +49,11 @@ def _key_bits(key: Any, name: str) -> tuple[int, ...]:
     import jax
 
     if not isinstance(key, jax.Array) or key.shape != () or not jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise WrongAnswer(f"{name} is {name_kind(key)}", expected="one key from jax.random.key")
+        raise WrongAnswer(
+            f"{name} is {name_kind(key)}",
+            expected="one key from jax.random.key",
+            note="jax.random.PRNGKey makes keys of an older form" if getattr(key, "shape", None) == (2,) else "",
+        )
     return tuple(np.asarray(jax.random.key_data(key)).tolist())
 
 
@@ -57,7 +61,7 @@ def _agreed_start(process: ProcessInfo, start: Any) -> str:
     got = int(start) if getattr(start, "shape", None) == () else start
     hint = (
         f"That is what rank {process.rank} drew itself"
-        if got == 100 + 7 * (process.rank or 0) and process.rank
+        if isinstance(got, int) and got == 100 + 7 * (process.rank or 0) and process.rank
         else "Every rank needs the number that rank 0 drew"
     )
     assert_equal(got, 100, "start", hint=hint)
@@ -93,7 +97,7 @@ LESSON = Lesson(
             _keys_apart,
             "easy",
             (
-                "Ask of each key whether it may depend on the rank.",
+                "Decide for each of the two keys whether it may depend on the rank.",
                 "jax.random.fold_in makes a new key from a key and a number. The number 0 changes the key, too.",
             ),
         ),
