@@ -20,10 +20,11 @@ def _log_from_one(process: ProcessInfo, report: Any) -> str:
 
     mesh = make_mesh((process.device_count,), ("data",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    for scale in (1, 2):
-        values = scale * np.arange(process.device_count, dtype=np.float32)
-        x = jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
-        got = call_answer(report, x, what="of a global array")
+    values = [scale * np.arange(process.device_count, dtype=np.float32) for scale in (1, 2)]
+    arrays = [jax.make_array_from_callback(each.shape, sharding, each.__getitem__) for each in values]
+    # All calls come first: a rank that stopped at a wrong text would leave the other ranks waiting in the next call.
+    texts = [call_answer(report, x, what="of a global array") for x in arrays]
+    for got, x, total in zip(texts, arrays, [each.sum() for each in values], strict=True):
         local = sum(float(shard.data.sum()) for shard in x.addressable_shards)
         hint = (
             "Every rank returned the text, so four lines would be printed"
@@ -32,27 +33,32 @@ def _log_from_one(process: ProcessInfo, report: Any) -> str:
             if got == f"sum {local}"
             else ""
         )
-        wanted = f"sum {values.sum()}" if process.rank == 0 else None
-        assert_equal(got, wanted, f"report(x) with the sum {values.sum()}", hint=hint)
-    return "every rank computes the sum, and rank 0 returns the text"
+        wanted = f"sum {total}" if process.rank == 0 else None
+        assert_equal(got, wanted, f"report(x) with the sum {total}", hint=hint)
+    return "rank 0 returns the text, and the other ranks None"
 
 
 def _any_rank(process: ProcessInfo, any_rank: Any) -> str:
     last = process.process_count - 1
-    for raised, wanted in (({last}, True), (set(), False), (set(range(last + 1)), True)):
-        got = call_answer(any_rank, process.rank in raised, what="of one flag")
+    cases: tuple[tuple[set[int], bool], ...] = (({last}, True), (set(), False), (set(range(last + 1)), True))
+    # All calls come first, as above.
+    answers = [call_answer(any_rank, process.rank in raised, what="of one flag") for raised, _ in cases]
+    for got, (raised, wanted) in zip(answers, cases, strict=True):
+        if np.ndim(got):
+            raise WrongAnswer(f"any_rank returns {name_kind(got)} of shape {np.shape(got)}", expected="one boolean")
         where = f"set on rank {last} only" if raised == {last} else "set on every rank" if raised else "set on no rank"
         hint = (
-            "That is this rank's own flag. It does not know those of the others"
-            if got is (process.rank in raised)
-            else ""
+            ""
+            if got or process.rank in raised
+            else "This rank's flag is not set, so the answer must come from the others"
         )
         assert_equal(bool(got), wanted, f"any_rank(flag), with the flag {where},", hint=hint)
-    return "all ranks return the same answer, whichever rank set the flag"
+    return "the right answer, whichever rank set the flag"
 
 
 def _pad_last(process: ProcessInfo, pad: Any) -> str:
     rows = np.full((4 - (process.rank or 0) % 3, 3), 1.0 + (process.rank or 0), np.float32)
+    rows[0] = 0  # a real row, so a mask cannot be made from the values
     got = call_answer(pad, rows, what="of this rank's rows")
     if not isinstance(got, tuple) or len(got) != 2:
         raise WrongAnswer(f"pad returns {name_kind(got)}", expected="two values: the padded rows and the mask")
@@ -68,7 +74,7 @@ def _pad_last(process: ProcessInfo, pad: Any) -> str:
         mask.astype(bool).tolist(),
         [i < n for i in range(4)],
         "the mask",
-        hint="It is True for rows and False for padding",
+        hint="It is True for real rows, even for a row of zeros, and False for padding",
     )
     return "four rows on every rank, and a mask that marks the real ones"
 

@@ -21,6 +21,12 @@ ANSWERS = {
                 _REPORT.format("    if jax.process_index() == 0:\n        return f'sum {total(x)}'"),
                 "finished the cell without reaching it",
             ),
+            (
+                _REPORT.format(
+                    "    text = f'sum {float(total(x))}'\n    if jax.process_index() == 0:\n        print(text)"
+                ),
+                "not yet · 09.1 log_from_one on rank 0 · right on ranks 1-3",
+            ),
             (_REPORT.format("    return f'sum {float(total(x))}'"), "Every rank returned the text"),
             (
                 _REPORT.format(
@@ -33,8 +39,10 @@ ANSWERS = {
     ),
     "any_rank": Answer(
         [
-            (_ANY.format("flag"), "That is this rank's own flag"),
+            (_ANY.format("flag"), "This rank's flag is not set, so the answer must come from the others"),
             (_ANY.format(f"bool({_FLAGS}.all())"), "not yet · 09.2 any_rank on ranks 0-3"),
+            (_ANY.format(f"flag or bool({_FLAGS}.any())"), "finished the cell without reaching it"),
+            (_ANY.format(_FLAGS), "any_rank returns a NumPy array of shape (4,), expected one boolean"),
             (_ANY.format("True"), "with the flag set on no rank, is True, expected False"),
             (_ANY.format(f"bool({_FLAGS}.any()) if flag else False"), "raised an error before reaching it"),
         ],
@@ -44,8 +52,9 @@ ANSWERS = {
             (_PAD.format(extra="0", give=_MASK), "the padded rows have shape (3, 3), expected (4, 3) from 3 rows"),
             (
                 _PAD.format(extra="4 - len(rows)", give="padded, np.ones(4, bool)"),
-                "It is True for rows and False for padding",
+                "It is True for real rows, even for a row of zeros",
             ),
+            (_PAD.format(extra="4 - len(rows)", give="padded, padded.any(axis=1)"), "even for a row of zeros"),
             (_PAD.format(extra="4 - len(rows)", give="padded"), "expected two values: the padded rows and the mask"),
             (_PAD.format(extra="4 - len(rows)", give="padded[::-1], np.arange(4) < len(rows)"), "rows, then zeros"),
         ],
