@@ -33,7 +33,7 @@ def _my_share(process: ProcessInfo, share: Any) -> str:
             else "",
         )
     wanted = list(range(_RECORDS))[process.rank :: process.process_count][:each]
-    assert_equal(share, wanted, "share", hint="Take every fourth record, beginning with the process index")
+    assert_equal(list(share), wanted, "share", hint="Take every fourth record, beginning with the process index")
     return f"{each} records on every rank, each record once"
 
 
@@ -97,7 +97,7 @@ LESSON = Lesson(
             "easy",
             (
                 "22 is not a multiple of 4. How many records do the ranks with the fewest have?",
-                "Every rank keeps as many records as a rank with the fewest, and leaves the rest.",
+                "Every rank keeps that many records, and leaves out the rest.",
                 "That number is the number of records divided by the number of ranks, rounded down.",
             ),
         ),
@@ -109,7 +109,7 @@ LESSON = Lesson(
             "medium",
             (
                 "Each rank makes only its own rows, so the first row depends on the rank.",
-                "A step begins where the batch of all ranks before it ended.",
+                "Each step begins where the global batch of the step before it ended.",
                 "Within a batch, this rank's rows come after the rows of all ranks with a smaller number.",
             ),
         ),
@@ -120,7 +120,7 @@ LESSON = Lesson(
             _steps_for_all,
             "medium",
             (
-                "Take the smallest count of all ranks.",
+                "A rank knows only its own count, so the ranks have to communicate before they can compare.",
                 "Every rank must take part: gather the counts of all ranks first.",
                 "process_allgather takes a NumPy array and returns an array with one entry for each rank.",
             ),
