@@ -7,7 +7,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mhnb.teach.check import Budget, assert_equal, assert_shards, call_answer, check_budget, format_usage, measure, name_kind
+from mhnb.teach.check import (
+    Budget,
+    assert_equal,
+    assert_shards,
+    call_answer,
+    check_budget,
+    format_usage,
+    measure,
+    name_kind,
+)
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
 _Held: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
