@@ -194,6 +194,15 @@ class Drawing:
         added = self._add("path", d=f"M{_point(start)}L{_point(end)}", fill="none", stroke=color)
         added.set("stroke-dasharray", "3 3")
 
+    def curve(self, points: Sequence[tuple[float, float]], *, color: str) -> None:
+        """Draw a solid line through points."""
+        added = self._add("path", d="M" + "L".join(map(_point, points)), fill="none", stroke=color)
+        added.set("stroke-width", "2")
+
+    def dot(self, point: tuple[float, float], *, color: str) -> None:
+        """Mark a point of a curve."""
+        self._add("circle", cx=point[0], cy=point[1], r=5, fill=color, stroke=PAPER)
+
     # -- parts of a cluster
 
     def cells(self, x: float, y: float, rows: Sequence[Sequence[Cell]], *, cell: Box = CELL) -> Box:
