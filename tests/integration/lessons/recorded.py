@@ -1,16 +1,18 @@
-"""The devices of two TPU slices that lesson 04 has recorded.
+"""What lessons have recorded of other machines: the devices of two TPU slices in 04, and answers of `%mhjax fit` in 16.
 
-`python -m tests.integration.lessons.recorded` prints them again, as the lines of the lesson's table. It needs the compiler for TPUs
-on the path, as `ask_compiler` puts it there for a process of its own.
+`python -m tests.integration.lessons.recorded` prints the devices again, as the lines of the lesson's table. It needs the compiler for
+TPUs on the path, as `ask_compiler` puts it there for a process of its own. With a machine and a mesh, it prints what `fit` reports.
 """
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from mhnb.compiler import compiler_folder
@@ -22,6 +24,14 @@ TOPOLOGY = "v5e:2x4"
 SLICES = 2
 _PER_LINE = 4
 """Devices of a host."""
+
+FIT_LESSON = NOTEBOOKS / "16_cost.ipynb"
+_FIT_CELLS = ("mesh", "block", "arguments")
+"""The cells that define the arguments of its `%mhjax fit`."""
+_FIT = re.compile(
+    r'^%mhjax fit step\(weights, tokens\) --on (?P<machine>\S+) --mesh "(?P<mesh>[^"]+)"\n```\n\n```text\n(?P<text>.*?)\n```',
+    re.DOTALL | re.MULTILINE,
+)
 
 Row = tuple[int, ...]
 """Id, process, slice, x and y of a device."""
@@ -45,6 +55,44 @@ def format_table(rows: list[Row]) -> str:
     return "\n".join(f"    {', '.join(map(str, line))}," for line in lines)
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedFit:
+    """An answer of `%mhjax fit` in a Markdown cell: its command, and below it the text, with `...` for lines that are left out."""
+
+    machine: str
+    mesh: str
+    text: str
+
+
+def read_fits() -> list[RecordedFit]:
+    """Return the recorded answers of lesson 16."""
+    return [
+        RecordedFit(found["machine"], found["mesh"], found["text"])
+        for cell in read_lesson(FIT_LESSON).cells
+        if cell.kind == "markdown"
+        for found in _FIT.finditer(cell.source)
+    ]
+
+
+def ask_fit(fit: RecordedFit) -> str:
+    """Return what `fit` reports of the lesson's step, from a process with the lesson's devices."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    command = [sys.executable, "-m", "tests.integration.lessons.recorded", fit.machine, fit.mesh]
+    return subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _format_fit(machine: str, mesh: str) -> str:
+    import mhnb
+    from mhnb.view.print_text import print_text
+    from mhnb.view.reports.fit import build_fit
+
+    sources = {cell.id: cell.source.partition("\n")[2] for cell in read_lesson(FIT_LESSON).code}
+    names: dict[str, Any] = {}
+    for cell in _FIT_CELLS:
+        exec(sources[cell], names)
+    return print_text(build_fit(mhnb.fit(names["step"], names["weights"], names["tokens"], on=machine, mesh=mesh)))
+
+
 def ask_compiler() -> str:
     """Return what this module prints in a process that knows the compiler."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
@@ -64,4 +112,4 @@ def _describe_devices() -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    print(format_table(list(_describe_devices())))
+    print(_format_fit(*sys.argv[1:]) if sys.argv[1:] else format_table(list(_describe_devices())))

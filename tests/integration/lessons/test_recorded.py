@@ -1,11 +1,11 @@
-"""The devices that lesson 04 has recorded are those of the compiler for TPUs."""
+"""What lessons have recorded of other machines is what their compilers say."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.integration.lessons.book import read_lesson
-from tests.integration.lessons.recorded import LESSON, ask_compiler, format_table, read_table
+from tests.integration.lessons.recorded import LESSON, ask_compiler, ask_fit, format_table, read_fits, read_table
 
 
 def test_table_has_one_line_for_each_host() -> None:
@@ -21,3 +21,19 @@ def test_table_has_one_line_for_each_host() -> None:
 def test_recorded_devices_are_those_of_the_compiler() -> None:
     """The compiler for TPUs describes the devices of two slices as the lesson's table does."""
     assert ask_compiler().rstrip("\n") == format_table(read_table())
+
+
+def test_both_fits_are_recorded() -> None:
+    """Lesson 16 has an answer for GPUs and one for TPUs, each below its command."""
+    assert [fit.machine for fit in read_fits()] == ["h100:4x2", "v5e:2x2*2"]
+    assert [fit for fit in read_fits() if f"fit · step · {fit.machine} · mesh ({fit.mesh})" not in fit.text] == []
+
+
+@pytest.mark.slow
+@pytest.mark.requires_part("compilers")
+@pytest.mark.timeout(300)
+def test_recorded_fits_are_those_of_the_compilers() -> None:
+    """The compilers for GPUs and TPUs estimate the step of lesson 16 as it is recorded there."""
+    for fit in read_fits():
+        actual = [line.rstrip() for line in ask_fit(fit).splitlines()]
+        assert [line for line in fit.text.splitlines() if line not in ("...", *actual)] == [], "\n".join(actual)
