@@ -58,16 +58,16 @@ def call_answer(answer: Any, *arguments: Any, what: str) -> Any:
         raise WrongAnswer(
             f"the answer is {name_kind(answer)}",
             expected=f"a function {what}",
-            hint="Pass the function itself, not its result",
+            note="Pass the function itself, not its result",
         )
     return answer(*arguments)
 
 
-def assert_equal(got: Any, expected: Any, what: str, *, hint: str = "") -> None:
+def assert_equal(got: Any, expected: Any, what: str, *, note: str = "") -> None:
     """Check that type and value are equal, also inside a tuple."""
     if not _is_equal(got, expected):
         raise WrongAnswer(
-            f"{what} is {got!r}{_format_type_difference(got, expected)}", expected=f"{expected!r}", hint=hint
+            f"{what} is {got!r}{_format_type_difference(got, expected)}", expected=f"{expected!r}", note=note
         )
 
 
@@ -215,8 +215,7 @@ def check(name: str, *answer: Any) -> None:
         feedback = _grade(exercise, process, answer)
     except WrongAnswer as differs:
         _store(name, process, answer, feedback=str(differs), is_correct=False)
-        note = ". ".join(filter(None, (differs.note, differs.hint)))
-        difference = Difference(title_of(exercise), differs.yours, differs.expected, note, exercise.hints[0])
+        difference = Difference(title_of(exercise), differs.yours, differs.expected, differs.note, exercise.hints[0])
         raise _show_not_yet(exercise, process, difference) from None
     _store(name, process, answer, feedback=feedback, is_correct=True)
     _show_right(exercise, process, feedback, list(_format_shown(exercise, answer)))
@@ -296,7 +295,7 @@ def _check_side(exercise: Exercise, process: ProcessInfo) -> None:
 
 def _grade(exercise: Exercise, process: ProcessInfo, answer: tuple[Any, ...]) -> str:
     if any(each is ... for each in answer):
-        raise WrongAnswer("the cell still contains ...; replace it first", hint=exercise.prompt)
+        raise WrongAnswer("the cell still contains ...; replace it first", note=exercise.prompt)
     try:
         inspect.signature(exercise.grade).bind(process, *answer)
     except TypeError:

@@ -20,18 +20,17 @@ from mhnb.errors import InvalidRequest
 class WrongAnswer(Exception):  # feedback on an answer: `check` catches it, so it is never shown as an error
     """Raised for an answer that differs from the expected one."""
 
-    def __init__(self, yours: str, *, expected: str = "", note: str = "", hint: str = "") -> None:
+    def __init__(self, yours: str, *, expected: str = "", note: str = "") -> None:
         """Describe the difference.
 
         Args:
             yours: what the answer is, or does.
             expected: the value beside it; empty if `yours` says it all.
             note: a sentence with more about the answer.
-            hint: a sentence on where to look, shown on request.
         """
         wanted = f", expected {expected}" if expected else ""
-        super().__init__(". ".join(filter(None, (f"{yours}{wanted}", note, hint))))
-        self.yours, self.expected, self.note, self.hint = yours, expected, note, hint
+        super().__init__(". ".join(filter(None, (f"{yours}{wanted}", note))))
+        self.yours, self.expected, self.note = yours, expected, note
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Exercise:
     grade: Grader
     difficulty: Literal["easy", "medium", "hard"]
     hints: tuple[str, ...]
-    """Where to look, each more helpful than the one before. Feedback shows the first if it has no hint of its own."""
+    """Where to look, each more helpful than the one before. Feedback shows the first on request."""
     side: Literal["ranks", "notebook", "both"] = "ranks"
     """The processes in which `check` may be called."""
 

@@ -107,7 +107,7 @@ def _one_latency(process: ProcessInfo, unit_sums: Any) -> str:
     rows = values.reshape(n * _LAYERS, _NUMBERS)
     x = jax.make_array_from_callback(rows.shape, jax.sharding.NamedSharding(mesh, spec), rows.__getitem__)
     got, sums = mapped(x), values.sum(axis=0)
-    assert_equal(tuple(got.shape), rows.shape, "the shape of all devices' results", hint="Keep one vector per layer")
+    assert_equal(tuple(got.shape), rows.shape, "the shape of all devices' results", note="Keep one vector per layer")
     wanted = sums / np.linalg.norm(sums, axis=1, keepdims=True)
     assert_shards(got, np.tile(wanted, (n, 1)), "unit_sums(parts)", process)
     usage = check_budget(Budget({"all-reduce": 1}), mapped, x)

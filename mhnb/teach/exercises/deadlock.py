@@ -26,7 +26,7 @@ def _log_from_one(process: ProcessInfo, report: Any) -> str:
     texts = [call_answer(report, x, what="of a global array") for x in arrays]
     for got, x, total in zip(texts, arrays, [each.sum() for each in values], strict=True):
         local = sum(float(shard.data.sum()) for shard in x.addressable_shards)
-        hint = (
+        note = (
             "Every rank returned the text, so four lines would be printed"
             if process.rank and got is not None
             else "That is the sum of this rank's own shards"
@@ -34,7 +34,7 @@ def _log_from_one(process: ProcessInfo, report: Any) -> str:
             else ""
         )
         wanted = f"sum {total}" if process.rank == 0 else None
-        assert_equal(got, wanted, f"report(x) with the sum {total}", hint=hint)
+        assert_equal(got, wanted, f"report(x) with the sum {total}", note=note)
     return "rank 0 returns the text, and the other ranks None"
 
 
@@ -47,12 +47,12 @@ def _any_rank(process: ProcessInfo, any_rank: Any) -> str:
         if np.ndim(got):
             raise WrongAnswer(f"any_rank returns {name_kind(got)} of shape {np.shape(got)}", expected="one boolean")
         where = f"set on rank {last} only" if raised == {last} else "set on every rank" if raised else "set on no rank"
-        hint = (
+        note = (
             ""
             if got or process.rank in raised
             else "This rank's flag is not set, so the answer must come from the others"
         )
-        assert_equal(bool(got), wanted, f"any_rank(flag), with the flag {where},", hint=hint)
+        assert_equal(bool(got), wanted, f"any_rank(flag), with the flag {where},", note=note)
     return "the right answer, whichever rank set the flag"
 
 
@@ -74,7 +74,7 @@ def _pad_last(process: ProcessInfo, pad: Any) -> str:
         mask.astype(bool).tolist(),
         [i < n for i in range(4)],
         "the mask",
-        hint="It is True for real rows, even for a row of zeros, and False for padding",
+        note="It is True for real rows, even for a row of zeros, and False for padding",
     )
     return "four rows on every rank, and a mask that marks the real ones"
 

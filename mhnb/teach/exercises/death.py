@@ -109,8 +109,8 @@ def _common_step(process: ProcessInfo, common: Any) -> str:
         got = call_answer(common, set(saved), what="of a set of steps")
         if got is None:
             raise WrongAnswer(f"common(saved), if {what}, returns nothing", expected=f"{wanted}")
-        hint = "Another rank does not have that step" if got > wanted else ""
-        assert_equal(int(got), wanted, f"common(saved), if {what},", hint=hint)
+        note = "Another rank does not have that step" if got > wanted else ""
+        assert_equal(int(got), wanted, f"common(saved), if {what},", note=note)
     return "all ranks continue from the newest step that every rank has"
 
 

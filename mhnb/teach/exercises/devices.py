@@ -17,14 +17,14 @@ def _n_devices_in_mesh(process: ProcessInfo, n_devices_in_mesh: Any) -> str:
     if shape != () or dtype is None or str(dtype) != "float32":
         kind = f"{dtype}{list(shape)}" if dtype is not None and shape is not None else type(got).__name__
         raise WrongAnswer(
-            f"it returns {kind}", expected="a float32 scalar, shape ()", hint="jnp.float32 makes one from a number"
+            f"it returns {kind}", expected="a float32 scalar, shape ()", note="jnp.float32 makes one from a number"
         )
     if float(got) != devices:
         where = "this notebook, alone," if process.rank is None else "this cluster"
         raise WrongAnswer(
             f"it returns {float(got)}",
             expected=f"{float(devices)}: {where} has {devices} device{'s' * (devices > 1)}",
-            hint=_name_count(process, got),
+            note=_name_count(process, got),
         )
     return f"{float(got)} with {devices} device{'s' * (devices > 1)} in total"
 
@@ -59,14 +59,14 @@ def _my_positions(process: ProcessInfo, positions: Any) -> str:
         raise WrongAnswer(
             f"positions holds {type(others[0]).__name__}", expected="integers: positions in jax.devices()"
         )
-    hint = ""
+    note = ""
     if positions == [device.id for device in jax.local_devices()]:
-        hint = "A device's id is not its position: ids leave gaps between processes"
+        note = "A device's id is not its position: ids leave gaps between processes"
     elif positions == list(range(len(devices))):
-        hint = "These are the positions of all devices"
+        note = "These are the positions of all devices"
     # In any order, because the task names none.
     if sorted(positions) != wanted:
-        assert_equal(positions, wanted, "positions", hint=hint)
+        assert_equal(positions, wanted, "positions", note=note)
     return f"{process.local_device_count} positions on each rank, each position once"
 
 
@@ -75,12 +75,12 @@ def _owner_of(process: ProcessInfo, owner: Any) -> str:
 
     for position, device in enumerate(jax.devices()):
         got = call_answer(owner, position, what="of one position")
-        hint = (
+        note = (
             "The owner depends on the position, not on the rank that asks"
             if got == process.rank != device.process_index
             else ""
         )
-        assert_equal(got, device.process_index, f"owner({position})", hint=hint)
+        assert_equal(got, device.process_index, f"owner({position})", note=note)
     return f"right for all {process.device_count} devices"
 
 

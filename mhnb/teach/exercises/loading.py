@@ -33,7 +33,7 @@ def _my_share(process: ProcessInfo, share: Any) -> str:
             else "",
         )
     wanted = list(range(_RECORDS))[process.rank :: process.process_count][:each]
-    assert_equal(list(share), wanted, "share", hint="Take every fourth record, beginning with the process index")
+    assert_equal(list(share), wanted, "share", note="Take every fourth record, beginning with the process index")
     return f"{each} records on every rank, each record once"
 
 
@@ -65,8 +65,8 @@ def _steps_for_all(process: ProcessInfo, steps: Any) -> str:
     counts = [6, 5, 6, 4]
     got = int(steps) if hasattr(steps, "shape") and steps.shape == () else steps
     wanted = min(counts[rank % len(counts)] for rank in range(process.process_count))
-    hint = "The ranks with the fewest batches end first, so the number must come from all ranks"
-    assert_equal(got, wanted, "steps", hint=hint)
+    note = "The ranks with the fewest batches end first, so the number must come from all ranks"
+    assert_equal(got, wanted, "steps", note=note)
     return f"every rank stops after {wanted} batches"
 
 

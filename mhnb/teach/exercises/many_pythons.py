@@ -10,25 +10,25 @@ from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, Wrong
 
 
 def _my_label(process: ProcessInfo, label: Any) -> str:
-    hints = {
+    notes = {
         f"rank {process.rank} of {process.device_count}": "N is the number of ranks, and this is the number of devices"
     }
     for rank in range(process.process_count):
-        hints[f"rank {rank} of {process.process_count}"] = (
+        notes[f"rank {rank} of {process.process_count}"] = (
             "That is another rank's label: ranks are counted from 0, and each needs its own number"
         )
-    hint = hints.get(label, "") if isinstance(label, str) else ""
-    assert_equal(label, f"rank {process.rank} of {process.process_count}", "label", hint=hint)
+    note = notes.get(label, "") if isinstance(label, str) else ""
+    assert_equal(label, f"rank {process.rank} of {process.process_count}", "label", note=note)
     return "each rank has its own label"
 
 
 def _log_once(process: ProcessInfo, log: Any) -> str:
     for text in ("loss 0.5", "loss 0.25"):
         got = call_answer(log, text, what="of one text")
-        hint = "Every rank runs the same function, so the function must ask on which rank it is"
+        note = "Every rank runs the same function, so the function must ask on which rank it is"
         if process.rank == 0 and got is None:
-            hint = f"On rank 0 it must return the text; printing returns None. {hint}"
-        assert_equal(got, text if process.rank == 0 else None, f"log({text!r})", hint=hint)
+            note = f"On rank 0 it must return the text; printing returns None. {note}"
+        assert_equal(got, text if process.rank == 0 else None, f"log({text!r})", note=note)
     return "rank 0 returns the text, the others None"
 
 
@@ -38,7 +38,7 @@ def _pull_each(process: ProcessInfo, labels: Any) -> str:
         raise WrongAnswer(
             f"the answer is {name_kind(labels)}, {labels!r}",
             expected="a list with one label for each rank",
-            hint="The ranks have different labels, and each of them is wanted",
+            note="The ranks have different labels, and each of them is wanted",
         )
     if len(labels) < 2:
         raise WrongAnswer(f"the list has {pluralize(len(labels), 'label')}", expected="one for each rank")

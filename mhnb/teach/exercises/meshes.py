@@ -50,7 +50,7 @@ def _columns_apart(process: ProcessInfo, spec: Any) -> str:
             raise WrongAnswer(
                 f"device {process.rank}:{ordinal} would hold rows {_format_range(got[0])} and columns {_format_range(got[1])}",
                 expected=f"rows 0:8 and columns {at}:{at + 1}",
-                hint=_find_spec_fault(got),
+                note=_find_spec_fault(got),
             )
     return "one full column on each device"
 
@@ -76,7 +76,7 @@ def _pairs_inside(process: ProcessInfo, mesh: Any) -> str:
         raise WrongAnswer(f"mesh is {name_kind(mesh)}", expected="a jax.sharding.Mesh")
     wanted = {"row": process.device_count // 2, "pair": 2}
     assert_equal(
-        dict(mesh.shape), wanted, "the shape of the mesh", hint="The first name is for the first dim of the grid"
+        dict(mesh.shape), wanted, "the shape of the mesh", note="The first name is for the first dim of the grid"
     )
     for number, row in enumerate(mesh.devices):
         owners = sorted({device.process_index for device in row})
@@ -91,14 +91,14 @@ def _pairs_inside(process: ProcessInfo, mesh: Any) -> str:
 def _shard_shape(process: ProcessInfo, shard_shape: Any) -> str:
     del process
     axes = {"data": 4, "model": 2}
-    for shape, spec, hint in _CASES:
+    for shape, spec, note in _CASES:
         wanted = tuple(size // _partition_count(entry, axes) for size, entry in zip(shape, spec, strict=True))
         got = call_answer(shard_shape, shape, axes, spec, what="of a shape, axes and a spec")
         assert_equal(
             got,
             wanted,
             f"shard_shape({shape}, {axes}, {spec})",
-            hint=hint if isinstance(got, tuple) else "A shape is a tuple",
+            note=note if isinstance(got, tuple) else "A shape is a tuple",
         )
     return f"{len(_CASES)} shapes"
 

@@ -18,8 +18,8 @@ def _in_order(process: ProcessInfo, in_order: Any) -> str:
     del process
     for names in ({"sum", "max", "min"}, {"wq", "wk", "wv", "wo", "b1", "b2"}):
         got = call_answer(in_order, set(names), what="of a set of names")
-        hint = "The order of a set depends on the hash seed of its process" if got == list(names) else ""
-        assert_equal(got, sorted(names), f"in_order of {len(names)} names", hint=hint)
+        note = "The order of a set depends on the hash seed of its process" if got == list(names) else ""
+        assert_equal(got, sorted(names), f"in_order of {len(names)} names", note=note)
     return "the same order in every process"
 
 
@@ -59,12 +59,12 @@ def _key_bits(key: Any, name: str) -> tuple[int, ...]:
 
 def _agreed_start(process: ProcessInfo, start: Any) -> str:
     got = int(start) if getattr(start, "shape", None) == () else start
-    hint = (
+    note = (
         f"That is what rank {process.rank} drew itself"
         if isinstance(got, int) and got == 100 + 7 * (process.rank or 0) and process.rank
         else "Every rank needs the number that rank 0 drew"
     )
-    assert_equal(got, 100, "start", hint=hint)
+    assert_equal(got, 100, "start", note=note)
     return "every rank starts from what rank 0 drew"
 
 

@@ -32,7 +32,7 @@ def _can_leave(process: ProcessInfo, source: Any) -> str:
         raise WrongAnswer(f"the script ends with {(done.stderr.splitlines() or ['an error'])[-1]}")
     shown = translated.shows_value and done.stdout.startswith("45\n")
     note = "A script also prints the value of a cell's last line; bind it to a name" if shown else ""
-    assert_equal(done.stdout, "45\n", "its output", hint=note)
+    assert_equal(done.stdout, "45\n", "its output", note=note)
     return "plain Python, and it prints 45"
 
 
@@ -45,10 +45,10 @@ def _from_environment(process: ProcessInfo, arguments: Any) -> str:
             raise WrongAnswer(f"arguments(environ) returns {name_kind(got)}", expected="a dict")
         wanted = {"coordinator_address": "node7:1234", "num_processes": 4, "process_id": rank}
         for name, value in wanted.items():
-            hint = "Environment variables are strings" if got.get(name) == str(value) else ""
+            note = "Environment variables are strings" if got.get(name) == str(value) else ""
             if not got:
-                hint = "All four variables are in environ here"
-            assert_equal(got.get(name), value, f"{name} for RANK={rank}", hint=hint)
+                note = "All four variables are in environ here"
+            assert_equal(got.get(name), value, f"{name} for RANK={rank}", note=note)
         if extra := sorted(set(got) - set(wanted)):
             raise WrongAnswer(f"initialize also gets {', '.join(extra)}", expected=f"only {', '.join(wanted)}")
     assert_equal(
