@@ -136,6 +136,8 @@ TRUTHS: dict[str, object] = {
     "who_logs": 1,
     "ops_per_byte": 31,
     "batch_times_four": 1,
+    "permutes_in_training": 8,
+    "ring_sends_kib": 56,
 }
 """What each reveal shows; the lessons themselves are run elsewhere."""
 _SPELLED = {"0": "0|zero|none", "1": "1|one|once", "2": "2|two|twice", "8": "8|eight", "16": "16|sixteen"}
