@@ -145,6 +145,7 @@ MODULES = (
     "death",
     "srun",
     "cost",
+    "four_ways",
     "pipeline",
 )
 """The modules of `mhnb.teach.exercises`, in the order of the course. Each has a `LESSON`."""
