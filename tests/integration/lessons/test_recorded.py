@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.integration.lessons import recorded_fits
 from tests.integration.lessons.book import read_lesson
 from tests.integration.lessons.recorded import LESSON, ask_compiler, ask_fit, format_table, read_fits, read_table
 
@@ -37,3 +38,20 @@ def test_recorded_fits_are_those_of_the_compilers() -> None:
     for fit in read_fits():
         actual = [line.rstrip() for line in ask_fit(fit).splitlines()]
         assert [line for line in fit.text.splitlines() if line not in ("...", *actual)] == [], "\n".join(actual)
+
+
+@pytest.mark.slow
+@pytest.mark.requires_part("compilers")
+@pytest.mark.timeout(300)
+def test_recorded_memory_is_that_of_the_compiler() -> None:
+    """The compiler for GPUs needs the memory that lesson 17's table has, and the collectives of its text.
+
+    That for TPUs is left out, because it takes minutes.
+    """
+    at, machine = recorded_fits.MACHINES.index("h100:4x2"), "h100:4x2"
+    table = recorded_fits.read_table()
+    lines = recorded_fits.ask_compilers([machine])
+    sizes = [recorded_fits.format_size(variant, machine, row[at]) for variant, row in table.items()]
+    assert [line for line in lines if "GiB" in line] == sizes
+    text = "\n".join(cell.source for cell in read_lesson(recorded_fits.LESSON).cells)
+    assert [line for line in lines if line.startswith("|") and line not in text] == []

@@ -136,6 +136,8 @@ TRUTHS: dict[str, object] = {
     "who_logs": 1,
     "ops_per_byte": 31,
     "batch_times_four": 1,
+    "state_kib": 1536,
+    "sums_per_block": 2,
     "permutes_in_training": 8,
     "ring_sends_kib": 56,
 }
