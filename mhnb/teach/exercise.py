@@ -147,6 +147,7 @@ MODULES = (
     "cost",
     "four_ways",
     "pipeline",
+    "capstone",
 )
 """The modules of `mhnb.teach.exercises`, in the order of the course. Each has a `LESSON`."""
 

@@ -140,6 +140,8 @@ TRUTHS: dict[str, object] = {
     "sums_per_block": 2,
     "permutes_in_training": 8,
     "ring_sends_kib": 56,
+    "never_trained": 64,
+    "first_copies": 1,
 }
 """What each reveal shows; the lessons themselves are run elsewhere."""
 _SPELLED = {"0": "0|zero|none", "1": "1|one|once", "2": "2|two|twice", "8": "8|eight", "16": "16|sixteen"}

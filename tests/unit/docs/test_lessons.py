@@ -58,4 +58,4 @@ def test_what_is_there_is_not_executed(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_every_notebook_is_listed() -> None:
     """The tour and every lesson are executed."""
-    assert [path.name[:2] for path in lessons.list_notebooks()] == [f"{number:02d}" for number in range(19)]
+    assert [path.name[:2] for path in lessons.list_notebooks()] == [f"{number:02d}" for number in range(20)]
