@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -366,6 +367,54 @@ def test_documented_batch_script_has_a_notebook_on_all_nodes(
     [ready] = [line for line in log.splitlines() if line.startswith("ready")]
     assert {name for name in names if name in ready} == names
     assert len(slurm.run("squeue", "-h", "-t", "all").splitlines()) == before + 1
+
+
+def _write_job(folder: Path) -> None:
+    """Export the cells of the capstone that are the job, as the lesson does."""
+    notebook = json.loads(next((ROOT / "notebooks").glob("*_capstone.ipynb")).read_text(encoding="utf-8"))
+    ids = [cell["id"] for cell in notebook["cells"]]
+    notebook["cells"] = notebook["cells"][: ids.index("export")]
+    (folder / "job.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    words = ["export", "job.ipynb", "-o", "train.py", "--sbatch"]
+    subprocess.run([sys.executable, "-m", "mhnb", *words], cwd=folder, check=True)
+
+
+@pytest.mark.timeout(500)
+def test_killed_batch_job_goes_on_with_the_same_loss(slurm: Slurm, tmp_path: Path) -> None:
+    """The script of the capstone, killed and submitted again, restores its checkpoint and repeats the same losses."""
+    _write_job(tmp_path)
+    checkpoints = tmp_path / "checkpoints"
+    environment = os.environ | {
+        "CHECKPOINTS": str(checkpoints), "PYTHON": sys.executable, "JAX_PLATFORMS": "cpu", "STEPS": "24",
+    }  # fmt: skip
+
+    def submit(*options: str) -> Path:
+        done = subprocess.run(
+            ["sbatch", "--parsable", *options, "train.sbatch"],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return tmp_path / f"train-{done.stdout.strip()}.log"
+
+    def read_losses(log: Path) -> dict[str, str]:
+        text = log.read_text() if log.exists() else ""
+        return dict(re.findall(r"^0: step (\d+) loss (\S+)$", text, re.MULTILINE))
+
+    first = submit()
+    wait_until(lambda: "9" in read_losses(first), "step 9 is printed", timeout_s=200)
+    # As if the nodes had failed: on its own, scancel lets a process go on for a while.
+    slurm.run("scancel", "--signal=KILL", "--full", first.stem.removeprefix("train-"))
+    wait_until(lambda: not slurm.jobs(), "the job is gone")
+    # Without the newer checkpoints, some steps are certainly repeated.
+    oldest, *newer = sorted(int(path.name) for path in checkpoints.iterdir() if path.name.isdigit())
+    for number in newer:
+        shutil.rmtree(checkpoints / str(number))
+    second = submit("--wait")
+    assert f"0: begin at {oldest}\n" in second.read_text()
+    before, after = read_losses(first), read_losses(second)
+    assert [int(n) for n in after] == list(range(oldest + 1, 25))
+    repeated = before.keys() & after.keys()
+    assert repeated
+    assert {n: before[n] for n in repeated} == {n: after[n] for n in repeated}
 
 
 @pytest.mark.parametrize(
