@@ -83,11 +83,15 @@ def _assert_close(got: Any, wanted: float, what: str, *, unit: str = "", known: 
         unit: shown after it.
         known: what frequent mistakes return, by the note on each.
     """
-    if not isinstance(got, int | float | np.number):
-        raise WrongAnswer(f"{what} is {got!r}", expected="a number")
+    _check_number(got, what)
     if not np.isclose(got, wanted, rtol=1e-3):
         note = next((note for note, value in known.items() if np.isclose(got, value, rtol=1e-3)), "")
         raise WrongAnswer(f"{what} is {got:.4g}{unit}", expected=f"{wanted:.4g}{unit}", note=note)
+
+
+def _check_number(got: Any, what: str) -> None:
+    if not isinstance(got, int | float | np.number) and getattr(got, "shape", None) != ():
+        raise WrongAnswer(f"{what} is {got!r}", expected="a number")
 
 
 # -- latency
@@ -143,10 +147,16 @@ class _Case(NamedTuple):
         """Return what frequent mistakes return, by the note on each."""
         link = machine.network if self.crosses else machine.inside
         network = _time_ring(self.op, self.n, self.nbytes, machine.network)
+        n_steps = _count_steps(self.op, self.n)
+        contributed = self.nbytes / self.n if self.op == "all-gather" else self.nbytes
+        every_step = n_steps * (link.alpha + n_steps * self.nbytes / self.n / link.beta)
         return {
             "That is without latency": _time_ring(self.op, self.n, self.nbytes, link._replace(alpha=0)),
             "That counts the latency of a single step": self.estimate(machine)
-            - self.times * link.alpha * (_count_steps(self.op, self.n) - 1),
+            - self.times * link.alpha * (n_steps - 1),
+            "That is with the bytes that a device contributes": self.times
+            * (n_steps * link.alpha + contributed / link.beta),
+            "That sends all bytes of the ring in each step": self.times * every_step,
             "That is one run of it": self.estimate(machine) / self.times,
             "That is over the network": network,
         }
@@ -211,13 +221,13 @@ def _time_of(process: ProcessInfo, time_of: Any) -> str:
 # -- batch and efficiency
 
 
-def _count_tokens(n: int, n_params: int, itemsize: int, machine: _Machine) -> int:
+def _count_tokens(n: int, n_params: int, itemsize: int, machine: _Machine, operations: int = 4) -> int:
     """Return the tokens per device that hide a ring.
 
     A backward pass has 4 operations per parameter and token.
     """
     seconds = _time_ring("all-reduce", n, itemsize * n_params, machine.network)
-    return math.ceil(seconds * machine.flops / (4 * n_params))
+    return math.ceil(seconds * machine.flops / (operations * n_params))
 
 
 def _without_latency(machine: _Machine) -> _Machine:
@@ -235,12 +245,17 @@ def _smallest_batch(process: ProcessInfo, smallest_batch: Any) -> str:
     ):
         got = smallest_batch(n, n_params, itemsize, machine)
         what = f"smallest_batch for {n} {name}, {n_params:.0e} parameters and {itemsize} bytes each"
-        if isinstance(got, float) and not got.is_integer():
+        _check_number(got, what)
+        if not float(got).is_integer():
             raise WrongAnswer(f"{what} is {got:.1f}", expected="a whole number")
         wanted, bare = (_count_tokens(n, n_params, itemsize, each) for each in (machine, _without_latency(machine)))
         if got != wanted:
-            note = "That is what transfer alone needs" if got == bare else ""
-            raise WrongAnswer(f"{what} is {got}", expected=f"{wanted}", note=note)
+            known = {
+                _count_tokens(n, n_params, itemsize, machine, operations=6): "That counts the forward pass, too",
+                wanted - 1: f"With {wanted - 1} tokens, the ring takes longer than the backward pass",
+                bare: "That is what transfer alone needs",
+            }
+            raise WrongAnswer(f"{what} is {got}", expected=f"{wanted}", note=known.get(int(got), ""))
     return "with few devices, many devices, and where latency decides"
 
 
@@ -251,17 +266,32 @@ def _step_time(n: int, tokens_each: float) -> float:
     return compute + _time_ring("all-reduce", n, 4 * n_params, _H100.network)
 
 
+def _time_with_input(n: int, tokens_each: float) -> float:
+    """Return the seconds of a step that also waits for its input."""
+    return _step_time(n, tokens_each) + 5e-3
+
+
 def _strong_efficiency(process: ProcessInfo, efficiency: Any) -> str:
     del process
     call_answer(callable, efficiency, what="of time, n and n_tokens")
-    for n, n_tokens in ((1, 65536), (2, 65536), (8, 65536), (64, 1 << 20)):
-        alone, shared = _step_time(1, n_tokens), _step_time(n, n_tokens / n)
+    waiting = ", if each step also waits 5 ms for its input,"
+    for time, words, n, n_tokens in (
+        (_step_time, "", 2, 65536),
+        (_step_time, "", 8, 65536),
+        (_time_with_input, waiting, 8, 65536),
+        (_step_time, "", 64, 1 << 20),
+    ):
+        alone, shared = time(1, n_tokens), time(n, n_tokens / n)
+        wanted = alone / n / shared
         known = {
-            "That is weak scaling, with the whole batch on each device": alone / _step_time(n, n_tokens),
+            "That is weak scaling, with the whole batch on each device": alone / time(n, n_tokens),
             f"That is how much faster {n} devices are": alone / shared,
+            "That compares with one device that has only a part of the batch": time(1, n_tokens / n) / shared,
+            "That is the inverse": 1 / wanted,
+            "That is in percent": 100 * wanted,
         }
-        what, wanted = f"efficiency of {n} devices for {n_tokens} tokens", alone / n / shared
-        _assert_close(efficiency(_step_time, n, n_tokens), wanted, what, known=known)
+        what = f"efficiency of {n} devices for {n_tokens} tokens{words}"
+        _assert_close(efficiency(time, n, n_tokens), wanted, what, known=known)
     return f"64 devices have an efficiency of {wanted:.0%} for {n_tokens} tokens"
 
 
@@ -305,7 +335,7 @@ def _fastest_layout(process: ProcessInfo, fastest: Any) -> str:
         raise WrongAnswer(f"fastest is {fastest!r}", expected="a dict with the keys 8192 and 131072")
     for n_tokens in _BATCHES:
         name = fastest[n_tokens]
-        if name not in _LAYOUTS:
+        if not isinstance(name, str) or name not in _LAYOUTS:
             raise WrongAnswer(f"the layout for {n_tokens} tokens is {name!r}", expected=f"one of {', '.join(_LAYOUTS)}")
         times = {
             each: time(n_tokens, process.process_count, process.local_device_count) for each, time in _LAYOUTS.items()
@@ -347,6 +377,10 @@ def _place(name: str, shape: tuple[int, ...], mesh: Any, spec: Any, limit: int) 
 
     if not isinstance(spec, jax.sharding.PartitionSpec):
         raise WrongAnswer(f"{name}_spec is a {type(spec).__name__}", expected="a PartitionSpec: P(...)")
+    if len(spec) > len(shape):
+        raise WrongAnswer(
+            f"{name}_spec {spec} has {len(spec)} entries", expected=f"at most one for each of {len(shape)} dims"
+        )
     try:
         shard_shape = jax.sharding.NamedSharding(mesh, spec).shard_shape(shape)
     except (ValueError, KeyError, IndexError) as error:
