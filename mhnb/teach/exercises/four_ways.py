@@ -148,7 +148,7 @@ def _grade_specs(mesh: Any, specs: Any, x_spec: Any, share: int, check: Callable
     if held > _NBYTES // share:
         raise WrongAnswer(
             f"a device holds {held} bytes of the parameters",
-            expected=f"at most {_NBYTES // share}, a {'half' if share == 2 else 'eighth'} of {_NBYTES}",
+            expected=f"at most {_NBYTES // share}, {'half' if share == 2 else 'an eighth'} of {_NBYTES}",
         )
     batch = _place(mesh, x, x_spec)
     usage_text = check(params, batch)
@@ -250,7 +250,7 @@ LESSON = Lesson(
         ),
         Prediction(
             "sums_per_block",
-            "Column then row, once in the attention and once in the MLP. How many all-reduces does one forward pass run?",
+            "Attention and MLP are both sharded in this way. How many all-reduces does one forward pass run?",
             (0, 2, 4, 6),
             "The products by columns and the heads need none. Each of the two products by rows leaves partial sums, "
             "which one all-reduce adds up.",
@@ -285,7 +285,7 @@ LESSON = Lesson(
             _tp_specs,
             "medium",
             (
-                "Which mesh axis stays inside a host?",
+                "Which products come first, and so are sharded by columns, and which come second?",
                 "A device computes whole heads, and whole columns of the hidden layer.",
                 "gate and up are multiplied element by element, so both are sharded in the same way. out and down come second.",
             ),
