@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mhnb.sharding.report import Collective
-from mhnb.teach.check import Budget, call_answer, check_budget, format_usage, measure
+from mhnb.teach.check import Budget, call_answer, check_budget, format_usage, measure, name_kind
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
 _D, _GROUPS, _QUERIES, _HEAD, _F = 64, 2, 4, 8, 256
@@ -179,9 +179,16 @@ def _shard_nbytes(mesh: Any, name: str, shape: tuple[int, ...], spec: Any) -> in
 
     if not isinstance(spec, jax.sharding.PartitionSpec):
         raise WrongAnswer(f"the spec of {name} is a {type(spec).__name__}", expected="a PartitionSpec: P(...)")
+    axes = [axis for dim in spec if dim is not None for axis in (dim if isinstance(dim, tuple) else (dim,))]
+    if len(set(axes)) < len(axes):
+        raise WrongAnswer(f"{spec} of {name} uses a mesh axis twice", expected="each axis at most once in a spec")
+    if len(spec) > len(shape):
+        raise WrongAnswer(
+            f"{spec} has {len(spec)} dims", expected=f"at most {len(shape)}, because {name} has {len(shape)}"
+        )
     try:
         return 4 * int(np.prod(jax.sharding.NamedSharding(mesh, spec).shard_shape(shape)))
-    except (ValueError, KeyError, IndexError) as error:
+    except (ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise WrongAnswer(f"{spec} does not fit {name}, float32{list(shape)}: {reason}") from None
 
@@ -197,9 +204,10 @@ def _place_constraint(process: ProcessInfo, forward: Any) -> str:
     mesh, (values, x) = _mesh(process), _values()
     params = {name: _place(mesh, w, rows if name in ("out", "down") else columns) for name, w in values.items()}
     batch = _place(mesh, x, spec("data", "model"))
-    call_answer(callable, forward, what="of block, params and x")
-    program = jax.jit(lambda params, x: forward(_block, params, x))
+    program = jax.jit(lambda params, x: call_answer(forward, _block, params, x, what="of block, params and x"))
     got, wanted = program(params, batch), _block_in_numpy(values, x)
+    if not isinstance(got, jax.Array):
+        raise WrongAnswer(f"forward returns {name_kind(got)}", expected="the array that block returns")
     if got.shape != wanted.shape:
         raise WrongAnswer(f"forward returns an array of shape {got.shape}", expected=f"{wanted.shape}")
     if not all(np.allclose(each.data, wanted[each.index], rtol=1e-3, atol=1e-3) for each in got.addressable_shards):
@@ -227,7 +235,7 @@ _CLUES = {
 
 def _name_ways(process: ProcessInfo, ways: Any) -> str:
     del process
-    if not isinstance(ways, Mapping) or sorted(ways) != sorted(_WAYS):
+    if not isinstance(ways, Mapping) or set(ways) != set(_WAYS):
         raise WrongAnswer(f"the answer is {ways!r}", expected=f"a dict with the keys {', '.join(_WAYS)}")
     for program, way in _WAYS.items():
         if ways[program] not in _WAYS.values():

@@ -69,6 +69,8 @@ ANSWERS = {
                 "all-reduce, expected at most 2",
             ),
             (_MIXED.format("P('model', 'data')", "{}"), "P('model', 'data') does not fit q"),
+            (_MIXED.format("P(('data', 'model'), 'model')", "{}"), "of q uses a mesh axis twice"),
+            (_MIXED.format("P('data', None, None, 'model')", "{}"), "expected at most 3, because k has 3"),
         ],
     ),
     "place_constraint": Answer(
@@ -78,6 +80,7 @@ ANSWERS = {
                 "each device contributes 122880 bytes, expected at most 61440",
             ),
             (_FORWARD.format(_PLACED.format("P(('data', 'model'))")), "each device contributes 126976 bytes"),
+            (_FORWARD.format("block(params, x)"), "forward returns a NoneType, expected the array that block returns"),
             (_FORWARD.format("return x"), "forward returns other values than block(params, x)"),
             (_FORWARD.format("return block(params, x[:4])"), "forward returns an array of shape (4, 16, 64)"),
         ],
