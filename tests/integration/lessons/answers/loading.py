@@ -55,7 +55,7 @@ ANSWERS = {
                 _STEPS.format("int(multihost_utils.broadcast_one_to_all(np.array(have)))"),
                 "so the number must come from all ranks",
             ),
-            (_STEPS.format(f"{_ALL}.tolist()"), "steps is [6, 5, 6, 4], expected 4"),
+            (_STEPS.format(f"{_ALL}.tolist()"), "steps is [6, 5, 6, 4] (list, not int), expected 4"),
         ],
     ),
 }
