@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mhnb.teach.check import Budget, assert_equal, assert_shards, call_answer, check_budget
+from mhnb.teach.check import Budget, assert_equal, call_answer, check_budget
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
 _WIDTH = 16
@@ -146,13 +146,15 @@ def _merge(_: ProcessInfo, merge: Any) -> str:
             raise WrongAnswer(f"merge returns a {type(state).__name__}", expected="a tuple of three arrays, (m, l, o)")
         wanted = _softmax_parts(np.concatenate(scores[:n_blocks], axis=1), np.concatenate(values[:n_blocks]))
         for (what, right), got in zip(wanted.items(), state, strict=True):
-            where = f"after block {n_blocks} of 4, the {what} of row 0"
+            what_of = f"after block {n_blocks} of 4, the {what}"
             if np.shape(got) != right.shape:
                 raise WrongAnswer(f"{what} has shape {np.shape(got)}", expected=f"{right.shape}")
             if not np.allclose(got, right, rtol=1e-3):
                 row = int(np.argwhere(~np.isclose(got, right, rtol=1e-3))[0][0])
                 mine, other = (np.asarray(each, float)[row].round(3).tolist() for each in (got, right))
-                raise WrongAnswer(f"{where.replace('row 0', f'row {row}')} is {mine}", expected=f"{other}")
+                is_divided = right.ndim == 2 and np.allclose(got, right / wanted["sum l"][:, None], rtol=1e-3)
+                note = "It is divided by l, which is for the end" if is_divided else ""
+                raise WrongAnswer(f"{what_of} of row {row} is {mine}", expected=f"{other}", note=note)
     return "four blocks give the softmax of all 32 keys, although no exponential of a score fits into float32"
 
 
@@ -163,6 +165,9 @@ def _attend(process: ProcessInfo, attend: Any) -> str:
     mesh, spec = _mesh((n,), "seq"), jax.sharding.PartitionSpec("seq")
     rng = np.random.default_rng(18)
     q, k, v = (rng.normal(size=(n * rows, _WIDTH)).astype(np.float32) * 2 for _ in range(3))
+    # Eighths, so that float32 holds each score exactly. All are near 100, where an exponential without the maximum is infinite.
+    q, k = ((np.round(each * 8) / 8).astype(np.float32) for each in (q, k))
+    q[:, 0] = k[:, 0] = 20
     call_answer(callable, attend, what="of a device's queries, keys and values")
     mapped = _map_over(mesh, attend, spec, spec)
     arrays = tuple(_put(mesh, each, "seq") for each in (q, k, v))
@@ -171,8 +176,8 @@ def _attend(process: ProcessInfo, attend: Any) -> str:
         raise WrongAnswer(
             f"attend returns {(got.shape[0] // n, *got.shape[1:])} per device", expected=f"{(rows, _WIDTH)}"
         )
-    _refuse_known_attention(got, q, k, v, n)
-    assert_shards(got, _attention(q, k, v), "attend(q, k, v)", process, note="It also needs a right merge")
+    for shard in sorted(got.addressable_shards, key=lambda shard: shard.index[0].start):
+        _compare_attention(np.asarray(shard.data), shard.index[0].start // rows, (q, k, v), n)
     block = 2 * rows * _WIDTH * 4
     budget = Budget({"collective-permute": 2 * (n - 1)}, nbytes_per_device=(n - 1) * block)
     usage = check_budget(budget, mapped, *arrays)
@@ -188,22 +193,45 @@ def _attend(process: ProcessInfo, attend: Any) -> str:
 
 
 def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float = _WIDTH**-0.5) -> np.ndarray:
-    parts = _softmax_parts(q @ k.T * scale, v)
+    parts = _softmax_parts(q.astype(float) @ k.T * scale, v)
     return np.asarray(parts["output o"] / parts["sum l"][:, None])
 
 
-def _refuse_known_attention(got: Any, q: np.ndarray, k: np.ndarray, v: np.ndarray, n: int) -> None:
-    """Refuse results that learners often have, by what they are."""
-    pieces = [[np.split(each, n)[device] for each in (q, k, v)] for device in range(n)]
-    own = np.concatenate([_attention(*piece) for piece in pieces])
-    mean = np.concatenate([np.mean([_attention(piece[0], *other[1:]) for other in pieces], axis=0) for piece in pieces])
-    for values, yours in (
-        (own, "each device attends to its own keys only"),
-        (mean, "each row is the mean of one softmax per block"),
-        (_attention(q, k, v, scale=1), "the scores are not divided by the square root of the width"),
-    ):
-        if all(_is_close(shard.data, values[shard.index]) for shard in got.addressable_shards):
+def _compare_attention(got: np.ndarray, device: int, arrays: tuple[np.ndarray, ...], n: int) -> None:
+    """Compare the rows of one device with NumPy, and name usual mistakes."""
+    q, keys, values = (np.split(each, n) for each in arrays)
+    mine, (k, v) = q[device], arrays[1:]
+    wanted = _attention(mine, k, v)
+    if _is_close(got, wanted):
+        return
+    if not np.isfinite(got).all():
+        raise WrongAnswer(
+            "attend(q, k, v) has results that are not finite",
+            expected="finite numbers",
+            note="The scores are near 100, and float32 cannot hold the exponential of 89",
+        )
+    pairs = list(zip(keys, values, strict=True))
+    mean = np.mean([_attention(mine, *pair) for pair in pairs], axis=0)
+    known = {
+        "each device attends to its own keys only": [_attention(mine, *pairs[device])],
+        "each row is the mean of one softmax per block": [mean],
+        "the scores are not divided by the square root of the width": [_attention(mine, k, v, scale=1)],
+        "the results are not divided by l": [_softmax_parts(mine.astype(float) @ k.T / 4, v)["output o"]],
+        "the keys travel, and the values stay": [_attention(mine, k, np.tile(values[device], (n, 1)))],
+    }
+    for other in range(n):
+        whose = "its own keys" if other == device else "the keys of another device"
+        rest = [np.delete(np.array(each), other, axis=0).reshape(-1, _WIDTH) for each in (keys, values)]
+        known.setdefault(f"each device leaves out {whose}", []).append(_attention(mine, *rest))
+    for yours, candidates in known.items():
+        if any(_is_close(got, rows) for rows in candidates):
             raise WrongAnswer(yours, expected="one softmax over all keys, of q @ k.T / 4")
+    row, column = np.argwhere(~np.isclose(got, wanted, rtol=1e-4, atol=1e-5))[0].tolist()
+    raise WrongAnswer(
+        f"device {device} has {got[row, column]:.4f} at [{row}, {column}] of its result",
+        expected=f"{wanted[row, column]:.4f}",
+        note="It also needs a right merge",
+    )
 
 
 def _array_sizes(jaxpr: Any, *, is_device: bool = False) -> Iterator[int]:

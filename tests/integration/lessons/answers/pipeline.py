@@ -82,6 +82,20 @@ ANSWERS = {
                 _right("online_softmax", ("+ p @ values", "+ p @ values / p.sum(axis=1)[:, None]")),
                 "after block 1 of 4, the output o of row 0",
             ),
+            (
+                _right(
+                    "online_softmax",
+                    (
+                        "return top, l * shrink + p.sum(axis=1), o * shrink[:, None] + p @ values",
+                        "new = l * shrink + p.sum(axis=1)",
+                    ),
+                    (
+                        "mhnb.teach",
+                        "    return top, new, (o * (l * shrink)[:, None] + p @ values) / new[:, None]\nmhnb.teach",
+                    ),
+                ),
+                "It is divided by l, which is for the end",
+            ),
         ],
     ),
     "ring_attention": Answer(
@@ -90,7 +104,39 @@ ANSWERS = {
                 _right("ring_attention", ("range(7)", "range(0)")),
                 "each device attends to its own keys only, expected one softmax over all keys",
             ),
-            (_right("ring_attention", ("range(7)", "range(6)")), "attend(q, k, v) on device"),
+            (
+                _right("ring_attention", ("range(7)", "range(6)")),
+                "each device leaves out the keys of another device, expected one softmax over all keys",
+            ),
+            (
+                _right("ring_attention", ("    state = merge(state, score(q, k), v)\n    for", "    for")),
+                "each device leaves out its own keys",
+            ),
+            (_right("ring_attention", ("o / l[:, None]", "o")), "the results are not divided by l"),
+            (
+                _right(
+                    "ring_attention", ('k, v = lax.ppermute((k, v), "seq", ring)', 'k = lax.ppermute(k, "seq", ring)')
+                ),
+                "the keys travel, and the values stay",
+            ),
+            (
+                _right(
+                    "ring_attention", ('k, v = lax.ppermute((k, v), "seq", ring)', 'q = lax.ppermute(q, "seq", ring)')
+                ),
+                "of its result",
+            ),
+            (
+                _ATTEND.format(
+                    "p = jnp.exp(score(q, k))\n"
+                    "    l, o = p.sum(axis=1), p @ v\n"
+                    "    for _ in range(7):\n"
+                    "        k, v = lax.ppermute((k, v), 'seq', ring)\n"
+                    "        p = jnp.exp(score(q, k))\n"
+                    "        l, o = l + p.sum(axis=1), o + p @ v\n"
+                    "    return o / l[:, None]"
+                ),
+                "attend(q, k, v) has results that are not finite, expected finite numbers",
+            ),
             (
                 _right(
                     "ring_attention",
