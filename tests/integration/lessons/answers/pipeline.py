@@ -238,7 +238,7 @@ ANSWERS = {
 
 SAID = {
     ("pipeline", "refused"): ["carry input and carry output must have equal types", "pcast", "scan-vma"],
-    ("pipeline", "same"): ["stage 3 is right: True", "stage ‹rank› is right: False"],
+    ("pipeline", "same"): ["right: [True, True]", "right: [False, False]"],
     ("pipeline", "chain-collectives"): ["collective-permute f32[8,64] stage (hosts) 4 2.0 KiB 2.0 KiB"],
     ("pipeline", "reveal-permutes_in_training"): ["it is 8"],
     ("pipeline", "one-by-one"): ["32 permutes"],
