@@ -159,7 +159,7 @@ def _assert_complete(got: Mapping[str, Any], run: Mapping[str, Any], numbers: Ma
             raise WrongAnswer(
                 f"{name} is another array, {kind}",
                 expected=f"the array of the run, {run[name].dtype}",
-                note="A changed or rounded value cannot go on exactly",
+                note="Return the arrays of run themselves: a changed or rounded value cannot go on exactly",
             )
 
 
@@ -228,8 +228,8 @@ LESSON = Lesson(
             "first_copies",
             "On how many of the four ranks is a shard of `up` with replica_id 0?",
             (1, 2, 4),
-            "The axis model is inside a host, so the two devices of rank 0 have both parts, and the copies on them are the first. If only "
-            "first copies were written, rank 0 would write the whole array, and the others would wait for it.",
+            "The axis model is inside a host, so the two devices of rank 0 have both parts, and their copies are those with replica_id 0. "
+            "If only these copies were written, rank 0 would write the whole array, and the others would wait for it.",
         ),
         Exercise(
             "records_of",
