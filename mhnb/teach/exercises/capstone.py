@@ -11,24 +11,29 @@ from mhnb.core.ranks import pluralize
 from mhnb.teach.check import assert_equal, call_answer, make_mesh
 from mhnb.teach.exercise import Exercise, Lesson, Prediction, ProcessInfo, WrongAnswer
 
-_PER_PROCESS, _RECORDS_PER_PROCESS = 4, 10
-"""Records per process in a batch and in an epoch: two batches and a half are an epoch."""
+_PER_PROCESS = 4
+"""Records of a process in a batch."""
+
+
+def _count_records(n_processes: int) -> int:
+    """Count the records of an epoch, whose end parts of batches cross."""
+    return 10 * n_processes + 2
 
 
 def _order(epoch: int) -> np.ndarray:
     """Return the numbers of the records in the order of an epoch."""
     import jax
 
-    return np.random.default_rng(100 + int(epoch)).permutation(_RECORDS_PER_PROCESS * jax.process_count())
+    return np.random.default_rng(100 + int(epoch)).permutation(_count_records(jax.process_count()))
 
 
 def _records_of(process: ProcessInfo, records_of: Any) -> str:
     n, rank = process.process_count, process.rank or 0
     # The part of process r in step s is in row s * n + r.
-    parts = np.concatenate([_order(0), _order(1)]).reshape(-1, _PER_PROCESS).tolist()
+    parts = np.concatenate([_order(epoch) for epoch in range(4)]).reshape(-1, _PER_PROCESS).tolist()
     # Not in order, as after a restart.
-    for step in (1, 4, 0, 3, 2):
-        got = call_answer(records_of, step, _RECORDS_PER_PROCESS * n, _PER_PROCESS * n, _order, what="of a step")
+    for step in (1, 4, 0, 7, 3, 2):
+        got = call_answer(records_of, step, _count_records(n), _PER_PROCESS * n, _order, what="of a step")
         numbers = np.asarray(got).tolist()
         what = f"for step {step} this process reads"
         if np.shape(got) != (_PER_PROCESS,):
@@ -40,7 +45,7 @@ def _records_of(process: ProcessInfo, records_of: Any) -> str:
             other = divmod(parts.index(numbers), n) if numbers in parts else None
             note = f"These are the records of process {other[1]} in step {other[0]}" if other else ""
             raise WrongAnswer(f"{what} the records {numbers}", expected=f"{wanted}", note=note)
-    return f"{_PER_PROCESS} records per step, and each record once in an epoch of two batches and a half"
+    return f"{_PER_PROCESS} records per step, and each record once in every epoch"
 
 
 _PARAMS: tuple[tuple[str, tuple[int, ...], tuple[str | None, ...]], ...] = (
@@ -206,6 +211,7 @@ def _first_difference(process: ProcessInfo, first_difference: Any) -> str:
         ("nan in both from step 2 on", broken, broken.copy(), None),
         ("nan in one of them from step 2 on", losses, broken, 2),
         ("other losses from the start", losses, losses + 1, 0),
+        ("0.0 and -0.0, which are equal numbers with other bits", np.zeros(2, np.float32), -np.zeros(2, np.float32), 0),
     )
     for what, a, b, wanted in cases:
         got = call_answer(first_difference, a, b, what="of two arrays")

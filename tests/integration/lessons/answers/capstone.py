@@ -39,9 +39,17 @@ ANSWERS = {
             (_RECORDS.format("0", _PLACES.format("p // n_records", "n")), "the records of process 0 in step 1"),
             (
                 _RECORDS.format("jax.process_index()", _PLACES.format("0", "n")),
-                "These are the records of process 2 in step 1",
+                "for step 4 this process reads the records",
             ),
-            (_DROPPING, "for step 4 this process reads the records"),
+            (_DROPPING, "this process reads the records"),
+            (
+                _RECORDS.format("jax.process_index()", "order(first // n_records)[first % n_records :][:n]"),
+                "19.1 records_of on ranks 2-3 · right on ranks 0-1",
+            ),
+            (
+                _RECORDS.format("jax.process_index()", "np.concatenate([order(0), order(1)])[first : first + n]"),
+                "for step 7 this process reads",
+            ),
         ],
     ),
     "moment_spec": Answer(
@@ -111,6 +119,10 @@ ANSWERS = {
         [
             (_FIRST.format("~np.isclose(a, b)"), "the last bit of step 3 is None, expected 3"),
             (_FIRST.format("a != b"), "nan in both from step 2 on is 2, expected None"),
+            (
+                _FIRST.format("(a != b) & ~(np.isnan(a) & np.isnan(b))"),
+                "equal numbers with other bits is None, expected 0",
+            ),
             (_FIRST.format("abs(a - b) > 0"), "nan in one of them from step 2 on is None, expected 2"),
             (
                 _FIRST.format("a.view(np.int32) != b.view(np.int32)").replace(
