@@ -40,7 +40,7 @@ def test_recorded_fits_are_those_of_the_compilers() -> None:
         assert [line for line in fit.text.splitlines() if line not in ("...", *actual)] == [], "\n".join(actual)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.requires_part("compilers")
 @pytest.mark.timeout(300)
 def test_recorded_memory_is_that_of_the_compiler() -> None:
