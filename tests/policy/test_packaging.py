@@ -35,9 +35,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_wheel_contains_every_file(wheel: zipfile.ZipFile) -> None:
-    """Every module, notebook, profile and page is in the wheel, the tests are not, and the package is typed."""
+    """Every module, solution, notebook, profile and page is in the wheel, the tests are not, and the package is typed."""
     names = set(wheel.namelist())
-    code = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py")}
+    # The solutions of the exercises, which `mhnb.teach.solution` reads, are `.ipy`.
+    code = {path.relative_to(ROOT).as_posix() for pattern in ("*.py", "*.ipy") for path in PACKAGE.rglob(pattern)}
     beside = {f"mhnb/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "profiles").rglob("*.py")}
     beside |= {
         f"mhnb/{path.relative_to(ROOT).as_posix()}"
