@@ -71,7 +71,7 @@ def test_ctrl_c_ends_a_request(cluster: Cluster, request_of: Callable[[Cluster],
 
 
 def ask_for_variables(cluster: Cluster) -> tuple[threading.Thread, list[str]]:
-    """Ask in another thread, once the request is sent; the list gets its error."""
+    """Ask in another thread, and return once every rank is asked; the list gets the error."""
     errors: list[str] = []
 
     def ask() -> None:
@@ -81,7 +81,8 @@ def ask_for_variables(cluster: Cluster) -> tuple[threading.Thread, list[str]]:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert wait_until(lambda: cluster._state_machine.has_requests, WAIT_S, 0.01)
+    # The ranks are asked one after the other: a cell that is submitted in between waits for fewer of them.
+    assert wait_until(lambda: len(cluster._event_loop._requests) == len(cluster.ranks), WAIT_S, 0.01)
     return asking, errors
 
 
