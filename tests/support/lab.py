@@ -287,6 +287,7 @@ class LabPage:
             self.command("docmanager:open", path=path, factory="Notebook", kernelPreference=preference)
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=TIMEOUT_S * 1000)
         self._path = path
+        self.pending.clear()  # the end of a cell may have come while no page listened; the kernel's status tells
         self._read_status()
         if kernel and idle:
             self.wait_idle()
