@@ -811,15 +811,13 @@ def _hint_incompatible(seen: RecognisedError) -> str:
         "or use a mesh with axis_types=(AxisType.Auto, ...), so that the compiler chooses.",
     )
     if (operands := find_operands(seen.site, seen.code)) is None:
-        return f"{why}: move one of them first with jax.sharding.reshard; {automatic}"
+        return f"{why}: move one of them first with jax.reshard; {automatic}"
     left, right = map(_parenthesize, operands)
     if hint := _hint_other_devices(seen, left, right):
         return hint
     one, other = seen.site.arrays.get(left), seen.site.arrays.get(right)
     # reshard works within one mesh; device_put also moves to one that lists the same devices in another order.
-    move = (
-        "jax.sharding.reshard" if not one or not other or one.device_order == other.device_order else "jax.device_put"
-    )
+    move = "jax.reshard" if not one or not other or one.device_order == other.device_order else "jax.device_put"
     return (
         f"{why}: {move}({right}, {_format_target_sharding(seen, left, right)}), which moves "
         f"{right} between the devices; {automatic}"
@@ -1053,7 +1051,7 @@ HINTS = (
         r"on sharded dims where out dim \((?P<size>\d+)\) is not divisible by mesh axes \((?P<parts>\d+)\)",
         lambda seen: (
             f"A result of size {seen.match['size']} cannot be split evenly over {seen.match['parts']} devices: choose a size that is a "
-            f"multiple of {seen.match['parts']}, or replicate the array first on every rank with jax.sharding.reshard."
+            f"multiple of {seen.match['parts']}, or replicate the array first on every rank with jax.reshard."
         ),
         ename="ShardingTypeError",
     ),

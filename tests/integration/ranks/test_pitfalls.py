@@ -406,7 +406,7 @@ assert np.asarray(jax.device_put(params, whole)).sum() == 28
 assert len(list(jax.device_put(weights, whole))) == 8
 add(params, jax.device_put(np.asarray(local), NamedSharding(mesh, P())))
 jnp.matmul(by_column, by_row, out_sharding=NamedSharding(explicit, P()))
-by_row + jax.sharding.reshard(by_column, by_row.sharding)
+by_row + jax.reshard(by_column, by_row.sharding)
 by_row.at[0].get(out_sharding=NamedSharding(explicit, P()))
 jax.jit(abs, in_shardings=rows)(jax.device_put(batch, rows))
 multihost_utils.process_allgather(params, tiled=True)
@@ -601,7 +601,7 @@ FIXES = [
     Fix("by_column @ by_row", "{}", "jnp.matmul"),
     Fix("by_row[0]", "{}", "by_row.at"),
     Fix("by_row.at[0].set(1.0)", "{}", "by_row.at"),
-    Fix("jax.sharding.reshard(by_other, by_row.sharding)", "jax.sharding.reshard({}, by_row.sharding)"),
+    Fix("jax.reshard(by_other, by_row.sharding)", "jax.reshard({}, by_row.sharding)"),
     Fix(f"{SHARD}(turned)", f"{SHARD}({{}})"),
     Fix("jax.device_put(local, rows)", "add(params, {})"),
     Fix("jax.device_put(pair, rows)", "add(params, {})"),

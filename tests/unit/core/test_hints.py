@@ -612,7 +612,7 @@ def test_arrays_on_incompatible_devices(
         ),
         ("Mesh for all inputs should be equal.", REORDERED, "jax.device_put(b, a.sharding)"),
         ("add got incompatible shardings", REORDERED, "jax.device_put(b, a.sharding)"),
-        ("add got incompatible shardings", GLOBAL, "jax.sharding.reshard(b, a.sharding)"),
+        ("add got incompatible shardings", GLOBAL, "jax.reshard(b, a.sharding)"),
         (
             "add got incompatible shardings",
             FOUR_DEVICES,
