@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,7 +68,11 @@ class Listening:
 def listening(tmp_path_factory: pytest.TempPathFactory, mhnb_home: Path) -> Iterator[Listening]:
     """One cluster for the tests of this file. At its end debugpy's own process must have ended, too."""
     with no_leftovers(mhnb_home), manager.start(4, 2, name="debugpy") as cluster:
-        yield listen(cluster, tmp_path_factory.mktemp("debugpy"))
+        listening = listen(cluster, tmp_path_factory.mktemp("debugpy"))
+        # When debugpy 1.8.22 accepts a connection, it sends an event to its oldest one. If that one closes at this moment,
+        # debugpy accepts no further connection. So the oldest one stays open.
+        with socket.create_connection(("127.0.0.1", listening.port)):
+            yield listening
 
 
 def listen(cluster: Cluster, folder: Path) -> Listening:
