@@ -45,7 +45,10 @@ class InterruptRequests(Protocol):
 
     @property
     def interrupted_seq(self) -> int:
-        """The latest cell that was asked to stop, or 0."""
+        """The latest cell that was asked to stop.
+
+        It is 0 if only a request before the first cell was asked to stop, and -1 if nothing was.
+        """
 
     @property
     def report_count(self) -> int:
@@ -164,11 +167,11 @@ class InterruptDelivery:
 
     def _can_be_late(self) -> bool:
         """Return whether a signal now may have been meant for earlier work."""
-        return self._requests is not None and 0 < self._requests.interrupted_seq == self._seq - 1
+        return self._requests is not None and self._requests.interrupted_seq == self._seq - 1
 
     def _is_for_earlier_request(self) -> bool:
         """Return whether a signal now was meant for earlier work."""
-        return self._requests is not None and 0 < self._requests.interrupted_seq < self._seq
+        return self._requests is not None and 0 <= self._requests.interrupted_seq < self._seq
 
     def run_request(self, work: Callable[[], _T]) -> _T:
         """Do the work of a request, which a signal ends.

@@ -238,12 +238,15 @@ class SharedBoard:
 
     @property
     def interrupted_seq(self) -> int:
-        """The latest cell that was asked to stop, or 0."""
-        return self._words[_INTERRUPT]
+        """The latest cell that was asked to stop.
+
+        It is 0 if only a request before the first cell was asked to stop, and -1 if nothing was.
+        """
+        return self._words[_INTERRUPT] - 1
 
     def request_interrupt(self, seq: int) -> None:
         """Ask the ranks to stop a cell before their next launch."""
-        self._words[_INTERRUPT] = seq
+        self._words[_INTERRUPT] = seq + 1
 
     @property
     def close_count(self) -> int:
@@ -526,12 +529,15 @@ class InterruptFlag:
 
     @property
     def interrupted_seq(self) -> int:
-        """The latest cell that was asked to stop, or 0."""
-        return self._words[0]
+        """The latest cell that was asked to stop.
+
+        It is 0 if only a request before the first cell was asked to stop, and -1 if nothing was.
+        """
+        return self._words[0] - 1
 
     def request_interrupt(self, seq: int) -> None:
         """Ask the ranks of this host to stop a cell."""
-        self._words[0] = seq
+        self._words[0] = seq + 1
 
     @property
     def close_count(self) -> int:

@@ -166,7 +166,7 @@ def test_thread_of_a_call_belongs_to_no_cell(program: Program) -> None:
 class Requests:
     """The supervisor's request to stop a cell."""
 
-    interrupted_seq = report_count = 0
+    interrupted_seq, report_count = -1, 0
 
 
 @pytest.mark.parametrize("is_delivered", [False, True])

@@ -33,9 +33,10 @@ def _own_handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         pytest.param(3, True, id="a request after the last cell"),
         pytest.param(4, True, id="after a cell that this rank did not run"),
-        pytest.param(0, True, id="a signal from elsewhere"),
+        pytest.param(-1, True, id="a signal from elsewhere"),
         pytest.param(2, False, id="a request before the last cell"),
         pytest.param(1, False, id="a request before several cells"),
+        pytest.param(0, False, id="a request before the first cell"),
     ],
 )
 def test_a_late_signal_ends_no_request(asked: int, *, ends: bool) -> None:
@@ -54,3 +55,23 @@ def test_a_late_signal_ends_no_request(asked: int, *, ends: bool) -> None:
             interrupts.run_request(work)
     else:
         assert interrupts.run_request(work) == "answered"
+
+
+@pytest.mark.parametrize(
+    ("asked", "ends"), [(-1, True), (0, False), (1, True)], ids=["elsewhere", "a request", "the cell"]
+)
+def test_a_late_signal_does_not_end_the_first_cell(asked: int, *, ends: bool) -> None:
+    """A signal that was meant for a request before the first cell does not end that cell; one from elsewhere does."""
+
+    def cell() -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "ended"
+
+    interrupts = InterruptDelivery(AskedToStop(asked))
+    interrupts.install((cell.__code__,))
+    interrupts.reset(1)
+    if ends:
+        with pytest.raises(KeyboardInterrupt):
+            cell()
+    else:
+        assert cell() == "ended"

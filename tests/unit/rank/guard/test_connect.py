@@ -40,7 +40,7 @@ def test_rank_is_interrupted_by_its_own_supervisor(tmp_path: Path) -> None:
     flags = [open_interrupt_flag(spec) for spec in (at_board, elsewhere)]
     for number, flag in enumerate(flags, 4):
         assert flag is not None
-        assert flag.interrupted_seq == 0
+        assert flag.interrupted_seq == -1
         flag.request_interrupt(number)
         flag.request_report()
         assert (flag.report_count, flag.close_count) == (1, 0)
