@@ -17,6 +17,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.core.trace import STATES, TraceReport
 from mhnb.errors import InvalidRequest
 from mhnb.system.trace import read_summaries
+from tests.support.trace_notes import notes_on_losses
 
 SHARD_MAP = """
 from functools import partial
@@ -67,7 +68,7 @@ def test_timeline_has_all_ranks_their_lines_and_collectives(ready: Cluster) -> N
     """Lines, agreements, operations and collectives of each rank, on one clock; the others wait for the late rank."""
     report = ready.run(LATE, trace=True).check().trace
     assert report is not None
-    assert report.notes == ()
+    assert notes_on_losses(report) == []
     assert [row.rank for row in report.ranks] == list(range(ready.process_count))
     for row in report.ranks:
         assert sum(row.seconds(state) for state in STATES) == pytest.approx(row.wall_s)
@@ -137,7 +138,7 @@ def test_collectives_of_shard_map_are_collectives(ready: Cluster) -> None:
     source = "if rank == 1: time.sleep(0.3)\ntotal(x).block_until_ready()"
     report = ready.run(source, guard="off", trace=True).check().trace
     assert report is not None
-    assert "are recognised by them" in report.notes[0]
+    assert "are recognised by them" in notes_on_losses(report)[0]
     late = report.ranks[1].waiting_s
     assert all(row.waiting_s > late for row in report.ranks if row.rank != 1)
     assert report.collectives[0].last == "rank 1 (100%)"
@@ -148,7 +149,7 @@ def test_programs_of_one_name_are_not_mixed_up(ready: Cluster) -> None:
     ready.run(f"{SHARD_MAP}other = total\n{SHARD_MAP.replace('a.sum()', 'a.max()')}").check()
     report = ready.run("total(x).block_until_ready()\nother(x).block_until_ready()", trace=True).check().trace
     assert report is not None
-    assert "programs are named jit_total" in report.notes[0]
+    assert "programs are named jit_total" in notes_on_losses(report)[0]
     assert {row.label for row in report.collectives} == {"all-reduce"}
 
 
@@ -182,7 +183,7 @@ def test_cells_of_two_threads_are_both_traced(ready: Cluster) -> None:
         reports = [first.result().check().trace, second.result().check().trace]
     for report in reports:
         assert report is not None
-        assert report.notes == ()
+        assert notes_on_losses(report) == []
         assert all(row.wall_s > 0.09 for row in report.ranks)
         assert report.collectives[0].label.endswith(" over x")
 
@@ -193,7 +194,7 @@ def test_cell_may_profile_itself(ready: Cluster, tmp_path: Path) -> None:
     source = "with jax.profiler.trace(f'{folder}/{rank}'):\n    step(x).block_until_ready()"
     report = ready.run(source, trace=True).check().trace
     assert report is not None
-    assert report.notes == ("ranks 0-3: the cell started a profile of its own, and this one ends there",)
+    assert notes_on_losses(report) == ["ranks 0-3: the cell started a profile of its own, and this one ends there"]
     assert len(list(tmp_path.rglob("*.xplane.pb"))) == 4
     # And afterwards JAX's profiler is what it was.
     ready.run(
@@ -208,7 +209,7 @@ def test_profile_of_an_earlier_cell_goes_on(ready: Cluster, tmp_path: Path) -> N
     report = ready.run("step(x).block_until_ready()", trace=True).check().trace
     ready.run("jax.profiler.stop_trace()").check()
     assert report is not None
-    (note,) = report.notes
+    (note,) = notes_on_losses(report)
     assert note.startswith("ranks 0-3: no profile: ")
     assert all(row.unrecorded_s > 0 and row.host_s == 0 for row in report.ranks)
     assert len(list(tmp_path.rglob("*.xplane.pb"))) == 4
@@ -239,7 +240,7 @@ def test_trace_that_cannot_be_written_leaves_the_table(ready: Cluster, tmp_path:
     assert report is not None
     assert all(row.compute_s > 0 for row in report.ranks)
     assert report.path == ""
-    assert "not all files of the trace could be written" in report.notes[0]
+    assert "not all files of the trace could be written" in notes_on_losses(report)[0]
     assert not (tmp_path / "elsewhere").exists()
     # The links are the user's.
     assert len([path for path in folder.iterdir() if path.is_symlink()]) == 2
