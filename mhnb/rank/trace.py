@@ -123,8 +123,12 @@ class LineRecorder:
         return self._trace_line
 
     def _stop_tracing(self) -> None:
-        if sys.gettrace() == self._trace_call:
+        current = sys.gettrace()
+        if current == self._trace_call:
             sys.settrace(None)
+        elif current is None:
+            # Python removes a trace function in which an interrupt is raised.
+            self.problem = "lines are not in the timeline from where an interrupt, or the cell, ended their recording"
         else:
             self.problem = "lines are not in the timeline from where the cell set a trace function of its own"
 

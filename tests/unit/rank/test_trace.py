@@ -110,6 +110,27 @@ def test_trace_function_of_the_cell_is_kept() -> None:
     assert "from where the cell set a trace function" in recorder.problem
 
 
+@pytest.mark.skipif(hasattr(sys, "monitoring"), reason="as above")
+def test_interrupt_that_ends_the_recording_is_named() -> None:
+    """An interrupt may be raised while a line is recorded; the timeline does not say that the cell set a trace function."""
+    recorded: list[str] = []
+
+    def interrupt_at_third_line(name: str) -> bool:
+        recorded.append(name)
+        if recorded.count(CELL) > 3:
+            raise KeyboardInterrupt
+        return is_cell_file(name)
+
+    recorder = LineRecorder(interrupt_at_third_line)
+    recorder.start()
+    with pytest.raises(KeyboardInterrupt):
+        run("x = 1\ny = 2\nz = 3")
+    assert sys.gettrace() is None
+    recorder.stop()
+    assert [line for line, _ in recorder.lines] == [1, 2]
+    assert "from where an interrupt" in recorder.problem
+
+
 TOOLS = """
 import sys, cProfile
 from mhnb.rank.trace import LineRecorder
