@@ -172,7 +172,8 @@ def test_cell_of_many_launches_is_stopped_as_without_a_trace(ready: Cluster, sto
     assert {rank.outcome for rank in result} == {"interrupted"}
     assert ready.state == "clean"
     assert result.trace is not None
-    assert all(row.compute_s > 0 for row in result.trace.ranks)
+    # On a busy machine a rank may be stopped before its first launch, and its profile has no computation.
+    assert all(row.compute_s + row.host_s > 0 for row in result.trace.ranks)
 
 
 def test_cells_of_two_threads_are_both_traced(ready: Cluster) -> None:
