@@ -9,7 +9,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -616,6 +616,10 @@ class Cluster:
     ) -> Future[RankReply]:
         """Send a request to one rank between cells."""
         return self._event_loop.request(rank, handler, arguments, payload)
+
+    def ask_all(self, ranks: Iterable[int], handler: str, arguments: dict[str, Any]) -> dict[int, Future[RankReply]]:
+        """Send the same request to several ranks, with no cell between them."""
+        return self._event_loop.request_all(ranks, handler, arguments)
 
     def interrupt_requests(self) -> None:
         """Interrupt what the ranks do between cells. They answer all the same."""

@@ -12,7 +12,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -249,6 +249,14 @@ class EventLoop:
         if not is_queued:
             future.set_exception(NotStarted(self._closed_text))
         return future
+
+    def request_all(
+        self, ranks: Iterable[int], handler: str, arguments: dict[str, object]
+    ) -> dict[int, Future[RankReply]]:
+        """Send the same request to several ranks, with no cell between them."""
+        with self._lock:
+            # Each rank must answer before or after the same cell: a push would otherwise bind a value at two places in the order.
+            return {rank: self.request(rank, handler, arguments) for rank in ranks}
 
     def hang_report(self) -> HangReport | None:
         """Return a hang report of the running cell, or None."""

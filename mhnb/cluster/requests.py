@@ -39,6 +39,9 @@ class RankClient(Protocol):
     ) -> Future[RankReply]:
         """Send a request between cells; a rank answers its requests in order."""
 
+    def ask_all(self, ranks: Iterable[int], handler: str, arguments: dict[str, Any]) -> dict[int, Future[RankReply]]:
+        """Send the same request to several ranks, with no cell between them."""
+
     def interrupt_requests(self) -> None:
         """Interrupt what the ranks do between cells. They answer all the same."""
 
@@ -121,7 +124,7 @@ def request_all(
 ) -> dict[int, RankReply]:
     """Send the same request to several ranks, and wait for all replies."""
     with interrupting_requests(client):
-        futures = {rank: client.ask(rank, handler, dict(arguments)) for rank in ranks}
+        futures = client.ask_all(ranks, handler, dict(arguments))
         return {rank: await_reply(rank, handler, future) for rank, future in futures.items()}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from mhnb.cluster.requests import RankClient, TransferJob, await_reply, interrup
 from mhnb.core.cell_name import number_lines
 from mhnb.core.cell_request import strip_leading_blank_lines
 from mhnb.core.flight import FlightEvent, RankFlight
-from mhnb.core.messages import RankReply
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import describe_ranks
 from mhnb.core.stragglers import ClockOffsets
@@ -147,15 +145,9 @@ def _release(client: RankClient, seq: int, traces: Mapping[int, RankTrace]) -> N
 
 def _read_traces(client: RankClient, result: CellResult) -> dict[int, RankTrace]:
     """Return what each rank recorded; of a rank that cannot answer, why."""
-    asked: dict[int, Future[RankReply]] = {}
     traces: dict[int, RankTrace] = {}
     with interrupting_requests(client):
-        for rank in (each.rank for each in result):
-            try:
-                asked[rank] = client.ask(rank, "trace", {"seq": result.seq})
-            except MhnbError as error:
-                traces[rank] = RankTrace(problem=f"no profile: {error}")
-        for rank, future in asked.items():
+        for rank, future in client.ask_all((each.rank for each in result), "trace", {"seq": result.seq}).items():
             try:
                 traces[rank] = unpack_trace(await_reply(rank, "trace", future).payload[0])
             except (MhnbError, ValueError, IndexError) as error:

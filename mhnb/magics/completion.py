@@ -397,7 +397,7 @@ class ShellHooks:
                 return {}
             ranks = [each for each in range(cluster.process_count) if rank in (None, each)]
             with interrupting_requests(cluster):
-                futures = {each: cluster.ask(each, handler, arguments) for each in ranks}
+                futures = cluster.ask_all(ranks, handler, arguments)
                 done, _ = wait(futures.values(), _ANSWER_TIMEOUT_S)
             answers = {each: future.result() for each, future in futures.items() if future in done}
         except ClusterError:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -81,6 +82,10 @@ class PipedRanks:
         assert stream is not None
         write_frames(stream, encode(RankRequest(number, handler, arguments, payload)))
         return future
+
+    def ask_all(self, ranks: Iterable[int], handler: str, arguments: dict[str, Any]) -> dict[int, Future[RankReply]]:
+        """Send the request to each rank."""
+        return {rank: self.ask(rank, handler, arguments) for rank in ranks}
 
     def interrupt_requests(self) -> None:
         """Send Ctrl-C to the ranks."""

@@ -81,7 +81,7 @@ def ask_for_variables(cluster: Cluster) -> tuple[threading.Thread, list[str]]:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    # The ranks are asked one after the other: a cell that is submitted in between waits for fewer of them.
+    # A cell that is submitted earlier does not wait for them.
     assert wait_until(lambda: len(cluster._event_loop._requests) == len(cluster.ranks), WAIT_S, 0.01)
     return asking, errors
 

@@ -268,6 +268,31 @@ def test_request_cannot_be_cancelled(start_loop: Callable[[InProcessTransport], 
     assert not rig.reader.request(0, "names", {}).cancel()
 
 
+def test_cell_comes_before_or_after_the_requests_to_all_ranks(start_loop: Callable[[InProcessTransport], Rig]) -> None:
+    """Another thread's cell never comes between them: a push would be bound before the cell on one rank, after it on another."""
+    rig = start_loop(InProcessTransport())
+    rig.make_ranks_ready()
+    order: list[str] = []
+
+    def submit_cell() -> None:
+        rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
+        order.append("cell")
+
+    thread = threading.Thread(target=submit_cell)
+
+    def ask_ranks() -> Iterator[int]:
+        yield 0
+        thread.start()
+        # A cell that need not wait would be sent within this time.
+        thread.join(0.2)
+        yield 1
+        order.append("requests")
+
+    assert sorted(rig.reader.request_all(ask_ranks(), "commit", {})) == [0, 1]
+    thread.join(WAIT_S)
+    assert order == ["requests", "cell"]
+
+
 @pytest.mark.slow
 def test_progress_of_a_start_is_reported(start_loop: Callable[[InProcessTransport], Rig]) -> None:
     """Progress is reported from the first moment and about every second, even without a message from any rank."""

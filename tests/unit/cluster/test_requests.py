@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -36,6 +36,10 @@ class InterruptedClient:
             raise KeyboardInterrupt
         self.events.append(f"{handler} to rank {rank}")
         return _InterruptedFuture() if self._is_sent else Future()
+
+    def ask_all(self, ranks: Iterable[int], handler: str, arguments: dict[str, Any]) -> dict[int, Future[RankReply]]:
+        """Send the request to each rank."""
+        return {rank: self.ask(rank, handler, arguments) for rank in ranks}
 
     def interrupt_requests(self) -> None:
         """Record the interrupt."""

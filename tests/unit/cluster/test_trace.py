@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,10 @@ class Ranks:
         else:
             answer.set_result(RankReply(rank, 1, ok=True, value=None, payload=(pack_trace(TRACE),)))
         return answer
+
+    def ask_all(self, ranks: Iterable[int], handler: str, arguments: dict[str, Any]) -> dict[int, Future[RankReply]]:
+        """Send the request to each rank."""
+        return {rank: self.ask(rank, handler, arguments) for rank in ranks}
 
     def interrupt_requests(self) -> None:
         """Do nothing, because every request is answered at once."""
