@@ -125,7 +125,8 @@ class MhnbError(Exception):
             setattr(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.parts)
+        notes = getattr(self, "__notes__", None)
+        return _rebuild, (type(self), self.message, self.parts), {"__notes__": notes} if notes else None
 
     def __str__(self) -> str:
         return self.message
@@ -135,7 +136,8 @@ class MhnbError(Exception):
         if self.short_text:
             return [f"{type(self).__name__}: {self.short_text}"]
         help_line = self.help_line
-        return [f"{type(self).__name__}: {self.message}", *([f"  Help: {help_line}"] if help_line else [])]
+        notes = getattr(self, "__notes__", [])
+        return [f"{type(self).__name__}: {self.message}", *notes, *([f"  Help: {help_line}"] if help_line else [])]
 
     @property
     def help_line(self) -> str:

@@ -203,6 +203,8 @@ class CellResult:
     def check(self) -> CellResult:
         """Return self if the cell succeeded on every rank without a stop.
 
+        A note of the exception has the error and the line of the rank that failed first.
+
         Raises:
             CellFailed: some rank raised or was lost; `result` is this.
             CellInterrupted: the user stopped it.
@@ -220,7 +222,10 @@ class CellResult:
             raise OrderMismatch(" · ".join(filter(None, (text, first.evalue.partition("\n")[0]))), result=self)
         ended = "ended it ·" if self.failed else "expired, but"
         why = f"--timeout {ended} " if self.how == "timeout" else "" if self.failed else "Ctrl-C came, but "
-        raise kinds.get(self.how, CellFailed)(why + self.summary(), result=self)
+        raised = kinds.get(self.how, CellFailed)(why + self.summary(), result=self)
+        if first is not None:
+            raised.add_note(_describe_error(self.name, self.failed[0].rank, first))
+        raise raised
 
     def summary(self) -> str:
         """Format one line: what failed on which ranks, first failure first."""
@@ -236,6 +241,16 @@ class CellResult:
         parts += [f"{describe_ranks(waiting)} left waiting"] if waiting else []
         others = sorted({r.rank for r in self.ranks} - {r.rank for r in self.failed})
         return " · ".join([*parts, *([f"{describe_ranks(others)} finished"] if others else [])])
+
+
+def _describe_error(cell_name: str, rank: int, error: RankError) -> str:
+    """Return a rank's error and its line, for a script."""
+    lines = [": ".join(filter(None, (f"rank {rank}", error.ename, error.evalue.partition("\n")[0])))]
+    if error.line is not None:
+        lines.append(f"  {cell_name}, line {error.line}: {(error.code or '').strip()}")
+    if error.inner_place:
+        lines.append(f"  {error.inner_place}: {error.inner_code.strip()}")
+    return "\n".join(lines)
 
 
 def _failure_order(failed: RankResult) -> tuple[bool, bool, float, int]:

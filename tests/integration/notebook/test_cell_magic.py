@@ -121,7 +121,10 @@ def test_a_failure_is_one_short_block(nb: Session) -> None:
 def test_an_error_without_a_report_above_it_is_complete(nb: Session) -> None:
     """`check()` in a plain cell shows no report, so its error is not shortened."""
     outcome = nb.try_("import mhnb\nmhnb.current().run('1 / 0').check()")
-    assert outcome.out.splitlines()[-1] == "CellFailed: ZeroDivisionError on ranks 0-1"
+    error, note, line = outcome.out.splitlines()[-3:]
+    assert error == "CellFailed: ZeroDivisionError on ranks 0-1"
+    assert re.fullmatch(r"rank [01]: ZeroDivisionError: division by zero", note), "that of the rank which was first"
+    assert re.fullmatch(r"  cell \d+, line 1: 1 / 0", line)
 
 
 def test_only_the_next_cell_is_marked_after_a_cell_that_ended_on_some_ranks(nb: Session, tmp_path: Path) -> None:

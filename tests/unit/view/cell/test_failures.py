@@ -223,8 +223,9 @@ def test_lost_rank_precedes_ranks_stopped_because_of_it() -> None:
     ranks = [RankResult(rank, "killed", error=stopped) for rank in (0, 1)]
     result = cell(*ranks, RankResult(2, "died", error=RankError("RankDied", "rank 2 was killed by SIGKILL")))
     assert summarise_cell(result).failure_heading == "RankDied on rank 2 · RankStopped on ranks 0-1"
-    with pytest.raises(CellFailed, match=r"^RankDied on rank 2 · RankStopped on ranks 0-1$"):
+    with pytest.raises(CellFailed) as caught:
         result.check()
+    assert str(caught.value) == "RankDied on rank 2 · RankStopped on ranks 0-1"
 
 
 def test_exception_names_every_failed_rank() -> None:
