@@ -39,7 +39,7 @@ float(total(x))
 LISTEN = """
 import debugpy
 debugpy.configure(subProcess=False)
-debugpy.listen(("127.0.0.1", 0))[1]
+debugpy.listen(("127.0.0.1", 0), in_process_debug_adapter={in_process})[1]
 """
 CELL = """number = scaling.scale(rank, 10)
 float(total(x)) + number
@@ -75,11 +75,11 @@ def listening(tmp_path_factory: pytest.TempPathFactory, mhnb_home: Path) -> Iter
             yield listening
 
 
-def listen(cluster: Cluster, folder: Path) -> Listening:
-    """Let one rank listen, and write the module to the folder."""
+def listen(cluster: Cluster, folder: Path, *, in_process: bool = False) -> Listening:
+    """Let one rank listen, with a process of debugpy's own or without one, and write the module to the folder."""
     (folder / "scaling.py").write_text(MODULE)
     cluster.run(SETUP.format(folder=str(folder))).check()
-    started = cluster.run(LISTEN, ranks=[HALTED]).check()
+    started = cluster.run(LISTEN.format(in_process=in_process), ranks=[HALTED]).check()
     return Listening(cluster, int(started[HALTED].text or ""), str(folder / "scaling.py"))
 
 
@@ -145,7 +145,8 @@ def test_detaching_continues_the_rank(listening: Listening) -> None:
 def test_launch_from_the_debugger_reaches_other_hosts(leftovers: None, tmp_path: Path) -> None:
     """A launch that is evaluated in the debugger is agreed on with the other hosts: the thread that receives still runs."""
     with MultiHostCluster([[0], [1, 2], [3]], 2, "debugpy-hosts") as cluster:
-        listening = listen(cluster, tmp_path)
+        # This test is not about that process; without it, there is one less thing that can fail.
+        listening = listen(cluster, tmp_path, in_process=True)
         with listening.attached(listening.module, MODULE_LINE) as client:
             cell = f"number = scaling.scale(rank, 10)\nif rank != {HALTED}: float(total(x))\nnumber"
             running = run_in_thread(lambda: cluster.run(cell))
