@@ -617,9 +617,18 @@ class Cluster:
         """Send a request to one rank between cells."""
         return self._event_loop.request(rank, handler, arguments, payload)
 
-    def ask_all(self, ranks: Iterable[int], handler: str, arguments: dict[str, Any]) -> dict[int, Future[RankReply]]:
-        """Send the same request to several ranks, with no cell between them."""
-        return self._event_loop.request_all(ranks, handler, arguments)
+    def ask_all(
+        self,
+        ranks: Iterable[int],
+        handler: str,
+        arguments: dict[str, Any],
+        on_success: Callable[[], None] | None = None,
+    ) -> dict[int, Future[RankReply]]:
+        """Send the same request to several ranks, with no cell between them.
+
+        `on_success` is called once all have succeeded, before the end of any cell that is submitted later.
+        """
+        return self._event_loop.request_all(ranks, handler, arguments, on_success)
 
     def interrupt_requests(self) -> None:
         """Interrupt what the ranks do between cells. They answer all the same."""
@@ -683,7 +692,8 @@ class Cluster:
     ) -> None:
         """Bind values as `push` does, and report the bytes that were sent."""
         chosen = resolve_ranks(ranks, self.process_count)
-        self.journal.write_push(transfer.push(self, values, ranks=chosen, on_progress=on_progress), chosen)
+        prepare_record = partial(self.journal.prepare_push, ranks=chosen)
+        transfer.push(self, values, ranks=chosen, on_progress=on_progress, prepare_record=prepare_record)
 
     def vars(self) -> tuple[VariableRow, ...]:
         """Return the ranks' variables and where they differ, without fetching values."""

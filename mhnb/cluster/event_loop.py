@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from mhnb.cluster.host_monitor import HostMonitor, describe_orphans
+from mhnb.cluster.requests import call_after_success
 from mhnb.cluster.status import EventListener
 from mhnb.core.debugging import DebugUpdate
 from mhnb.core.hang_report import HangReport
@@ -251,12 +252,23 @@ class EventLoop:
         return future
 
     def request_all(
-        self, ranks: Iterable[int], handler: str, arguments: dict[str, object]
+        self,
+        ranks: Iterable[int],
+        handler: str,
+        arguments: dict[str, object],
+        on_success: Callable[[], None] | None = None,
     ) -> dict[int, Future[RankReply]]:
-        """Send the same request to several ranks, with no cell between them."""
+        """Send the same request to several ranks, with no cell between them.
+
+        `on_success` is called once all have succeeded, before the end of any cell that is submitted later.
+        """
         with self._lock:
             # Each rank must answer before or after the same cell: a push would otherwise bind a value at two places in the order.
-            return {rank: self.request(rank, handler, arguments) for rank in ranks}
+            futures = {rank: self.request(rank, handler, arguments) for rank in ranks}
+            if on_success is not None:
+                # Under the lock, so that no answer is processed before.
+                call_after_success(futures.values(), on_success)
+        return futures
 
     def hang_report(self) -> HangReport | None:
         """Return a hang report of the running cell, or None."""

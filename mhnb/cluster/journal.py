@@ -12,6 +12,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
@@ -253,8 +254,11 @@ class ClusterJournal:
             _faults[self.path, self._generation] = fault
             self._notify(f"mhjax · {fault}\n  %mhjax restart --replay cannot repeat cells from here on")
 
-    def write_push(self, packed: PushPayload, ranks: tuple[int, ...] | None) -> None:
-        """Record a push; notify the user if its values cannot be stored."""
+    def prepare_push(self, packed: PushPayload, ranks: tuple[int, ...] | None) -> Callable[[], None]:
+        """Store a push's values; return what records it once they are bound.
+
+        The user is notified if they cannot be stored.
+        """
         names = tuple(str(value["name"]) for value in packed.values)
         record = PushRecord(self._generation, names, ranks)
         skip_reason, file = self._push_skip_reason(packed.nbytes), ""
@@ -267,10 +271,9 @@ class ClusterJournal:
                 skip_reason, file = f"its values could not be written: {error}", ""
         if skip_reason:
             self._notify(f"mhjax · push {' '.join(names)}: {skip_reason}; %mhjax restart --replay will skip it")
-            self.write(replace(record, why_not=skip_reason))
-        else:
-            sizes = tuple(part.nbytes for part in packed.parts)
-            self.write(replace(record, values=tuple(packed.values), sizes=sizes, file=file))
+            return partial(self.write, replace(record, why_not=skip_reason))
+        sizes = tuple(part.nbytes for part in packed.parts)
+        return partial(self.write, replace(record, values=tuple(packed.values), sizes=sizes, file=file))
 
     def _push_skip_reason(self, nbytes: int) -> str:
         if nbytes > PUSH_NBYTES:

@@ -161,6 +161,6 @@ def _repeat_push(cluster: Cluster, record: PushRecord, *, on_wait: Callable[[], 
     except OSError as error:
         return f"{step_name(record)} could not be repeated\n{error}"
     on_progress = None if on_wait is None else lambda *_: on_wait()
-    transfer.push_payload(cluster, packed, ranks=record.ranks, on_progress=on_progress)
-    cluster.journal.write(make_replayed_record(record, cluster.generation))
+    write = partial(cluster.journal.write, make_replayed_record(record, cluster.generation))
+    transfer.push_payload(cluster, packed, ranks=record.ranks, on_progress=on_progress, prepare_record=lambda: write)
     return ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,8 +39,17 @@ class RankClient(Protocol):
     ) -> Future[RankReply]:
         """Send a request between cells; a rank answers its requests in order."""
 
-    def ask_all(self, ranks: Iterable[int], handler: str, arguments: dict[str, Any]) -> dict[int, Future[RankReply]]:
-        """Send the same request to several ranks, with no cell between them."""
+    def ask_all(
+        self,
+        ranks: Iterable[int],
+        handler: str,
+        arguments: dict[str, Any],
+        on_success: Callable[[], None] | None = None,
+    ) -> dict[int, Future[RankReply]]:
+        """Send the same request to several ranks, with no cell between them.
+
+        `on_success` is called once all have succeeded, before the end of any cell that is submitted later.
+        """
 
     def interrupt_requests(self) -> None:
         """Interrupt what the ranks do between cells. They answer all the same."""
@@ -101,6 +110,18 @@ def interrupting_requests(client: RankClient) -> Iterator[None]:
         raise
 
 
+def call_after_success(futures: Collection[Future[RankReply]], callback: Callable[[], None]) -> None:
+    """Call back once all requests have succeeded, in the last answer's thread."""
+    succeeded = itertools.count(1)
+
+    def note(future: Future[RankReply]) -> None:
+        if future.exception() is None and future.result().ok and next(succeeded) == len(futures):
+            callback()
+
+    for future in futures:
+        future.add_done_callback(note)
+
+
 def await_reply(rank: int, handler: str, future: Future[RankReply]) -> RankReply:
     """Wait for a reply, inside `interrupting_requests` like its request.
 
@@ -120,11 +141,15 @@ def await_reply(rank: int, handler: str, future: Future[RankReply]) -> RankReply
 
 
 def request_all(
-    client: RankClient, ranks: Iterable[int], handler: str, arguments: Mapping[str, Any]
+    client: RankClient,
+    ranks: Iterable[int],
+    handler: str,
+    arguments: Mapping[str, Any],
+    on_success: Callable[[], None] | None = None,
 ) -> dict[int, RankReply]:
     """Send the same request to several ranks, and wait for all replies."""
     with interrupting_requests(client):
-        futures = client.ask_all(ranks, handler, dict(arguments))
+        futures = client.ask_all(ranks, handler, dict(arguments), on_success)
         return {rank: await_reply(rank, handler, future) for rank, future in futures.items()}
 
 

@@ -16,7 +16,9 @@ import keyword
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -104,7 +106,8 @@ def push(
     *,
     ranks: Sequence[int] | None = None,
     on_progress: ProgressCallback | None = None,
-) -> PushPayload:
+    prepare_record: Callable[[PushPayload], Callable[[], None]] | None = None,
+) -> None:
     """Bind host values on every rank; a jax.Array becomes a NumPy array.
 
     Args:
@@ -112,9 +115,7 @@ def push(
         values: the values by variable name.
         ranks: the ranks to bind them on; None for all.
         on_progress: follows the transfer.
-
-    Returns:
-        The payload that was sent. It shares the memory of the values, and changes with them.
+        prepare_record: as in `push_payload`, given the payload.
 
     Raises:
         InvalidRequest: an invalid name or value; nothing is bound on any rank.
@@ -124,8 +125,8 @@ def push(
             raise InvalidRequest(f"push cannot bind {name!r}: it is a Python keyword; choose another name", name=name)
     builder = _PayloadBuilder()
     payload = PushPayload([builder.add_value(name, value) for name, value in values.items()], builder.parts)
-    push_payload(client, payload, ranks=ranks, on_progress=on_progress)
-    return payload
+    prepare = None if prepare_record is None else partial(prepare_record, payload)
+    push_payload(client, payload, ranks=ranks, on_progress=on_progress, prepare_record=prepare)
 
 
 def push_payload(
@@ -134,8 +135,17 @@ def push_payload(
     *,
     ranks: Sequence[int] | None = None,
     on_progress: ProgressCallback | None = None,
+    prepare_record: Callable[[], Callable[[], None]] | None = None,
 ) -> None:
     """Bind values that were packed before.
+
+    Args:
+        client: the cluster.
+        payload: the values.
+        ranks: the ranks to bind them on; None for all.
+        on_progress: follows the transfer.
+        prepare_record: called when every rank can bind the values. What it returns is called when all have bound them, before the
+            end of any cell that is submitted later, and even if Ctrl-C has ended the wait.
 
     Raises:
         InvalidRequest: a rank cannot rebuild one of them; nothing is bound on any rank.
@@ -154,7 +164,20 @@ def push_payload(
         run_jobs(client, jobs, in_flight=MAX_IN_FLIGHT * len(chosen), on_done=count.add)
         staged = request_all(client, chosen, "build", {"transfer": transfer.number, "values": payload.values})
         _check_staged({rank: answer.value for rank, answer in staged.items()})
-        request_all(client, chosen, "commit", {"transfer": transfer.number})
+        write_record = None if prepare_record is None else prepare_record()
+        recorded: Future[None] = Future()
+
+        def record() -> None:
+            try:
+                if write_record is not None:
+                    write_record()
+                recorded.set_result(None)
+            except Exception as error:  # noqa: BLE001 - raised below, in the thread that pushes
+                recorded.set_exception(error)
+
+        request_all(client, chosen, "commit", {"transfer": transfer.number}, record)
+        # A waiter is woken before the callbacks of the last answer are called.
+        recorded.result()
         transfer.retaining_ranks.clear()
 
 

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
+from mhnb.cluster.requests import call_after_success
 from mhnb.core.codec import decode, encode
 from mhnb.core.messages import RankReply, RankRequest
 from mhnb.transport.addresses import find_free_port
@@ -83,9 +84,18 @@ class PipedRanks:
         write_frames(stream, encode(RankRequest(number, handler, arguments, payload)))
         return future
 
-    def ask_all(self, ranks: Iterable[int], handler: str, arguments: dict[str, Any]) -> dict[int, Future[RankReply]]:
+    def ask_all(
+        self,
+        ranks: Iterable[int],
+        handler: str,
+        arguments: dict[str, Any],
+        on_success: Callable[[], None] | None = None,
+    ) -> dict[int, Future[RankReply]]:
         """Send the request to each rank."""
-        return {rank: self.ask(rank, handler, arguments) for rank in ranks}
+        futures = {rank: self.ask(rank, handler, arguments) for rank in ranks}
+        if on_success is not None:
+            call_after_success(futures.values(), on_success)
+        return futures
 
     def interrupt_requests(self) -> None:
         """Send Ctrl-C to the ranks."""

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +387,20 @@ def _interrupt_when_running(cluster: Cluster) -> None:
     while cluster.state != "running":
         threading.Event().wait(0.01)
     cluster.interrupt()
+
+
+def test_push_is_recorded_where_the_ranks_bound_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a cell that runs while the journal stores the values, a replay must know whether it had them."""
+    store = journal.JournalStore.write_parts
+
+    def store_during_a_cell(self: journal.JournalStore, name: str, parts: Sequence[memoryview]) -> None:
+        cluster.run("had_it = 'pushed_late' in globals()").check()
+        store(self, name, parts)
+
+    monkeypatch.setattr(journal.JournalStore, "write_parts", store_during_a_cell)
+    cluster.push(pushed_late=1)
+    kinds = [record.kind for record in cluster.journal.records[-2:]]
+    assert kinds == (["push", "cell"] if cluster.pull("had_it") else ["cell", "push"])
 
 
 def test_journal_survives_kill_9(leftovers: None) -> None:

@@ -293,6 +293,22 @@ def test_cell_comes_before_or_after_the_requests_to_all_ranks(start_loop: Callab
     assert order == ["requests", "cell"]
 
 
+def test_success_of_a_request_to_all_ranks_is_reported_once(start_loop: Callable[[InProcessTransport], Rig]) -> None:
+    """It is reported with the last answer, in the loop's thread, where the ends of cells are; and not if a rank could not do it."""
+    transport = InProcessTransport()
+    rig = start_loop(transport)
+    peers = start_ranks(transport, rig.listener)
+    reported: list[str] = []
+    for outcomes in ((True, False), (True, True)):
+        futures = rig.reader.request_all((0, 1), "commit", {}, lambda: reported.append(threading.current_thread().name))
+        for rank, ok in enumerate(outcomes):
+            while not isinstance(request := peers[rank].receive(WAIT_S), RankRequest):
+                continue
+            peers[rank].send(RankReply(rank, request.request_id, ok, None))
+        assert [future.result(WAIT_S).ok for future in futures.values()] == [*outcomes]
+    assert reported == ["mhnb-reader"]
+
+
 @pytest.mark.slow
 def test_progress_of_a_start_is_reported(start_loop: Callable[[InProcessTransport], Rig]) -> None:
     """Progress is reported from the first moment and about every second, even without a message from any rank."""

@@ -85,7 +85,7 @@ def test_push_is_restored_byte_for_byte(
     """All parts are restored, including empty ones, and two pushes do not mix."""
     journal = open_journal(1)
     for sizes in ((3, 0, 2), (4,)):
-        journal.write_push(push_of(*sizes), (1,))
+        journal.prepare_push(push_of(*sizes), (1,))()
     records = [record for record in journal.read()[0] if isinstance(record, PushRecord)]
     assert [(record.names, record.ranks, record.why_not) for record in records] == [(("x",), (1,), "")] * 2
     assert [list(map(bytes, journal.read_push(record).parts)) for record in records] == [
@@ -109,7 +109,7 @@ def test_too_large_push_is_reported_and_skipped(
     journal = open_journal(1)
     monkeypatch.setattr(journaling, name, 10)
     for size in (6, 11, 4):
-        journal.write_push(push_of(size), None)
+        journal.prepare_push(push_of(size), None)()
     records = [record for record in journal.read()[0] if isinstance(record, PushRecord)]
     assert [bool(record.file) for record in records] == [True, False, True]
     assert said in records[1].why_not
@@ -121,7 +121,7 @@ def test_too_large_push_is_reported_and_skipped(
 def test_a_push_file_that_was_changed_is_refused(open_journal: Callable[[int], ClusterJournal]) -> None:
     """Bytes that differ from those that were written are never bound."""
     journal = open_journal(1)
-    journal.write_push(push_of(4), None)
+    journal.prepare_push(push_of(4), None)()
     (record,) = (record for record in journal.read()[0] if isinstance(record, PushRecord))
     (journal.path.parent / record.file).write_bytes(b"abc")
     with pytest.raises(OSError, match="has 3 bytes; expected 4"):

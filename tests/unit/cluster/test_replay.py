@@ -19,10 +19,11 @@ def test_time_goes_on_while_a_push_is_repeated(monkeypatch: pytest.MonkeyPatch) 
     cluster: Any = SimpleNamespace(journal=journal, generation=2)
     record = PushRecord(1, ("x",), None)
 
-    def push_payload(*_: object, on_progress: Any, **__: object) -> None:
+    def push_payload(*_: object, on_progress: Any, prepare_record: Any, **__: object) -> None:
         for done in (1, 2):
             if on_progress is not None:
                 on_progress(done, 2)
+        prepare_record()()
 
     monkeypatch.setattr("mhnb.cluster.transfer.push_payload", push_payload)
     assert replay._repeat_push(cluster, record, on_wait=lambda: ticks.append("tick")) == ""

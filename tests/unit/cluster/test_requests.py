@@ -37,8 +37,15 @@ class InterruptedClient:
         self.events.append(f"{handler} to rank {rank}")
         return _InterruptedFuture() if self._is_sent else Future()
 
-    def ask_all(self, ranks: Iterable[int], handler: str, arguments: dict[str, Any]) -> dict[int, Future[RankReply]]:
+    def ask_all(
+        self,
+        ranks: Iterable[int],
+        handler: str,
+        arguments: dict[str, Any],
+        on_success: Callable[[], None] | None = None,
+    ) -> dict[int, Future[RankReply]]:
         """Send the request to each rank."""
+        assert on_success is None
         return {rank: self.ask(rank, handler, arguments) for rank in ranks}
 
     def interrupt_requests(self) -> None:

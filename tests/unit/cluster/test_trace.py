@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -60,8 +60,15 @@ class Ranks:
             answer.set_result(RankReply(rank, 1, ok=True, value=None, payload=(pack_trace(TRACE),)))
         return answer
 
-    def ask_all(self, ranks: Iterable[int], handler: str, arguments: dict[str, Any]) -> dict[int, Future[RankReply]]:
+    def ask_all(
+        self,
+        ranks: Iterable[int],
+        handler: str,
+        arguments: dict[str, Any],
+        on_success: Callable[[], None] | None = None,
+    ) -> dict[int, Future[RankReply]]:
         """Send the request to each rank."""
+        assert on_success is None
         return {rank: self.ask(rank, handler, arguments) for rank in ranks}
 
     def interrupt_requests(self) -> None:
