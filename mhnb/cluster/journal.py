@@ -100,6 +100,11 @@ class JournalStore:
         """Return the bytes of all stored pushes."""
         return sum(path.stat().st_size for path in self.folder.glob("push*"))
 
+    def find_last_push(self, generation: int) -> int:
+        """Return the highest number of a generation's pushes; 0 for none."""
+        numbers = [int(path.stem.rpartition("-")[2]) for path in self.folder.glob(f"push{generation}-*.bin")]
+        return max(numbers, default=0)
+
     def write_parts(self, name: str, parts: Sequence[memoryview]) -> None:
         """Store the bytes of a push completely, or not at all.
 
@@ -225,7 +230,8 @@ class ClusterJournal:
         """Id of the process that began it."""
         self._dir = JournalStore(name, self.origin_pid, environment=environment, is_new=origin_pid is None)
         self._generation, self._clock, self._notify = generation, clock, notify
-        self._push_count = 0
+        # A notebook that attaches continues the generation of another one.
+        self._push_numbers = count(self._dir.find_last_push(generation) + 1)
         self.records: list[Record] = []
         """What was written, after what the generations wrote that this one continues."""
         _faults.pop((self.path, generation), None)
@@ -263,8 +269,7 @@ class ClusterJournal:
         record = PushRecord(self._generation, names, ranks)
         skip_reason, file = self._push_skip_reason(packed.nbytes), ""
         if not skip_reason:
-            self._push_count += 1
-            file = f"push{self._generation}-{self._push_count}.bin"
+            file = f"push{self._generation}-{next(self._push_numbers)}.bin"
             try:
                 self._dir.write_parts(file, packed.parts)
             except OSError as error:

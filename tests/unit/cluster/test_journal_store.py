@@ -95,6 +95,15 @@ def test_push_is_restored_byte_for_byte(
     assert not notifications
 
 
+def test_push_after_an_attach_replaces_no_earlier_one(open_journal: Callable[..., ClusterJournal]) -> None:
+    """A notebook that attaches continues the generation, and so the numbers of its pushes."""
+    for _ in range(2):
+        journal = open_journal(1)
+        journal.prepare_push(push_of(4), None)()
+    files = [record.file for record in journal.read()[0] if isinstance(record, PushRecord)]
+    assert files == ["push1-1.bin", "push1-2.bin"]
+
+
 @pytest.mark.parametrize(
     ("name", "said"), [("PUSH_NBYTES", "the journal stores at most"), ("ALL_PUSHES_NBYTES", "full")]
 )
