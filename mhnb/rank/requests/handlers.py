@@ -225,6 +225,10 @@ def handle_request(
             # Here, because the text of the error is computed by the user's code, too.
             return _make_failed_reply(request, rank, error)
 
+    if request.handler == "commit":
+        # A push is bound on all ranks or on none, and all can bind it by now: an interrupt comes too late.
+        interrupts.restore_handler()
+        return work()
     try:
         return interrupts.run_request(work)
     except KeyboardInterrupt as error:

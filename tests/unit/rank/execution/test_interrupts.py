@@ -8,7 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from mhnb.core.messages import RankRequest
 from mhnb.rank.execution.interrupts import InterruptDelivery
+from mhnb.rank.requests.handlers import HANDLERS, handle_request
+from mhnb.rank.requests.transfer import HandlerResult
 
 
 class AskedToStop:
@@ -55,6 +58,23 @@ def test_a_late_signal_ends_no_request(asked: int, *, ends: bool) -> None:
             interrupts.run_request(work)
     else:
         assert interrupts.run_request(work) == "answered"
+
+
+@pytest.mark.parametrize(("handler", "is_done"), [("commit", True), ("vars", False)])
+def test_a_signal_ends_no_push_that_every_rank_can_bind(
+    monkeypatch: pytest.MonkeyPatch, handler: str, *, is_done: bool
+) -> None:
+    """A push is bound on all ranks or on none, and the ranks bind it one by one; other requests end."""
+
+    def work(_: object) -> HandlerResult:
+        signal.raise_signal(signal.SIGINT)
+        return None, ()
+
+    monkeypatch.setitem(HANDLERS, handler, work)
+    interrupts = InterruptDelivery()
+    interrupts.install(())
+    reply = handle_request(RankRequest(1, handler, {}), {}, rank=0, shell=None, interrupts=interrupts)
+    assert reply.ok == is_done
 
 
 @pytest.mark.parametrize(
